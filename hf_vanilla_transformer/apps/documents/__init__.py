@@ -1,1 +1,1 @@
-"""HTML and XML: sentences out of documents, and translations with their tags back into them."""
+"""Translate documents of HTML and XML: read the texts out of them, and put the translations with their tags back."""

@@ -1,4 +1,9 @@
-"""The inline elements of a text, and its protected parts, which the model does not see and the translation contains."""
+"""Inline elements of a text, and protected elements, which the model does not see and the translation contains.
+
+The content of a text is a list of strings and elements. For example, "press <b>the key <kbd>k</kbd></b>" is the string
+"press " and an element `<b>`, which contains the string "the key " and the protected element `<kbd>`. The model
+translates "press the key".
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,31 +11,35 @@ from dataclasses import dataclass, field
 
 from ...model.input_checks import has_letters
 from ...translation.words_of_tokens import UNSPACED_LETTER
-from .markup_tree import READINGS, Kind, Node
+from .html_elements import READINGS
+from .markup_tree import Node, Role
 from .placeholders import ELEMENT, find_placeholders
 
 
 OPENING_PUNCTUATION = "([{«“„‘‚‹¿¡「『（【《〈"  # noqa: RUF001
 CLOSING_PUNCTUATION = ",.;:!?)]}»”’›、。，；：！？」』）】》〉…"  # noqa: RUF001
-# Brackets and quotation marks around protected parts.
-_PAIRS = dict(zip('([{«“„‘‹"「（', ')]}»”“’›"」）', strict=True))  # noqa: RUF001
-_MARKS = re.escape("".join([*_PAIRS, *_PAIRS.values()]))
-# French quotation marks have spaces inside.
-_OPENING = re.compile(rf"(?P<mark>[{re.escape(''.join(_PAIRS))}])(?P<space>(?:(?<=[«‹])\s)?)\Z")  # noqa: RUF001
-# Punctuation and symbols that join protected parts, but not those that end a sentence.
-_JOINING = re.compile(rf"(?:(?![.!?…]\s|[。！？])[^\w\s{_MARKS}]|\s|_)*")  # noqa: RUF001
+# The closing mark for each opening bracket or quotation mark that may be around a protected element.
+_CLOSING_MARKS = dict(zip('([{«“„‘‹"「（', ')]}»”“’›"」）', strict=True))  # noqa: RUF001
+_OPENING_CLASS = re.escape("".join(_CLOSING_MARKS))
+_MARKS_CLASS = re.escape("".join([*_CLOSING_MARKS, *_CLOSING_MARKS.values()]))
+# An opening mark at the end of a text. French quotation marks have a space inside.
+_OPENING_MARK_AT_END = re.compile(rf"(?P<mark>[{_OPENING_CLASS}])(?P<space>(?:(?<=[«‹])\s)?)\Z")  # noqa: RUF001
+# Text that joins two protected elements: punctuation, symbols and spaces, but no end of a sentence and no bracket.
+_JOINING = re.compile(rf"(?:(?![.!?…]\s|[。！？])[^\w\s{_MARKS_CLASS}]|\s|_)*")  # noqa: RUF001
 
 
 @dataclass(eq=False)
 class Element:
-    """An inline element, or a protected part, of a text.
+    """An inline element of a text, or a protected element.
 
     Args:
-        node (`Node`): what is written.
-        children (`list`): texts and the elements among them, in order; a protected part has none.
-        is_protected (`bool`): whether the node is written with all of its content, which the text lacks.
-        start, end (`int`): the characters of the text for the model that are inside; equal if there are none.
-        follows_word (`bool`): whether a protected part belongs to the word before it, as the mark of a footnote does.
+        node (`Node`): the node that is written.
+        children (`list[str | Element]`): the content of the element; empty if it is protected.
+        is_protected (`bool`): True if the node is written with everything that it contains, and the model sees none of
+            it.
+        start, end (`int`): the range of characters inside the element, in the text that the model translates. An empty
+            range is the position of an element without text.
+        follows_word (`bool`): True if a protected element belongs to the word before it, as a footnote mark does.
     """
 
     node: Node
@@ -41,18 +50,18 @@ class Element:
     follows_word: bool = False
 
     @property
-    def content(self) -> str:
+    def all_text(self) -> str:
         """All text inside the node."""
-        return "".join(_all_texts(self.node))
+        return "".join(_iterate_texts(self.node))
 
     @property
-    def elements(self) -> "list[Element]":
-        """The children without the texts."""
+    def child_elements(self) -> "list[Element]":
+        """The children that are elements."""
         return [child for child in self.children if isinstance(child, Element)]
 
     @property
     def is_reading(self) -> bool:
-        """Whether it tells how a text is read, such as `<rt>`."""
+        """True if the element shows how a text is pronounced, such as `<rt>`."""
         return self.node.name in READINGS
 
 
@@ -64,198 +73,230 @@ class Tag:
     is_opening: bool
 
 
-# A part of a text in the order in which it is written: characters, a tag, or a protected part.
+# A text with markup is a sequence of characters, tags, and protected elements, in the order in which they are written.
 Token = str | Tag | Element
 
 
-def tokens_of(parts: Sequence[str | Element]) -> Iterator[Token]:
-    """The texts, tags and protected parts of texts and elements, in their order."""
-    for part in parts:
-        if isinstance(part, str) or part.is_protected:
-            yield part
+def iterate_tokens(content: Sequence[str | Element]) -> Iterator[Token]:
+    """Yield the texts, tags and protected elements of a content, in order."""
+    for child in content:
+        if isinstance(child, str) or child.is_protected:
+            yield child
             continue
-        yield Tag(part, True)
-        yield from tokens_of(part.children)
-        yield Tag(part, False)
+        yield Tag(child, is_opening=True)
+        yield from iterate_tokens(child.children)
+        yield Tag(child, is_opening=False)
+
+
+def iterate_elements(content: Sequence[str | Element]) -> Iterator[Element]:
+    """Yield all elements of a content, including the elements inside of elements."""
+    for child in content:
+        if isinstance(child, Element):
+            yield child
+            yield from iterate_elements(child.children)
 
 
 def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
-    """Read the texts and elements of a part of a block, and protect what must not be translated.
+    """Read the content of a text, and protect what must not be translated.
 
-    Protected are placeholders, nodes that are not translated, and elements without letters: those around numbers,
-    such as the marks of footnotes, around placeholders and images, and empty ones. Where no text of the part has a
-    letter, its numbers are what is translated.
+    Protected are placeholders, nodes with the role KEPT, and elements without letters. Examples of the latter are the
+    footnote mark `<sup>[1]</sup>`, an image, and an empty element. If the whole text has no letter, its numbers are
+    translated, so that only elements without any text are protected.
 
     Returns:
-        `list`: empty if there is nothing to translate.
+        `list[str | Element]`: the content; empty if there is nothing to translate.
     """
-    parts = _read(nodes)
-    text = "".join(part for part in tokens_of(parts) if isinstance(part, str))
+    content = _read_content(nodes)
+    text = "".join(token for token in iterate_tokens(content) if isinstance(token, str))
     if not any(map(str.isalnum, text)):
         return []
-    _locate(parts, 0)
-    return _protect(parts, text, has_letters(text))
+    _set_ranges(content, 0)
+    return _protect_elements(content, text, has_letters(text))
 
 
-def _read(nodes: Sequence[Node | str]) -> list[str | Element]:
-    """Read texts and elements; placeholders and nodes that are not translated are protected."""
-    parts: list[str | Element] = []
+def _read_content(nodes: Sequence[Node | str]) -> list[str | Element]:
+    """Return the content for some nodes and texts, in which placeholders and kept nodes are protected elements."""
+    content: list[str | Element] = []
     for node in _group_placeholders(nodes):
         if isinstance(node, str):
-            parts.append(node)
-        elif node.kind is Kind.KEPT:
-            parts.append(Element(node, is_protected=True))
+            content.append(node)
+        elif node.role is Role.KEPT:
+            content.append(Element(node, is_protected=True))
         else:
-            parts.append(Element(node, _read(node.children)))
-    return parts
+            content.append(Element(node, _read_content(node.children)))
+    return content
 
 
-def _locate(parts: Sequence[str | Element], start: int) -> int:
-    """Set where elements begin and end in their text, which begins at `start` of all text; returns its end."""
-    for part in parts:
-        if isinstance(part, str):
-            start += len(part)
+def _set_ranges(content: Sequence[str | Element], start: int) -> int:
+    """Set the range of each element of a content that starts at `start`; return where the content ends."""
+    position = start
+    for child in content:
+        if isinstance(child, str):
+            position += len(child)
         else:
-            part.start = start
-            start = part.end = _locate(part.children, start)
-    return start
+            child.start = position
+            position = _set_ranges(child.children, position)
+            child.end = position
+    return position
 
 
-def _protect(parts: list[str | Element], text: str, is_lettered: bool) -> list[str | Element]:
-    """Protect elements that have nothing to translate, and join what is protected and belongs together.
+def _protect_elements(content: list[str | Element], text: str, text_has_letters: bool) -> list[str | Element]:
+    """Protect elements that have nothing to translate, and join the protected elements that belong together.
 
     Args:
-        parts: texts and elements; which of these are protected is set.
-        text: all text, in which elements have their places.
-        is_lettered: whether it has letters.
+        content: the content of the text or of one of its elements; the elements are changed.
+        text: the whole text, in which the elements have their ranges.
+        text_has_letters: True if there is a letter anywhere in the text.
     """
-    for part in parts:
-        if isinstance(part, str) or part.is_protected:
+    for child in content:
+        if isinstance(child, str) or child.is_protected:
             continue
-        inside = text[part.start : part.end]
-        if is_lettered:
-            part.is_protected = not has_letters(inside) and not _is_inside_word(part, text)
+        text_inside = text[child.start : child.end]
+        if text_has_letters:
+            child.is_protected = not has_letters(text_inside) and not _is_inside_word(child, text)
         else:
-            part.is_protected = not inside.strip()
-        part.children = [] if part.is_protected else _protect(part.children, text, is_lettered)
-    return _enclose(_join(_enclose(parts)))
+            child.is_protected = not text_inside.strip()
+        if child.is_protected:
+            child.children = []
+        else:
+            child.children = _protect_elements(child.children, text, text_has_letters)
+    # Brackets around single elements have to be added first: in `("<code>x</code>", <code>y</code>)`, only then the
+    # text between the two is ", ", which joins them. The second time adds the brackets around joined elements.
+    return _add_enclosing_marks(_join_protected(_add_enclosing_marks(content)))
 
 
 def _is_inside_word(element: Element, text: str) -> bool:
-    """Return True if a word goes on at both ends of an element, as in "H2O": without it, it would be another word.
+    """Return True if a word continues at both ends of an element.
 
-    Scripts without spaces do not show where words end.
+    For example, the "2" of "H<sub>2</sub>O" is inside a word. If it were protected, the model would see the word "HO".
+    Scripts without spaces do not show where words end, so nothing is inside a word there.
     """
-    neighbors = text[max(0, element.start - 1) : element.start], text[element.end : element.end + 1]
-    return text[element.start : element.end].isalnum() and all(map(is_spaced_letter, neighbors))
+    character_before = text[max(0, element.start - 1) : element.start]
+    character_after = text[element.end : element.end + 1]
+    text_inside = text[element.start : element.end]
+    return text_inside.isalnum() and is_spaced_letter(character_before) and is_spaced_letter(character_after)
 
 
 def is_spaced_letter(character: str) -> bool:
-    """Return True for a letter or digit of a script that divides words by spaces."""
+    """Return True for a letter or digit of a script that separates words by spaces."""
     return character.isalnum() and not UNSPACED_LETTER.match(character)
 
 
-def _join(parts: list[str | Element]) -> list[str | Element]:
-    """Join protected parts between which there is only white space, punctuation and symbols, such as "Ctrl+C"."""
+def _join_protected(content: list[str | Element]) -> list[str | Element]:
+    """Join protected elements that have only punctuation, symbols or white space between them into one.
+
+    For example, "<kbd>Ctrl</kbd>+<kbd>C</kbd>" becomes one protected element, so that the model cannot move the "+".
+    """
     joined: list[str | Element] = []
-    # The last group that was made here, to which further parts are added.
+    # The last group that was made here. Further elements are added to it, because groups inside of groups would be as
+    # deep as the text is long.
     group: Element | None = None
-    for part in parts:
-        # The protected part before this one, and the text between them.
+    for child in content:
         separator = ""
-        neighbor: str | Element | None = joined[-1] if joined else None
-        if isinstance(neighbor, str):
-            separator = neighbor
-            neighbor = joined[-2] if len(joined) > 1 else None
-        are_visible = neighbor is not None and _is_visible(neighbor) and _is_visible(part)
+        previous: str | Element | None = joined[-1] if joined else None
+        if isinstance(previous, str):
+            separator = previous
+            previous = joined[-2] if len(joined) > 1 else None
+        are_visible = previous is not None and _is_visible(previous) and _is_visible(child)
         if not are_visible or _JOINING.fullmatch(separator) is None:
-            joined.append(part)
+            joined.append(child)
             continue
         if separator:
             joined.pop()
-        if joined[-1] is not group:
-            group = _group(joined[-1])
+        if group is None or joined[-1] is not group:
+            group = _protect_as_group(joined[-1])
             joined[-1] = group
-        group.node.children += _group(separator, part).node.children
+        group.node.children += _protect_as_group(separator, child).node.children
     return joined
 
 
-def _enclose(parts: list[str | Element]) -> list[str | Element]:
-    """Add the brackets or quotation marks around a protected part to it: the model should not see them alone."""
-    enclosed = list(parts)
+def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
+    """Add brackets or quotation marks around a protected element to it, so that the model does not see them alone.
+
+    For example, in "see (<code>x</code>) here", the protected element becomes "(<code>x</code>)".
+    """
+    enclosed = list(content)
     for index in range(1, len(enclosed) - 1):
-        before, part, after = enclosed[index - 1 : index + 2]
-        if not (isinstance(before, str) and _is_visible(part) and isinstance(after, str)):
+        text_before = enclosed[index - 1]
+        child = enclosed[index]
+        text_after = enclosed[index + 1]
+        if not isinstance(text_before, str) or not isinstance(text_after, str) or not _is_visible(child):
             continue
-        opening = _OPENING.search(before)
+        opening = _OPENING_MARK_AT_END.search(text_before)
         if opening is None:
             continue
-        closing = opening["space"] + _PAIRS[opening["mark"]]
-        if after.startswith(closing):
-            enclosed[index - 1] = before[: opening.start()]
-            enclosed[index] = _group(opening[0], part, closing)
-            enclosed[index + 1] = after.removeprefix(closing)
-    return [part for part in enclosed if part != ""]
+        closing = opening["space"] + _CLOSING_MARKS[opening["mark"]]
+        if text_after.startswith(closing):
+            enclosed[index - 1] = text_before[: opening.start()]
+            enclosed[index] = _protect_as_group(opening[0], child, closing)
+            enclosed[index + 1] = text_after.removeprefix(closing)
+    return [child for child in enclosed if child != ""]
 
 
-def _is_visible(part: str | Element) -> bool:
-    """Return True for a protected part that readers see as text."""
-    if isinstance(part, str) or not part.is_protected or part.is_reading:
+def _is_visible(child: str | Element) -> bool:
+    """Return True for a protected element that readers see as text, such as code; an image is not text."""
+    if isinstance(child, str) or not child.is_protected or child.is_reading:
         return False
-    return any(character.isalnum() for text in _all_texts(part.node) for character in text)
+    return any(map(str.isalnum, child.all_text))
 
 
-def _group(*parts: str | Element) -> Element:
-    """Make one protected part of protected parts and texts."""
-    nodes: list[Node | str] = []
-    for part in parts:
-        if isinstance(part, str):
-            nodes.append(part)
-        elif part.node.is_group:
-            # Groups inside of groups would be as deep as the text is long.
-            nodes += part.node.children
+def _protect_as_group(*content: str | Element) -> Element:
+    """Return one protected element that contains some protected elements and texts."""
+    children: list[Node | str] = []
+    for child in content:
+        if isinstance(child, str):
+            if child:
+                children.append(child)
+        elif child.node.has_no_tags:
+            # The element is a group itself. Groups inside of groups would be as deep as the text is long.
+            children += child.node.children
         else:
-            nodes.append(part.node)
-    return Element(Node(Kind.KEPT, "", children=[node for node in nodes if node != ""]), is_protected=True)
+            children.append(child.node)
+    return Element(Node(Role.KEPT, "", children=children), is_protected=True)
 
 
-def _all_texts(node: Node | str) -> Iterator[str]:
+def _iterate_texts(node: Node | str) -> Iterator[str]:
+    """Yield the texts inside a node, or the text itself."""
     if isinstance(node, str):
         yield node
     else:
         for child in node.children:
-            yield from _all_texts(child)
+            yield from _iterate_texts(child)
 
 
 def _group_placeholders(nodes: Sequence[Node | str]) -> Iterator[Node | str]:
-    """Texts and nodes next to each other, where each placeholder is a node, with the elements that it has inside."""
-    # Each node is one character, so that placeholders are found across them.
+    """Yield texts and nodes, with a node for each placeholder, which contains the elements inside the placeholder.
+
+    For example, the texts and nodes of "one {n, plural, other {<b>#</b>}}" become "one " and one node for the plural.
+    """
+    # Each node becomes one character of the text that is searched, so that placeholders with nodes inside are found.
     text = ""
-    node_at: dict[int, Node] = {}
+    node_positions: dict[int, Node] = {}
     for node in nodes:
         if isinstance(node, str):
             text += node
         else:
-            node_at[len(text)] = node
+            node_positions[len(text)] = node
             text += ELEMENT
-    end_of_last = 0
+    end_of_last_placeholder = 0
     for start, end in find_placeholders(text):
-        yield from _cut(text, node_at, end_of_last, start)
-        yield Node(Kind.KEPT, "", children=list(_cut(text, node_at, start, end)))
-        end_of_last = end
-    yield from _cut(text, node_at, end_of_last, len(text))
+        yield from _restore_nodes(text, node_positions, end_of_last_placeholder, start)
+        yield Node(Role.KEPT, "", children=list(_restore_nodes(text, node_positions, start, end)))
+        end_of_last_placeholder = end
+    yield from _restore_nodes(text, node_positions, end_of_last_placeholder, len(text))
 
 
-def _cut(text: str, node_at: dict[int, Node], start: int, end: int) -> Iterator[Node | str]:
-    """The texts and nodes between two characters."""
-    place = text.find(ELEMENT, start, end)
-    while place >= 0:
-        # The character may also be one of the text.
-        if place in node_at:
-            if start < place:
-                yield text[start:place]
-            yield node_at[place]
-            start = place + 1
-        place = text.find(ELEMENT, place + 1, end)
-    if start < end:
-        yield text[start:end]
+def _restore_nodes(text: str, node_positions: dict[int, Node], start: int, end: int) -> Iterator[Node | str]:
+    """Yield the texts and nodes between two positions of a text in which a character stands for each node."""
+    start_of_text = start
+    position = text.find(ELEMENT, start, end)
+    while position >= 0:
+        # The document may contain this character, too. Then it has no node.
+        if position in node_positions:
+            if start_of_text < position:
+                yield text[start_of_text:position]
+            yield node_positions[position]
+            start_of_text = position + 1
+        position = text.find(ELEMENT, position + 1, end)
+    if start_of_text < end:
+        yield text[start_of_text:end]

@@ -1,247 +1,281 @@
-"""Documents with HTML or XML: the texts to translate, block by block, and the document with their translations.
+"""Documents of HTML or XML: the texts to translate, and the document with their translations.
 
-No sentence crosses the end of a block, such as a paragraph, a cell, or a line break. Tags inside a block come out
-around the words that are linked with theirs. Code, placeholders, URLs, e-mail addresses, and elements without letters
-are left out of the sentence, and come out next to the translations of their neighbors.
+A document is divided into blocks, such as paragraphs and cells. No sentence extends across the start or the end of a
+block. The texts and inline elements between two borders of blocks are an inline run, whose text is translated as one.
+Code, placeholders, URLs, e-mail addresses, and elements without letters are left out of this text, and are put next to
+the translations of their neighbors.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...support.user_errors import InputError
-from .inline_elements import Element, Token, read_elements, tokens_of
-from .markup_tree import (
-    READINGS,
-    Kind,
-    Node,
-    escape_html,
-    escape_xml,
-    read_html,
-    read_xml,
-    shape,
-    write,
-    write_escaped_html,
-)
+from .escaped_html import write_escaped_html
+from .html_elements import READINGS
+from .inline_elements import Element, Token, iterate_elements, iterate_tokens, read_elements
+from .markup_tree import Node, Role, escape_html, escape_xml, iterate_names, write_node
+from .read_html import read_html
+from .read_xml import read_xml
 from .tag_placement import TagPlacement
 from .tag_spacing import SpacedText
 
 
-KINDS = ("html", "xml")
+FORMATS = ("html", "xml")
 
 
 class Document:
-    """A document of which some texts are translated.
+    """A document whose texts are translated.
 
-    HTML that is escaped in XML, or in a CDATA section, is a document of its own inside.
+    HTML that is the text of an XML element, escaped or in a CDATA section, is a document of its own inside.
 
     Args:
-        kind (`str`): `"html"` or `"xml"`.
+        format (`str`): `"html"` or `"xml"`.
         markup (`str`): a page, or a part of one.
 
     Attributes:
-        texts (`list[str]`): the texts to translate.
+        texts (`list[str]`): the texts to translate. First come the texts of blocks, then those of attributes, and then
+            those of HTML inside of XML.
 
     Raises:
-        ImportError: if HTML is to be read, and selectolax is missing.
+        ImportError: if selectolax, which reads HTML, is missing.
         ValueError: if XML is not well-formed, or more than 200 elements are inside each other.
     """
 
-    def __init__(self, kind: str, markup: str):
-        markup = markup.removeprefix("\ufeff")
-        self._kind = kind
+    def __init__(self, format: str, markup: str):
+        # A byte-order mark is not part of the document.
+        markup_without_mark = markup.removeprefix("\ufeff")
+        self._format = format
         self._escape: Callable[[str], str]
-        if kind == "html":
-            self._root = read_html(markup)
+        if format == "html":
+            self._root = read_html(markup_without_mark)
             self._escape = escape_html
         else:
-            self._root = read_xml(markup)
+            self._root = read_xml(markup_without_mark)
             self._escape = escape_xml
-        self._shape = Counter(shape(self._root))
-        self._shapes_of_readings = dict(_shapes_of_readings(self._root, 0))
-        self._runs: list[_Run] = []
+        # How often each element name occurs at each depth, to check that a translation has the same elements.
+        self._names = Counter(iterate_names(self._root))
+        self._names_of_readings = dict(_iterate_names_of_readings(self._root, depth=0))
+        # Runs and attributes with text to translate.
+        self._runs: list[_InlineRun] = []
         self._attributes: list[_Attribute] = []
         self._inner_documents: list[tuple[Node, Document]] = []
-        self._parts_of_blocks: dict[int, list[Node | _Run]] = {}
-        self._group_children(self._root)
-        self.texts = [run.text for run in self._runs]
-        self.texts += [attribute.run.text for attribute in self._attributes]
+        # What each block contains: its inner blocks, and the inline runs between them.
+        self._contents: dict[Node, list[Node | _InlineRun]] = {}
+        self._read_block(self._root)
+        self.texts = [run.text for run in self._translated_runs]
         for _, document in self._inner_documents:
             self.texts += document.texts
 
-    def _group_children(self, block: Node) -> None:
-        """Group the children of a block into its inner blocks, and the runs of texts and inline elements between."""
+    def _read_block(self, block: Node) -> None:
+        """Divide the children of a block into inner blocks, and the runs of texts and inline elements between them."""
         self._add_attributes(block)
-        grouped: list[Node | _Run] = []
+        contents: list[Node | _InlineRun] = []
         inline_nodes: list[Node | str] = []
         for child in block.children:
-            if isinstance(child, str) or child.kind in (Kind.INLINE, Kind.KEPT):
+            if isinstance(child, str) or child.role in (Role.INLINE, Role.KEPT):
                 inline_nodes.append(child)
                 continue
-            self._end_run(inline_nodes, grouped)
+            self._end_run(inline_nodes, contents)
             inline_nodes = []
-            grouped.append(child)
-            if child.kind is Kind.ESCAPED_HTML:
+            contents.append(child)
+            if child.role is Role.ESCAPED_HTML:
                 self._inner_documents.append((child, Document("html", child.html)))
             else:
-                self._group_children(child)
-        self._end_run(inline_nodes, grouped)
-        self._parts_of_blocks[id(block)] = grouped
+                self._read_block(child)
+        self._end_run(inline_nodes, contents)
+        self._contents[block] = contents
 
-    def _end_run(self, nodes: list[Node | str], grouped: list["Node | _Run"]) -> None:
-        """Add a run of these nodes, if there are any, to the parts of a block."""
-        if not nodes:
+    def _end_run(self, inline_nodes: list[Node | str], contents: list["Node | _InlineRun"]) -> None:
+        """Add a run of texts and inline nodes, if there are any, to the contents of a block."""
+        if not inline_nodes:
             return
-        run = _Run(nodes)
-        grouped.append(run)
+        run = _InlineRun(inline_nodes)
+        contents.append(run)
         if run.text:
             self._runs.append(run)
-        for node in _inside(nodes):
+        for node in _iterate_inline_nodes(inline_nodes):
             self._add_attributes(node)
 
     def _add_attributes(self, node: Node) -> None:
+        """Add the attributes of a node that have text to translate."""
         for name in node.text_attributes():
-            run = _Run([node.attributes[name] or ""])
+            run = _InlineRun([node.attributes[name] or ""])
             if run.text:
                 self._attributes.append(_Attribute(node, name, run))
 
     @property
+    def _translated_runs(self) -> "list[_InlineRun]":
+        """The runs of the document itself that have text to translate, including those of attributes."""
+        return [*self._runs, *(attribute.run for attribute in self._attributes)]
+
+    @property
     def has_tags(self) -> bool:
-        """Whether tags or protected parts are to be placed among the words of a text."""
-        if any(run.has_elements for run in (*self._runs, *(attribute.run for attribute in self._attributes))):
+        """True if tags or protected elements have to be placed among the words of a translation."""
+        if any(run.has_elements for run in self._translated_runs):
             return True
         return any(document.has_tags for _, document in self._inner_documents)
 
     def render(self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]) -> str:
-        """The document with the translation of each of its `texts`.
+        """Return the document with the translation of each of its `texts`.
 
-        Every element comes out once, except for readings of `<ruby>` whose text is translated. Where its words are
-        apart in the translation, it is around the part that has more of them than of others. The links are those of
-        `align`, for each text, but of `WORDS_AND_LETTERS`. With each text as its own translation, it is the document
-        that was read.
+        Every element comes out once, except for the readings of a `<ruby>` whose text is translated. If the words
+        inside an element have translations that are apart, the element is around only one group of these. If each text
+        is its own translation, the result is the document itself.
 
-        Raises ValueError if browsers would read other elements in it than in the document that was given, which they do
-        with some that are nested as HTML does not allow.
+        Args:
+            translations (`Sequence[str]`): a translation for each text.
+            links (`Sequence`): for each text, the links of its words as `align` returns them, with the words of
+                `WORDS_AND_LETTERS`.
+
+        Raises:
+            ValueError: if browsers would read elements in the result that differ from those of the document. This
+                happens for elements inside of others where HTML does not allow them.
         """
-        expected_shape = Counter(self._shape)
-        runs = [*self._runs, *(attribute.run for attribute in self._attributes)]
-        for run, translation, pairs in zip(runs, translations, links, strict=False):
-            placement = TagPlacement(run.text, translation, pairs, run.borders())
-            run.written_tokens = placement.place(run.parts)
-            for node in placement.dropped_readings:
-                expected_shape -= self._shapes_of_readings[id(node)]
-        attributes_before = [(attribute.node, attribute.node.attributes) for attribute in self._attributes]
-        for attribute in self._attributes:
-            # The start tag escapes the value.
-            value = attribute.run.write(escape=str)
-            attribute.node.attributes = {**attribute.node.attributes, attribute.name: value}
-        first = len(runs)
-        written_inside: dict[int, str] = {}
+        runs = self._translated_runs
+        dropped_readings: list[Node] = []
+        for run, translation, word_links in zip(runs, translations, links, strict=False):
+            dropped_readings += run.place_tags(translation, word_links)
+        written_inner_documents = self._render_inner_documents(translations[len(runs) :], links[len(runs) :])
+        with self._translated_attributes():
+            written = "".join(self._write_block(self._root, written_inner_documents))
+        if self._format == "html":
+            self._check_names(written, dropped_readings)
+        return written
+
+    def _render_inner_documents(
+        self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]
+    ) -> dict[Node, str]:
+        """Return the source of the translated HTML for each node with escaped HTML."""
+        written: dict[Node, str] = {}
+        start = 0
         for node, document in self._inner_documents:
-            last = first + len(document.texts)
-            written_html = document.render(translations[first:last], links[first:last])
-            written_inside[id(node)] = write_escaped_html(node, written_html)
-            first = last
-        written = "".join(self._write(self._root, written_inside))
-        for node, attributes in reversed(attributes_before):
-            node.attributes = attributes
-        if self._kind == "html" and Counter(shape(read_html(written))) != expected_shape:
+            end = start + len(document.texts)
+            translated_html = document.render(translations[start:end], links[start:end])
+            written[node] = write_escaped_html(node, translated_html)
+            start = end
+        return written
+
+    @contextmanager
+    def _translated_attributes(self) -> Iterator[None]:
+        """Replace attributes by their translations while the document is written.
+
+        The original attributes come back at the end, because a document is rendered once for each alternative.
+        """
+        originals = [(attribute.node, attribute.node.attributes) for attribute in self._attributes]
+        try:
+            for attribute in self._attributes:
+                # The value is not escaped here, because writing the start tag escapes it.
+                value = attribute.run.write(escape=str)
+                attribute.node.attributes = {**attribute.node.attributes, attribute.name: value}
+            yield
+        finally:
+            # In reverse order, so that a node with several translated attributes gets its first state.
+            for node, attributes in reversed(originals):
+                node.attributes = attributes
+
+    def _write_block(self, block: Node, written_inner_documents: dict[Node, str]) -> Iterator[str]:
+        """Yield the source of a block with its translations, piece by piece."""
+        if block in written_inner_documents:
+            yield written_inner_documents[block]
+            return
+        yield block.opening
+        for content in self._contents[block]:
+            if isinstance(content, Node):
+                yield from self._write_block(content, written_inner_documents)
+            else:
+                yield content.write(self._escape)
+        yield block.closing
+
+    def _check_names(self, written_html: str, dropped_readings: list[Node]) -> None:
+        """Raise InputError if browsers would read other elements in a translation than in the document."""
+        expected_names = Counter(self._names)
+        for node in dropped_readings:
+            expected_names -= self._names_of_readings[node]
+        if Counter(iterate_names(read_html(written_html))) != expected_names:
             raise InputError(
                 "the HTML has elements inside others where HTML does not allow them, so that browsers would read the "
                 "translation otherwise; correct the HTML."
             )
-        return written
-
-    def _write(self, block: Node, written_inside: dict[int, str]) -> Iterator[str]:
-        if id(block) in written_inside:
-            yield written_inside[id(block)]
-            return
-        yield block.opening
-        for part in self._parts_of_blocks[id(block)]:
-            if isinstance(part, Node):
-                yield from self._write(part, written_inside)
-            else:
-                yield part.write(self._escape)
-        yield block.closing
 
 
-class _Run:
-    """Nodes and texts next to each other, of one block.
+class _InlineRun:
+    """Texts and inline nodes of a block that are next to each other, and whose text is translated as one.
 
     Attributes:
-        text (`str`): to translate; empty if there is nothing to translate.
-        parts (`list[str | Element]`): texts, and the inline elements and protected parts among them.
-        written_tokens (`list[Token]`): the translation with its tags.
+        text (`str`): the text to translate; empty if there is nothing to translate.
     """
 
     def __init__(self, nodes: list[Node | str]):
         self._nodes = nodes
-        self.parts = read_elements(nodes)
-        self.written_tokens: list[Token] = []
+        self._content = read_elements(nodes)
+        self._translated_tokens: list[Token] = []
         self._space_before = ""
         self._space_after = ""
-        # White space at the ends of a block stays outside, whatever moves there.
-        if self.parts and isinstance(self.parts[0], str):
-            first = self.parts[0]
-            self.parts[0] = first.lstrip()
-            self._space_before = first[: len(first) - len(self.parts[0])]
-        if self.parts and isinstance(self.parts[-1], str):
-            last = self.parts[-1]
-            self.parts[-1] = last.rstrip()
-            self._space_after = last[len(self.parts[-1]) :]
-        self._spaced = SpacedText(list(tokens_of(self.parts)))
-        self.text = self._spaced.text
+        # White space at the ends of a block stays there, whatever the translation moves to the ends.
+        if self._content and isinstance(self._content[0], str):
+            first_text = self._content[0]
+            stripped = first_text.lstrip()
+            self._content[0] = stripped
+            self._space_before = first_text[: len(first_text) - len(stripped)]
+        if self._content and isinstance(self._content[-1], str):
+            last_text = self._content[-1]
+            stripped = last_text.rstrip()
+            self._content[-1] = stripped
+            self._space_after = last_text[len(stripped) :]
+        self._spaced_text = SpacedText(list(iterate_tokens(self._content)))
+        self.text = self._spaced_text.text
 
     @property
     def has_elements(self) -> bool:
-        """Whether there are tags or protected parts in the text."""
-        return any(isinstance(part, Element) for part in self.parts)
+        """True if there are tags or protected elements in the text."""
+        return any(isinstance(child, Element) for child in self._content)
 
-    def borders(self) -> set[int]:
-        """The characters of the text at which elements begin or end."""
-        places = set()
-        for element in _all_elements(self.parts):
-            places |= {element.start, element.end}
-        return places
+    def place_tags(self, translation: str, links: list[tuple[int, int]]) -> list[Node]:
+        """Place the tags in a translation, which `write` returns then.
+
+        Returns:
+            `list[Node]`: the readings of `<ruby>` that are left out because their text is translated.
+        """
+        borders: set[int] = set()
+        for element in iterate_elements(self._content):
+            borders.add(element.start)
+            borders.add(element.end)
+        placement = TagPlacement(self.text, translation, links, borders)
+        self._translated_tokens = placement.place(self._content)
+        return placement.dropped_readings
 
     def write(self, escape: Callable[[str], str]) -> str:
-        """The translation with its tags, or the nodes if there is nothing to translate."""
+        """Return the source of the translation with its tags; of the original if there is nothing to translate."""
         if not self.text:
-            return "".join(write(node, escape) for node in self._nodes)
-        written = self._spaced.write(self.written_tokens, escape)
+            return "".join(write_node(node, escape) for node in self._nodes)
+        written = self._spaced_text.write(self._translated_tokens, escape)
         return f"{escape(self._space_before)}{written}{escape(self._space_after)}"
 
 
 @dataclass
 class _Attribute:
-    """An attribute of an element whose value is a text to translate, without tags."""
+    """An attribute of an element whose value is translated; the value has no tags."""
 
     node: Node
     name: str
-    run: _Run
+    run: _InlineRun
 
 
-def _all_elements(parts: Sequence[str | Element]) -> Iterator[Element]:
-    """Elements with those inside of them."""
-    for part in parts:
-        if isinstance(part, Element):
-            yield part
-            yield from _all_elements(part.children)
-
-
-def _inside(nodes: Sequence[Node | str]) -> Iterator[Node]:
-    """Nodes that are translated, with those inside of them."""
+def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
+    """Yield the inline nodes that are translated, including the nodes inside of nodes."""
     for node in nodes:
-        if isinstance(node, Node) and node.kind is not Kind.KEPT:
+        if isinstance(node, Node) and node.role is not Role.KEPT:
             yield node
-            yield from _inside(node.children)
+            yield from _iterate_inline_nodes(node.children)
 
 
-def _shapes_of_readings(node: Node, depth: int) -> Iterator[tuple[int, Counter[tuple[int, str]]]]:
-    """The identity of each reading of `<ruby>` inside a node, with the depths and names of its elements."""
+def _iterate_names_of_readings(node: Node, depth: int) -> Iterator[tuple[Node, Counter[tuple[int, str]]]]:
+    """Yield each reading of `<ruby>` inside a node, with the depths and names of the elements that it consists of."""
     for child in node.children:
         if not isinstance(child, Node):
             continue
         if child.name in READINGS:
-            yield id(child), Counter([(depth, child.name), *shape(child, depth + 1)])
-        yield from _shapes_of_readings(child, depth + 1)
+            yield child, Counter([(depth, child.name), *iterate_names(child, depth + 1)])
+        yield from _iterate_names_of_readings(child, depth + 1)

@@ -3,32 +3,33 @@
 import re
 
 
-# Stands for an element in a text that is searched for placeholders.
+# Stands for an element in a text that is searched for placeholders. It is U+FFFC, the object replacement character.
 ELEMENT = "\ufffc"
-# Formats of arguments such as {0,number} and {count, plural, one {# file} other {# files}}, which have braces inside.
+# Arguments with these formats may have braces inside, such as {count, plural, one {# file} other {# files}}.
 _FORMATS = "number|date|time|spellout|ordinal|duration|choice|plural|select|selectordinal"
-# The value of an attribute, and attributes that have none.
+# The value of an attribute, with the equals sign before it.
 _VALUE = r"""\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[^\s"'<>=]++)"""
+# Attributes that need no value. Any other word without a value shows that "<" is not the start of a tag.
 _VALUELESS = "allowfullscreen|async|autoplay|checked|controls|defer|disabled|hidden|loop|multiple|muted|nowrap|open"
 _VALUELESS += "|readonly|required|reversed|selected"
-# No pattern crosses the place where another match could begin, so that searching takes a time linear in the text.
+# No alternative can match across a position at which another match could start. Searching therefore takes linear time.
 _PLACEHOLDER = re.compile(
     rf"""
     # {{{{name}}}} and {{{{ user.name | upper }}}}, {{% if user %}}, {{\i1}} of subtitles
     \{{\{{[^{{}}]*+\}}\}} | \{{%[^{{}}]*\}} | \{{\\[^{{}}]*+\}}
-    # An argument with a format; only its beginning.
+    # The start of an argument with a format, such as "{{0,number". Its end is found by counting braces.
     | (?P<formatted>(?:[$\#]|(?<![\d%])%)?\{{\s*+[\w.-]++\s*+,\s*+(?:{_FORMATS})\b)
-    # ${{x + 1}}, \#{{name}}, %{{count}}; after a digit, a percent sign belongs to the number.
+    # ${{x + 1}}, \#{{name}}, %{{count}}. A percent sign after a digit belongs to the number.
     | (?:[$\#]|(?<![\d%])%)\{{[^{{}}]*+\}}
     # {{}}, {{0}}, {{name}}, {{ name }}, {{0:N2}}, {{0,-10}}, {{name!r}}
     | \{{[ ]?[\w.:\[\]-]*+(?:,\s*-?\d+)?(?:![rsa])?(?::[^{{}}\s]*+)?[ ]?\}}
     # %(name)s
     | %\(\w+\)[-+0\#]*\d*(?:\.\d+)?[a-z]
-    # %name%; a single letter is rather that of %d.
+    # %name%. A single letter more likely belongs to "%d".
     | (?<![\w%])%[A-Za-z_][\w.-]+%(?![\w%])
-    # %s, %1$s, %02d, %ld, %.2f, %@; but neither "100%der" nor "100 % der", where the percent sign is a word.
+    # %s, %1$s, %02d, %ld, %.2f, %@. In "100%der" and "100 % der", the percent sign belongs to the number.
     | (?<![\d%])%(?:\d+\$)?[-+0\#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[Lqjzt])?[@acdefgiopsuxEGX](?!\w)
-    # Tags and comments, which are text where a page shows them. Not "<b and c>" of "a<b and c>d".
+    # Tags and comments that a page shows as text. The "<b and c>" of "a<b and c>d" is not a tag.
     | </?[a-zA-Z][\w:.-]*+(?:\s++(?:[\w:.-]++{_VALUE}|(?:{_VALUELESS})\b))*+\s*+/?> | <!--[^<>]*+>(?<=-->)
     # URLs and e-mail addresses
     | \b(?:(?:https?|ftp)://|www\.)[^\s<>"{ELEMENT}]*[\w/]
@@ -40,29 +41,33 @@ _BRACES = re.compile(r"[{}]")
 
 
 def find_placeholders(text: str) -> list[tuple[int, int]]:
-    """Find the placeholders of a text; returns where they begin and end.
+    """Find the placeholders of a text, and return the start and the end of each.
 
-    Arguments with a format end at the brace that closes theirs, so that all of an ICU plural is one placeholder. They
-    may have elements inside, which `ELEMENT` stands for. Without such a brace, they are no placeholders.
+    For example, "{0} of %s" has the placeholders (0, 3) and (7, 9). An argument with a format, such as an ICU plural,
+    is one placeholder up to the brace that closes it, and may have elements inside, which `ELEMENT` stands for. If the
+    closing brace is missing, it is not a placeholder.
     """
     closing_braces: dict[int, int] | None = None
-    spans = []
-    start = 0
-    while (match := _PLACEHOLDER.search(text, start)) is not None:
-        start = match.end()
+    spans: list[tuple[int, int]] = []
+    position = 0
+    while True:
+        match = _PLACEHOLDER.search(text, position)
+        if match is None:
+            return spans
+        position = match.end()
         if match["formatted"] is not None:
+            # Braces are matched once for the whole text, because doing so for each argument would take quadratic time.
             if closing_braces is None:
                 closing_braces = _match_braces(text)
             closing_brace = closing_braces.get(text.index("{", match.start()))
             if closing_brace is None:
                 continue
-            start = closing_brace + 1
-        spans.append((match.start(), start))
-    return spans
+            position = closing_brace + 1
+        spans.append((match.start(), position))
 
 
 def _match_braces(text: str) -> dict[int, int]:
-    """Find the closing brace of each opening brace that has one."""
+    """Return the position of the closing brace for the position of each opening brace that has one."""
     closing_braces = {}
     open_braces = []
     for brace in _BRACES.finditer(text):

@@ -1,4 +1,15 @@
-"""Place the tags of a text in its translation, around the words that are linked with theirs."""
+"""Place the tags of a text in its translation, around the words that are linked with the words inside of them.
+
+The links come from a word alignment. For example, if "forty two" is translated as "zwei und vierzig", and "forty" is
+linked with "und" and with "vierzig", then "<b>forty</b> two" becomes "zwei <b>und vierzig</b>".
+
+The placement has three steps:
+
+1. The words of both texts are linked. If an element starts or ends inside a word, the word is divided there.
+2. Each element gets a range of words of the translation: the range whose words have the largest sum of weights. The
+   weight of a word says how many of its links lead into the element; see `_weight`.
+3. Punctuation at the ends of the range is left out if it is outside of the element in the source.
+"""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -9,316 +20,403 @@ from unicodedata import category
 
 from ...translation.words_of_tokens import WORDS_AND_LETTERS
 from .inline_elements import Element, Tag, Token
-from .markup_tree import Kind, Node
+from .markup_tree import Node, Role
 
 
-# The weight of a word of a translation that has no links. An element reaches over such a word to the next word of its
-# own, but it takes none at its ends, and not a long row of them.
-_UNLINKED = -0.1
-# The weight of a word that has as many links inside of an element as outside. It is for the element if nothing else is.
-_HALF = 0.05
-# Of the words on each side of an element without words, so many may tell its place; and so many characters next to a
-# tag tell whether these are punctuation.
-_NEAREST = 100
-_NEXT = 40
+# The weight of a word without links. It is negative, so that an element does not start or end with such a word. It is
+# small, so that an element continues across up to nine of them if the next linked word has the full weight of 1.
+_WEIGHT_OF_UNLINKED_WORD = -0.1
+# The weight of a word with as many links into an element as to words outside. It is positive, so that an element whose
+# only word this is gets it. It is less than an unlinked word costs, so that no element is extended for it alone.
+_WEIGHT_OF_TIED_WORD = 0.05
+# The weight of a word whose links all lead to words outside. It cancels one word whose links all lead into the element.
+_WEIGHT_OF_OTHER_WORD = -1.0
+# How many words on each side are searched for a link to place an element without words. A text without spaces may have
+# very many words, and the links of words that are so far away say little.
+_MOST_NEIGHBORS = 100
+# How many characters before and after an element are searched for the word next to it. The word only has to be
+# recognized as punctuation, which is short.
+_MOST_CHARACTERS = 40
 # Punctuation at the ends of a word.
-_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
+_SURROUNDING_PUNCTUATION = re.compile(r"^[\W_]+|[\W_]+$")
 _LAST_WORD = re.compile(rf"(?:{WORDS_AND_LETTERS.pattern})\Z")
 
 
 @dataclass(frozen=True)
-class _Span:
-    """A range of characters of a text, such as a word."""
+class _CharacterRange:
+    """The characters of a text from `start` to before `end`."""
 
     start: int
     end: int
 
 
 @dataclass(frozen=True)
-class _Place:
-    """The words of a translation that an element is around, from `first` to before `last`.
+class _WordRange:
+    """The words of a translation from `start` to before `end`.
 
-    An element without words has an empty range: it goes before the word `first`.
+    An element without words has an empty range: it goes before the word `start`.
     """
 
-    first: int
-    last: int
+    start: int
+    end: int
 
 
 class TagPlacement:
-    """Place elements in the translation of a text whose words are linked: around words, then around their characters.
+    """Places the elements of a text in its translation.
 
-    A word that an element begins or ends inside of is divided there, and so is its translation, as far as both have
-    the same characters: "H", "2" and "O" of "H2O". Names and numbers, which both texts have equally often, are linked
-    in their order, whatever the links say.
+    If an element starts or ends inside a word, the word is divided there. Its translation is divided in the same way,
+    as far as both have the same characters. For example, "H<sub>2</sub>O" has the words "H", "2" and "O". Names and
+    numbers that both texts contain equally often are linked in their order, whatever the given links are.
 
     Args:
         source, target (`str`): a text and its translation.
-        links (`list` of pairs of `int`): of their words, which in Chinese, Thai and others are letters.
-        borders (`set[int]`): the characters of the text at which elements begin or end.
+        links (`list` of pairs of `int`): the numbers of linked words, source first. In Chinese, Thai and other scripts
+            without spaces, each letter is a word.
+        borders (`set[int]`): the positions in the source at which elements start or end.
 
     Attributes:
-        dropped_readings (`list[Node]`): readings of `<ruby>` that were left out, because their text is translated.
+        dropped_readings (`list[Node]`): readings of `<ruby>` that `place` left out, because their text is translated.
     """
 
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
         self._source = source
         self._target = target
         self.dropped_readings: list[Node] = []
-        # The words of the source, divided at borders, and the parts that each undivided word has.
-        self._source_words: list[_Span] = []
-        parts_of_words: list[range] = []
+
+        # The words of the source, divided at the borders. A whole word is a range of these.
+        self._source_words: list[_CharacterRange] = []
+        whole_source_words: list[range] = []
         sorted_borders = sorted(borders)
         for match in WORDS_AND_LETTERS.finditer(source):
-            first_part = len(self._source_words)
-            self._source_words += _split_at(_Span(*match.span()), sorted_borders)
-            parts_of_words.append(range(first_part, len(self._source_words)))
+            first_word = len(self._source_words)
+            self._source_words += _split_word(_CharacterRange(*match.span()), sorted_borders)
+            whole_source_words.append(range(first_word, len(self._source_words)))
         self._starts = [word.start for word in self._source_words]
         self._ends = [word.end for word in self._source_words]
-        linked_words = defaultdict[int, list[int]](list)
-        for source_word, target_word in sorted(_with_equal_words(links, source, target)):
-            linked_words[target_word].append(source_word)
-        # The words of the translation, divided like those of the source, with the words of the source that each is
-        # linked with.
-        self._target_words: list[_Span] = []
-        self._links: list[set[int]] = []
-        for index, match in enumerate(WORDS_AND_LETTERS.finditer(target)):
-            self._add_target_word(_Span(*match.span()), [parts_of_words[word] for word in linked_words[index]])
-        # The words of the translation that each word of the source is linked with.
-        self._linked = defaultdict[int, list[int]](list)
-        for target_word, source_words in enumerate(self._links):
+
+        # The words of the translation, divided like the source words that they are linked with.
+        self._target_words: list[_CharacterRange] = []
+        # The source words with which each word of the translation is linked.
+        self._linked_sources: list[set[int]] = []
+        whole_links = defaultdict[int, list[range]](list)
+        for source_index, target_index in sorted(_link_equal_words(links, source, target)):
+            whole_links[target_index].append(whole_source_words[source_index])
+        for target_index, match in enumerate(WORDS_AND_LETTERS.finditer(target)):
+            self._add_target_word(_CharacterRange(*match.span()), whole_links[target_index])
+
+        # The words of the translation with which each source word is linked.
+        self._linked_targets = defaultdict[int, list[int]](list)
+        for target_word, source_words in enumerate(self._linked_sources):
             for source_word in source_words:
-                self._linked[source_word].append(target_word)
+                self._linked_targets[source_word].append(target_word)
 
-    def _add_target_word(self, word: _Span, linked: list[range]) -> None:
-        """Add a word of the translation that is linked with words of the source, each of which has these parts.
+    def _add_target_word(self, word: _CharacterRange, linked_words: list[range]) -> None:
+        """Add a whole word of the translation, which is divided like the first divided word that it is linked with.
 
-        It is divided like the first linked word that has several parts; a part is linked with one part of that word,
-        and with all of the other words.
+        For example, if the source has the words "B" and "max" in "B<sub>max</sub>", the word "Bmax" of the translation
+        is divided into "B" and "max". Each of the two is linked with its own part of the source word, and with all
+        other words with which the whole word is linked.
+
+        Args:
+            word: the characters of the whole word.
+            linked_words: the whole source words that it is linked with, each as the range of its parts.
         """
-        all_parts = {part for parts in linked for part in parts}
-        divided = next((parts for parts in linked if len(parts) > 1), None)
-        if divided is None:
+        all_sources: set[int] = set()
+        divided_word: range | None = None
+        for linked_word in linked_words:
+            all_sources.update(linked_word)
+            if divided_word is None and len(linked_word) > 1:
+                divided_word = linked_word
+        if divided_word is None:
             self._target_words.append(word)
-            self._links.append(all_parts)
+            self._linked_sources.append(all_sources)
             return
-        other_parts = all_parts.difference(divided)
-        # The first part of the source's word that the translation does not contain up to here. What stands in its
-        # place is linked with it.
+
+        other_sources = all_sources.difference(divided_word)
+        # The first part of the source word that the translation lacks. The characters in its place are linked with it.
         missing_part: int | None = None
         start = word.start
-        for part in divided:
-            characters = self._source[self._source_words[part].start : self._source_words[part].end]
-            place = self._target.find(characters, start, word.end)
-            if place < 0:
+        for part in divided_word:
+            characters = self._source[self._starts[part] : self._ends[part]]
+            position = self._target.find(characters, start, word.end)
+            if position < 0:
                 if missing_part is None:
                     missing_part = part
                 continue
-            if place > start:
-                self._target_words.append(_Span(start, place))
-                self._links.append(all_parts if missing_part is None else {missing_part, *other_parts})
-            start = place + len(characters)
-            self._target_words.append(_Span(place, start))
-            self._links.append({part, *other_parts})
+            if position > start:
+                self._target_words.append(_CharacterRange(start, position))
+                self._linked_sources.append(all_sources if missing_part is None else {missing_part, *other_sources})
+            start = position + len(characters)
+            self._target_words.append(_CharacterRange(position, start))
+            self._linked_sources.append({part, *other_sources})
             missing_part = None
         if start < word.end:
-            self._target_words.append(_Span(start, word.end))
-            self._links.append(all_parts if missing_part is None else {missing_part, *other_parts})
+            self._target_words.append(_CharacterRange(start, word.end))
+            self._linked_sources.append(all_sources if missing_part is None else {missing_part, *other_sources})
 
-    def place(self, parts: Sequence[str | Element]) -> list[Token]:
-        """Place the elements of the text, which `parts` has as [`read_elements`] returns it, in the translation.
+    def place(self, content: Sequence[str | Element]) -> list[Token]:
+        """Place the elements of the source in the translation.
+
+        Args:
+            content (`Sequence[str | Element]`): the content of the source, as [`read_elements`] returns it.
 
         Returns:
-            `list[Token]`: the characters of the translation, with the tags and the protected parts where they go.
+            `list[Token]`: the characters of the translation, with the tags and protected elements among them.
         """
         tokens: list[Token] = []
-        whole = Element(Node(Kind.BLOCK, ""), list(parts), start=0, end=len(self._source))
-        self._add_tokens(
-            whole, _Place(0, len(self._target_words)), _Span(0, len(self._target)), tokens, is_translated_base=False
-        )
+        # An element without tags, around everything.
+        root = Element(Node(Role.BLOCK, ""), list(content), start=0, end=len(self._source))
+        all_words = _WordRange(0, len(self._target_words))
+        all_characters = _CharacterRange(0, len(self._target))
+        self._add_content(root, all_words, all_characters, tokens, is_translated_base=False)
         return tokens
 
-    def _add_tokens(
-        self, parent: Element, words: _Place, characters: _Span, tokens: list[Token], *, is_translated_base: bool
+    def _add_content(
+        self,
+        parent: Element,
+        words: _WordRange,
+        characters: _CharacterRange,
+        tokens: list[Token],
+        *,
+        is_translated_base: bool,
     ) -> None:
-        """Append the content of an element, which has these words and characters of the translation.
+        """Append the content of an element to the tokens.
 
-        If it is a translated base of `<ruby>`, its readings are left out.
+        Args:
+            parent: the element.
+            words, characters: the part of the translation that is inside of it.
+            tokens: the tokens, to which its content is appended.
+            is_translated_base: True if the element is a `<ruby>` or inside of one whose text is translated. Its
+                readings are left out, because a translation is not pronounced like the original.
         """
-        start = characters.start
-        for element, place in self._place_children(parent, words):
+        position = characters.start
+        for element, element_words in self._place_children(parent, words):
             if is_translated_base and element.is_reading:
                 self.dropped_readings.append(element.node)
                 continue
-            # Not before the end of the last element: punctuation that is inside of it would be written twice.
-            inside = self._characters(element, place, _Span(start, characters.end))
-            tokens.append(self._target[start : inside.start])
-            start = inside.end
+            # An element cannot start before the end of the last one. Otherwise, punctuation that is inside of the last
+            # one would be written twice.
+            allowed = _CharacterRange(position, characters.end)
+            inside = self._characters_inside(element, element_words, allowed)
+            tokens.append(self._target[position : inside.start])
+            position = inside.end
             if element.is_protected:
                 tokens.append(element)
                 continue
             tokens.append(Tag(element, is_opening=True))
-            is_base = is_translated_base or element.node.name == "ruby"
-            if is_base and self._target[inside.start : inside.end] == self._source[element.start : element.end]:
-                self._add_copied_tokens(element, tokens)
+            is_in_ruby = is_translated_base or element.node.name == "ruby"
+            is_copied = self._target[inside.start : inside.end] == self._source[element.start : element.end]
+            if is_in_ruby and is_copied:
+                self._add_copied_content(element, tokens)
             else:
-                self._add_tokens(element, place, inside, tokens, is_translated_base=is_base)
+                self._add_content(element, element_words, inside, tokens, is_translated_base=is_in_ruby)
             tokens.append(Tag(element, is_opening=False))
-        tokens.append(self._target[start : characters.end])
+        tokens.append(self._target[position : characters.end])
 
-    def _add_copied_tokens(self, parent: Element, tokens: list[Token]) -> None:
-        """Append the content of an element whose text is that of the source, with its elements where they are there."""
-        start = parent.start
-        for element in parent.elements:
-            tokens.append(self._source[start : element.start])
-            start = element.end
+    def _add_copied_content(self, parent: Element, tokens: list[Token]) -> None:
+        """Append the content of an element whose text the translation copies, with all elements as in the source."""
+        position = parent.start
+        for element in parent.child_elements:
+            tokens.append(self._source[position : element.start])
+            position = element.end
             if element.is_protected:
                 tokens.append(element)
                 continue
             tokens.append(Tag(element, is_opening=True))
-            self._add_copied_tokens(element, tokens)
+            self._add_copied_content(element, tokens)
             tokens.append(Tag(element, is_opening=False))
-        tokens.append(self._source[start : parent.end])
+        tokens.append(self._source[position : parent.end])
 
-    def _place_children(self, parent: Element, words: _Place) -> list[tuple[Element, _Place]]:
-        """Place the children of an element among its words, where they do not overlap; in the translation's order."""
+    def _place_children(self, parent: Element, words: _WordRange) -> list[tuple[Element, _WordRange]]:
+        """Place the children of an element among its words, where they do not overlap.
+
+        Returns:
+            `list`: the child elements with their words, in the order of the translation.
+        """
         places = self._place_around_words(parent, words)
-        taken = sorted(places.values(), key=lambda place: place.first)
-        for child in parent.elements:
+        occupied = sorted(places.values(), key=lambda place: place.start)
+        for child in parent.child_elements:
             if child not in places:
-                word = self._word_after(self._covered(parent), child, words)
-                word = _outside_of(taken, word)
-                places[child] = _Place(word, word)
-        in_source_order = [(child, places[child]) for child in parent.elements]
-        return sorted(in_source_order, key=lambda child_and_place: (child_and_place[1].first, child_and_place[1].last))
+                word = self._find_word_after(self._covered_words(parent), child, words)
+                word = _move_outside(occupied, word)
+                places[child] = _WordRange(word, word)
+        children_with_places = [(child, places[child]) for child in parent.child_elements]
+        # The sort is stable: children at the same place stay in the order of the source.
+        children_with_places.sort(key=lambda child_with_place: (child_with_place[1].start, child_with_place[1].end))
+        return children_with_places
 
-    def _place_around_words(self, parent: Element, words: _Place) -> dict[Element, _Place]:
-        """Place the children of an element whose words are linked with words that no other child has."""
-        places: dict[Element, _Place] = {}
-        free = [True] * (words.last - words.first)
-        covered = {child: self._covered(child) for child in parent.elements}
-        largest_first = sorted(parent.elements, key=lambda child: -len(covered[child]))
-        # A word with links to several elements is for the one with most of them, or else for the largest one.
+    def _place_around_words(self, parent: Element, words: _WordRange) -> dict[Element, _WordRange]:
+        """Place those children of an element that have words, around words that no other child has.
+
+        A word that is linked with several children goes to the child with most of its links. In a second pass, children
+        that got no word take words that are left, even if most links of these lead to other children. In each pass,
+        children with more words choose first.
+
+        Args:
+            parent: the element.
+            words: the words of the translation that are inside of it.
+
+        Returns:
+            `dict[Element, _WordRange]`: the words of each child that got some.
+        """
+        places: dict[Element, _WordRange] = {}
+        # For each word inside of the parent: True if no child has it yet.
+        is_free = [True] * (words.end - words.start)
+        covered = {child: self._covered_words(child) for child in parent.child_elements}
+        largest_first = sorted(parent.child_elements, key=lambda child: -len(covered[child]))
         for is_strict in (True, False):
             for child in largest_first:
                 if not covered[child] or child in places:
                     continue
-                if covered[child] == self._covered(parent) and not places:
+                covers_parent = covered[child] == self._covered_words(parent)
+                if covers_parent and not places:
                     place = words
                 else:
-                    place = self._best_range(covered[child], free, words.first, is_strict)
-                if place.first < place.last:
+                    place = self._find_best_range(covered[child], is_free, words.start, is_strict)
+                if place.start < place.end:
                     places[child] = place
-                    for word in range(place.first, place.last):
-                        free[word - words.first] = False
+                    for word in range(place.start, place.end):
+                        is_free[word - words.start] = False
         return places
 
-    def _covered(self, element: Element) -> range:
-        """The words of the source that an element contains, or contains a part of."""
+    def _covered_words(self, element: Element) -> range:
+        """Return the source words of which an element contains at least a part."""
         return range(bisect_right(self._ends, element.start), bisect_left(self._starts, element.end))
 
-    def _best_range(self, covered: range, free: list[bool], first: int, is_strict: bool) -> _Place:
-        """The adjacent free words whose weights for an element have the largest sum, if that is more than 0.
+    def _find_best_range(self, covered: range, is_free: list[bool], first_word: int, is_strict: bool) -> _WordRange:
+        """Find the adjacent free words with the largest sum of weights for an element (Kadane's algorithm).
 
-        `free` has a value for each word from the `first` one on. Words that are not free divide the others.
+        For example, for weights of 1.0, -0.1, 1.0, -1.0 and 1.0, these are the first three words.
+
+        Args:
+            covered: the source words that the element covers.
+            is_free: True for each word of the translation that no element has, from `first_word` on. A range does not
+                extend across words that are not free.
+            first_word: the first word of the translation that the element may get.
+            is_strict: see `_weight`.
+
+        Returns:
+            `_WordRange`: the words; an empty range if no sum is greater than 0.
         """
-        linked = [place for word in covered for place in self._linked[word] if 0 <= place - first < len(free)]
-        best_place = _Place(0, 0)
-        if not linked:
-            return best_place
+        linked_words = []
+        for source_word in covered:
+            for word in self._linked_targets[source_word]:
+                if 0 <= word - first_word < len(is_free):
+                    linked_words.append(word)
+        best_range = _WordRange(0, 0)
+        if not linked_words:
+            return best_range
         best_sum = 0.0
-        start = min(linked)
+        start = min(linked_words)
         sum_from_start = 0.0
-        for word in range(min(linked), max(linked) + 1):
-            if not free[word - first]:
+        for word in range(min(linked_words), max(linked_words) + 1):
+            if not is_free[word - first_word]:
                 sum_from_start = 0.0
                 continue
-            # Words before this one that weigh nothing in all are better left out.
+            # Words before this one whose sum is not positive make every range that they begin worse.
             if sum_from_start <= 0:
                 sum_from_start = 0.0
                 start = word
             sum_from_start += self._weight(word, covered, is_strict)
             if sum_from_start > best_sum:
                 best_sum = sum_from_start
-                best_place = _Place(start, word + 1)
-        return best_place
+                best_range = _WordRange(start, word + 1)
+        return best_range
 
     def _weight(self, word: int, covered: range, is_strict: bool) -> float:
-        """How much a word of the translation counts for an element that covers these words of the source.
+        """Return how strongly a word of the translation belongs to an element, from -1 to 1.
 
-        If `is_strict`, links to other words count against it, so that a word with most of its links elsewhere is for
-        another element. Otherwise, one link is enough.
-        """
-        links = self._links[word]
-        if not links:
-            return _UNLINKED
-        links_inside = sum(source_word in covered for source_word in links)
-        if not is_strict:
-            return links_inside / len(links) if links_inside else -1.0
-        links_outside = len(links) - links_inside
-        if links_inside == links_outside:
-            return _HALF
-        return (links_inside - links_outside) / len(links)
-
-    def _word_after(self, covered: range, element: Element, words: _Place) -> int:
-        """Find the word of the translation before which an element without words goes.
-
-        It goes before the translation of the next source word, or, if that has no links, after that of the previous
-        one. A mark that belongs to the previous word follows its translation.
+        For example, a word with two links into the element and one link to a word outside has the weight 1/3 if
+        `is_strict`, and 2/3 otherwise.
 
         Args:
-            covered: the words of the source that its parent covers.
-            words: the words of the translation that its parent has.
+            word: the word of the translation.
+            covered: the source words that the element covers.
+            is_strict: True if links to words outside count against the element, so that a word with most of its links
+                outside is left to a different element. Otherwise, a single link into the element is enough.
         """
-        place = bisect_left(self._starts, element.start)
-        words_before = range(covered.start, min(place, covered.stop))
-        words_after = range(max(place, covered.start), covered.stop)
+        sources = self._linked_sources[word]
+        if not sources:
+            return _WEIGHT_OF_UNLINKED_WORD
+        links_inside = sum(source_word in covered for source_word in sources)
+        links_outside = len(sources) - links_inside
+        if links_inside == 0:
+            return _WEIGHT_OF_OTHER_WORD
+        if not is_strict:
+            return links_inside / len(sources)
+        if links_inside == links_outside:
+            return _WEIGHT_OF_TIED_WORD
+        return (links_inside - links_outside) / len(sources)
+
+    def _find_word_after(self, covered: range, element: Element, words: _WordRange) -> int:
+        """Find the word of the translation before which an element without words goes.
+
+        It goes before the translation of the next source word or, if that has no links, after the translation of the
+        previous one. An element that belongs to the previous word, such as a footnote mark, follows its translation.
+
+        Args:
+            covered: the source words that the parent of the element covers.
+            element: the element.
+            words: the words of the translation that are inside of the parent.
+        """
+        next_source_word = bisect_left(self._starts, element.start)
+        words_before = range(covered.start, min(next_source_word, covered.stop))
+        words_after = range(max(next_source_word, covered.start), covered.stop)
         if not words_after:
-            return words.last if words_before else words.first
+            return words.end if words_before else words.start
         if not words_before:
-            return words.first
-        nearest_after = words_after[:_NEAREST]
-        nearest_before = words_before[::-1][:_NEAREST]
-        candidates = [*nearest_after, *nearest_before]
+            return words.start
+        nearest_before = words_before[::-1][:_MOST_NEIGHBORS]
+        nearest_after = words_after[:_MOST_NEIGHBORS]
         next_word = self._source_words[words_after[0]]
-        if element.follows_word or _is_punctuation(self._source[next_word.start : next_word.end]):
-            # Punctuation follows the element wherever the next word goes.
+        is_before_punctuation = _is_punctuation(self._source[next_word.start : next_word.end])
+        if element.follows_word or is_before_punctuation:
+            # Punctuation after an element says nothing about its place: it follows the element wherever that goes.
             candidates = [*nearest_before, *nearest_after]
-        for source_word in candidates:
-            linked = [word for word in self._linked[source_word] if words.first <= word < words.last]
-            if linked:
-                return linked[0] if source_word in words_after else linked[-1] + 1
-        return words.last
-
-    def _characters(self, element: Element, place: _Place, limits: _Span) -> _Span:
-        """The characters of the translation that an element is around, within those of its parent.
-
-        Punctuation that is outside of the element in the source stays outside.
-        """
-        if place.first == place.last:
-            # After the word before; what is between two words is sorted out later.
-            start = end = self._end_of_word(place.first - 1, element)
         else:
-            start = self._target_words[place.first].start
-            end = self._target_words[place.last - 1].end
-            word_before = _LAST_WORD.search(self._source[max(0, element.start - _NEXT) : element.start])
-            word_after = WORDS_AND_LETTERS.match(self._source[element.end : element.end + _NEXT])
+            candidates = [*nearest_after, *nearest_before]
+        for source_word in candidates:
+            linked_words = [word for word in self._linked_targets[source_word] if words.start <= word < words.end]
+            if linked_words:
+                return linked_words[0] if source_word in words_after else linked_words[-1] + 1
+        return words.end
+
+    def _characters_inside(self, element: Element, words: _WordRange, allowed: _CharacterRange) -> _CharacterRange:
+        """Return the characters of the translation that are inside of an element.
+
+        Punctuation that is outside of the element in the source stays outside. For example, in "(<b>one</b>)", the
+        brackets of "(eins)" stay outside of `<b>`.
+
+        Args:
+            element: the element.
+            words: the words of the translation that it is around.
+            allowed: the characters that may be inside of it. A range outside of these is moved to their nearest end.
+        """
+        if words.start == words.end:
+            start = self._end_of_word(words.start - 1, element)
+            end = start
+        else:
+            start = self._target_words[words.start].start
+            end = self._target_words[words.end - 1].end
+            word_before = _LAST_WORD.search(self._source[max(0, element.start - _MOST_CHARACTERS) : element.start])
+            word_after = WORDS_AND_LETTERS.match(self._source[element.end : element.end + _MOST_CHARACTERS])
             first_character = self._source[element.start : element.start + 1]
             last_character = self._source[element.end - 1 : element.end]
-            if word_before and _is_punctuation(word_before[0]):
+            if word_before is not None and _is_punctuation(word_before[0]):
                 while start < end - 1 and self._is_other_punctuation(start, first_character):
                     start += 1
-            if word_after and _is_punctuation(word_after[0]):
+            if word_after is not None and _is_punctuation(word_after[0]):
                 while end > start + 1 and self._is_other_punctuation(end - 1, last_character):
                     end -= 1
-        start = min(max(start, limits.start), limits.end)
-        end = min(max(end, limits.start), limits.end)
-        return _Span(start, end)
+        start = min(max(start, allowed.start), allowed.end)
+        end = min(max(end, allowed.start), allowed.end)
+        return _CharacterRange(start, end)
 
     def _end_of_word(self, word: int, element: Element) -> int:
-        """Return where a word of the translation ends, because an element without words goes there; 0 for the word -1.
+        """Return the position after a word of the translation, for an element without words that goes there.
 
-        The mark of a footnote goes before punctuation at the end of the word.
+        For the word -1, this is the start of the translation. A footnote mark goes before the punctuation at the end of
+        the word, as in "word<sup>[1]</sup>.", if no punctuation is before it in the source.
         """
         if word < 0:
             return 0
@@ -326,70 +424,92 @@ class TagPlacement:
         end = self._target_words[word].end
         character_before = self._source[max(0, element.start - 1) : element.start]
         if element.follows_word and not _is_punctuation(character_before):
-            # In the source, no punctuation is between its word and the element.
             while end > start + 1 and _is_punctuation(self._target[end - 1]):
                 end -= 1
         return end
 
-    def _is_other_punctuation(self, place: int, character: str) -> bool:
-        """Return True if a character of the translation is punctuation, and not this one."""
-        return _is_punctuation(self._target[place]) and self._target[place] != character
+    def _is_other_punctuation(self, position: int, character: str) -> bool:
+        """Return True if the translation has punctuation at a position, and this differs from a character."""
+        return _is_punctuation(self._target[position]) and self._target[position] != character
 
 
-def _split_at(word: _Span, sorted_places: list[int]) -> list[_Span]:
-    """The parts of a word between the places that are inside of it."""
-    places = sorted_places[bisect_right(sorted_places, word.start) : bisect_left(sorted_places, word.end)]
+def _split_word(word: _CharacterRange, sorted_borders: list[int]) -> list[_CharacterRange]:
+    """Split a word at the borders that are inside of it.
+
+    For example, the word from 4 to 7 and the borders [4, 5, 9] give the parts from 4 to 5 and from 5 to 7.
+    """
+    first_border = bisect_right(sorted_borders, word.start)
+    end_of_borders = bisect_left(sorted_borders, word.end)
     parts = []
     start = word.start
-    for place in places:
-        parts.append(_Span(start, place))
-        start = place
-    parts.append(_Span(start, word.end))
+    for border in sorted_borders[first_border:end_of_borders]:
+        parts.append(_CharacterRange(start, border))
+        start = border
+    parts.append(_CharacterRange(start, word.end))
     return parts
 
 
-def _outside_of(taken: list[_Place], word: int) -> int:
-    """The word, or the nearer end of the range of words that it is inside of."""
-    index = bisect_left(taken, word, key=lambda place: place.first) - 1
+def _move_outside(occupied: list[_WordRange], word: int) -> int:
+    """Return a word, or the nearer end of the range of words that it is inside of.
+
+    For example, if the range has the words 2 to 5, then the word 3 is moved to 2, and the word 6 stays, because the
+    range ends before it. The ranges are sorted and do not overlap.
+    """
+    index = bisect_left(occupied, word, key=lambda place: place.start) - 1
     if index < 0:
         return word
-    place = taken[index]
-    if not place.first < word < place.last:
+    place = occupied[index]
+    is_inside = place.start < word < place.end
+    if not is_inside:
         return word
-    return place.first if word - place.first < place.last - word else place.last
+    return place.start if word - place.start < place.end - word else place.end
 
 
-def _with_equal_words(links: list[tuple[int, int]], source: str, target: str) -> set[tuple[int, int]]:
-    """The links, but words that both texts have equally often, such as names and numbers, are linked in their order."""
-    source_places = _places_of_names(source)
-    target_places = _places_of_names(target)
+def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) -> set[tuple[int, int]]:
+    """Return links in which equal words of both texts are linked in their order, instead of by the given links.
+
+    These are words that both texts contain equally often, such as names and numbers. For example, "Calc" is linked with
+    "Calc" in "<b>Calc</b> and Writer" and "Writer und Calc", because an alignment of names is often wrong.
+    """
+    source_positions = _find_names(source)
+    target_positions = _find_names(target)
     linked_sources: set[int] = set()
     linked_targets: set[int] = set()
-    equal_links: set[tuple[int, int]] = set()
-    for name, places in source_places.items():
-        if len(places) == len(target_places[name]):
-            linked_sources.update(places)
-            linked_targets.update(target_places[name])
-            equal_links.update(zip(places, target_places[name], strict=True))
+    all_links: set[tuple[int, int]] = set()
+    for name, positions in source_positions.items():
+        if len(positions) == len(target_positions[name]):
+            linked_sources.update(positions)
+            linked_targets.update(target_positions[name])
+            all_links.update(zip(positions, target_positions[name], strict=True))
     for source_word, target_word in links:
         if source_word not in linked_sources and target_word not in linked_targets:
-            equal_links.add((source_word, target_word))
-    return equal_links
+            all_links.add((source_word, target_word))
+    return all_links
 
 
-def _places_of_names(text: str) -> defaultdict[str, list[int]]:
-    """The words of a text without punctuation around them, each with its places; no single letters."""
-    places = defaultdict[str, list[int]](list)
-    for place, word in enumerate(WORDS_AND_LETTERS.findall(text)):
-        name = _AROUND.sub("", word).casefold()
+def _find_names(text: str) -> defaultdict[str, list[int]]:
+    """Return the numbers of the words for each word of a text that can be a name or a number.
+
+    Words are compared without case and without the punctuation around them. Single letters are left out, because they
+    are often articles or parts of other words; single digits are not.
+    """
+    positions = defaultdict[str, list[int]](list)
+    for position, word in enumerate(WORDS_AND_LETTERS.findall(text)):
+        name = _SURROUNDING_PUNCTUATION.sub("", word).casefold()
         if len(name) > 1 or name.isdecimal():
-            places[name].append(place)
-    return places
+            positions[name].append(position)
+    return positions
 
 
 def _is_punctuation(text: str) -> bool:
+    """Return True if a text has only punctuation and symbols, and at least one of them.
+
+    Combining marks, such as the vowel signs of Hindi, are parts of letters.
+    """
     if not text:
         return False
-    return not any(
-        character.isalnum() or character.isspace() or category(character).startswith("M") for character in text
-    )
+    for character in text:
+        is_mark = category(character).startswith("M")
+        if character.isalnum() or character.isspace() or is_mark:
+            return False
+    return True

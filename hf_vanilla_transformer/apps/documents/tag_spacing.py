@@ -1,275 +1,338 @@
-"""The text of inline elements for the model, and white space between the words, tags and protected parts of its
-translation."""
+"""Remove tags and protected elements from a text for the model, and put white space around them in the translation.
+
+The words of a text are separated by gaps. A gap contains white space, tags and protected elements. The protected
+elements divide it into joints, each of which has white space and tags. For example, between "open" and "now" in
+"open <b> <code>x</code></b> now" is one gap with two joints around the protected `<code>`: the first has the tag `<b>`
+with a space at each side, and the second has the tag `</b>` with a space after it.
+
+The gaps and joints of the source show which white space its tags and protected elements have. A gap of the translation
+gets the same white space if it has the same tags and protected elements.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .inline_elements import CLOSING_PUNCTUATION, OPENING_PUNCTUATION, Element, Tag, Token, is_spaced_letter
-from .markup_tree import collapse_spaces, write
+from .markup_tree import collapse_spaces, write_node
+
+
+@dataclass(frozen=True)
+class _JointKey:
+    """The neighbors and tags of a joint. Joints of a text and of its translation with equal keys belong together."""
+
+    element_before: Element | None
+    tags: tuple[Tag, ...]
+    element_after: Element | None
 
 
 @dataclass
 class _Joint:
-    """What is between two neighbors, words or protected parts: white space, and tags in it.
+    """White space and tags between two neighbors. A neighbor is a word, a protected element, or an end of the text.
 
     Args:
-        part_before, part_after (`Element`, *optional*): the neighbors that are protected parts.
-        character_before, character_after (`str`): the last and the first character of neighbors that are words; empty
-            for protected parts and at the ends of the text.
-        tags (`list[Tag]`): start and end tags.
-        spaces (`list[str]`): the white space before the first tag, between tags, and after the last one.
-        space_of_text (`str`): the white space that the text for the model has here.
+        element_before, element_after (`Element`, *optional*): the neighbors that are protected elements.
+        character_before, character_after (`str`): the last character of a word before, and the first character of a
+            word after. They are empty if the neighbor is no word.
+        tags (`list[Tag]`): the tags, in order.
+        spaces (`list[str]`): the white space before the first tag, between the tags, and after the last one. It has one
+            more item than `tags`.
+        model_space (`str`): the white space between the two words in the text for the model; set for the joints of a
+            source.
     """
 
-    part_before: Element | None = None
-    part_after: Element | None = None
+    element_before: Element | None = None
+    element_after: Element | None = None
     character_before: str = ""
     character_after: str = ""
     tags: list[Tag] = field(default_factory=list)
     spaces: list[str] = field(default_factory=lambda: [""])
-    space_of_text: str = ""
+    model_space: str = ""
 
     @property
     def space(self) -> str:
-        """All white space, with one space for a run of them."""
+        """All white space of the joint, with one space for a run of spaces."""
         return collapse_spaces("".join(self.spaces))
 
     @property
     def closeness(self) -> int:
-        """How close the neighbors are: without space, with a no-break space, or with a space between them."""
+        """How close the neighbors are: 2 without space, 1 with a no-break space, and 0 with an ordinary space."""
         if not self.space:
             return 2
         return 0 if " " in self.space else 1
 
     @property
-    def key(self) -> tuple[Element | None, tuple[Tag, ...], Element | None]:
-        """Equal for joints of a text and of its translation that have the same tags and protected neighbors."""
-        return self.part_before, tuple(self.tags), self.part_after
+    def key(self) -> _JointKey:
+        """The key by which a joint of the translation finds the joint of the source with the same tags."""
+        return _JointKey(self.element_before, tuple(self.tags), self.element_after)
 
     @property
     def is_at_start(self) -> bool:
-        """Whether nothing comes before it."""
-        return self.part_before is None and not self.character_before
+        """True if nothing comes before the joint."""
+        return self.element_before is None and not self.character_before
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing comes after it."""
-        return self.part_after is None and not self.character_after
+        """True if nothing comes after the joint."""
+        return self.element_after is None and not self.character_after
 
-    def layout(self, space: str) -> list[str]:
-        """Spaces around the tags, with this one outside of elements: after end tags, before start tags."""
-        count = 0
-        while count < len(self.tags) and not self.tags[count].is_opening:
-            count += 1
+    def spaces_outside_elements(self, space: str) -> list[str]:
+        """Return white space for each side of the tags, with `space` outside of the elements and none inside.
+
+        It goes after the end tags and before the start tags: "one</b> <i>two".
+        """
+        number_of_end_tags = 0
+        while number_of_end_tags < len(self.tags) and not self.tags[number_of_end_tags].is_opening:
+            number_of_end_tags += 1
         spaces = [""] * (len(self.tags) + 1)
-        spaces[count] = space
+        spaces[number_of_end_tags] = space
         return spaces
 
 
 @dataclass
 class _Gap:
-    """What is between two words: joints, and the protected parts between these."""
+    """Everything between two words: the protected elements, and the joints before, between and after them."""
 
     joints: list[_Joint]
-    parts: list[Element]
+    elements: list[Element]
 
     @property
-    def has_space_in_parts(self) -> bool:
-        """Whether a protected part begins or ends with white space."""
-        return any(part.content != part.content.strip() for part in self.parts)
+    def has_space_in_elements(self) -> bool:
+        """True if the text of a protected element starts or ends with white space."""
+        return any(element.all_text != element.all_text.strip() for element in self.elements)
 
 
 class SpacedText:
-    """A text with inline elements, from which the text for the model is made, and which shows where spaces belong.
+    """A text with inline elements, and the white space around them.
 
-    Where a translation has the tags and protected parts of the text, between words with the same space, all white space
-    around them is that of the document. Elsewhere, protected parts have spaces as in the document, but none before
-    punctuation.
+    If a translation has the same tags and protected elements between two words, with the same space between the words,
+    then all white space around them is copied from the document. Otherwise, protected elements keep their own spaces,
+    except that there is no space before punctuation.
 
     Args:
-        tokens (`Sequence[Token]`): characters, tags and protected parts, in order. `start`, `end` and `follows_word` of
-            the elements are set.
+        tokens (`Sequence[Token]`): the characters, tags and protected elements of the text, in order. This sets
+            `start`, `end` and `follows_word` of the elements.
 
     Attributes:
-        text (`str`): the text for the model, without protected parts and white space at its ends.
+        text (`str`): the text for the model, without protected elements and without white space at its ends.
     """
 
     def __init__(self, tokens: Sequence[Token]):
-        words, gaps = _divide(tokens)
         self._joint_before: dict[Element, _Joint] = {}
         self._joint_after: dict[Element, _Joint] = {}
-        self._joints: dict[tuple[Element | None, tuple[Tag, ...], Element | None], _Joint] = {}
-        pieces: list[str] = []
-        length = 0
+        self._joints: dict[_JointKey, _Joint] = {}
+        words, gaps = _divide_tokens(tokens)
+        text = ""
+        # Elements whose start tags come before the next word.
         opened: list[Element] = []
         for index, gap in enumerate(gaps):
-            space = self._space_of_text(gap)
-            self._add_gap(gap, space, length, opened)
-            if index < len(words):
-                for element in opened:
-                    element.start = length + len(space)
-                opened.clear()
-                pieces += [space, collapse_spaces(words[index])]
-                length += len(pieces[-2]) + len(pieces[-1])
-        self.text = "".join(pieces)
+            space = self._model_space(gap)
+            self._add_gap(gap, space, len(text), opened)
+            if index == len(words):
+                # This is the gap after the last word.
+                break
+            for element in opened:
+                element.start = len(text) + len(space)
+            opened.clear()
+            text += space + collapse_spaces(words[index])
+        self.text = text
 
     @staticmethod
-    def _space_of_text(gap: _Gap) -> str:
-        """The space between two words of the text for the model; punctuation follows the word before it."""
-        first, last = gap.joints[0], gap.joints[-1]
-        if first.is_at_start or last.is_at_end:
+    def _model_space(gap: _Gap) -> str:
+        """Return the white space between two words in the text for the model.
+
+        Without the protected element, "press <kbd>k</kbd>, then" becomes "press, then", because punctuation directly
+        follows the word before it.
+        """
+        first_joint = gap.joints[0]
+        last_joint = gap.joints[-1]
+        if first_joint.is_at_start or last_joint.is_at_end:
             return ""
         space = collapse_spaces("".join(joint.space for joint in gap.joints))
-        if not gap.parts:
+        if not gap.elements:
             return space
-        if not space and not gap.has_space_in_parts:
+        if not space and not gap.has_space_in_elements:
             return ""
-        follows = last.character_after in CLOSING_PUNCTUATION and not last.space
-        precedes = first.character_before in OPENING_PUNCTUATION and not first.space
-        return "" if follows or precedes else " "
+        is_before_punctuation = last_joint.character_after in CLOSING_PUNCTUATION and not last_joint.space
+        is_after_punctuation = first_joint.character_before in OPENING_PUNCTUATION and not first_joint.space
+        return "" if is_before_punctuation or is_after_punctuation else " "
 
-    def _add_gap(self, gap: _Gap, space: str, end: int, opened: list[Element]) -> None:
-        """Remember the joints of a gap, and set where the elements in it begin and end.
+    def _add_gap(self, gap: _Gap, space: str, text_length: int, opened: list[Element]) -> None:
+        """Remember the joints of a gap, and set the ranges of the elements whose tags are in it.
 
         Args:
             gap: the gap.
-            space: the white space that the text has there.
-            end: the length of the text before it.
-            opened: elements that begin at the next word; those of the gap are added.
+            space: the white space between the two words in the text for the model.
+            text_length: the length of the text before the gap.
+            opened: the elements that start at the next word. The elements that start in this gap are added.
         """
         for joint in gap.joints:
-            joint.space_of_text = space
-            if joint.tags or gap.parts:
+            joint.model_space = space
+            if joint.tags or gap.elements:
                 self._joints[joint.key] = joint
             for tag in joint.tags:
+                element = tag.element
                 if tag.is_opening:
-                    tag.element.start = tag.element.end = end
-                    opened.append(tag.element)
-                elif tag.element in opened:
-                    opened.remove(tag.element)
+                    element.start = text_length
+                    element.end = text_length
+                    opened.append(element)
+                elif element in opened:
+                    # Start and end are in the same gap, so the element contains no word.
+                    opened.remove(element)
                 else:
-                    tag.element.end = end
-            if joint.part_before is not None:
-                self._joint_after[joint.part_before] = joint
-            if joint.part_after is not None:
-                joint.part_after.start = joint.part_after.end = end
-                self._joint_before[joint.part_after] = joint
-        for part in gap.parts:
-            part.follows_word = self._follows_word(part)
+                    element.end = text_length
+            if joint.element_before is not None:
+                self._joint_after[joint.element_before] = joint
+            if joint.element_after is not None:
+                joint.element_after.start = text_length
+                joint.element_after.end = text_length
+                self._joint_before[joint.element_after] = joint
+        for element in gap.elements:
+            element.follows_word = self._follows_word(element)
 
-    def _follows_word(self, part: Element) -> bool:
-        """Return True if a part is more closely connected with the word before it than with what comes after it."""
-        before = self._joint_before[part]
-        after = self._joint_after[part]
+    def _follows_word(self, element: Element) -> bool:
+        """Return True if a protected element is closer to the word before it than to what comes after it.
+
+        For example, the footnote mark in "a word<sup>[1]</sup> here" follows "word".
+        """
+        before = self._joint_before[element]
+        after = self._joint_after[element]
         if before.is_at_start or before.closeness <= after.closeness:
             return False
-        if before.part_before is not None:
-            return before.part_before.follows_word
-        return before.space != "" or _attaches(before.character_before)
+        if before.element_before is not None:
+            return before.element_before.follows_word
+        return before.space != "" or _can_have_suffix(before.character_before)
 
     def write(self, tokens: Sequence[Token], escape: Callable[[str], str]) -> str:
-        """Write a translation whose tags and protected parts have their places, with spaces as in the text.
+        """Write a translation whose tags and protected elements are in place, with white space as in the source.
 
         Args:
-            tokens (`Sequence[Token]`): characters of the translation, tags, and protected parts.
-            escape (`Callable`): writes text.
+            tokens (`Sequence[Token]`): the characters, tags and protected elements of the translation, in order.
+            escape (`Callable`): escapes text.
         """
-        words, gaps = _divide(tokens)
-        written = []
+        words, gaps = _divide_tokens(tokens)
+        written: list[str] = []
         for index, gap in enumerate(gaps):
-            for joint, space in zip(gap.joints, self._spaces(gap), strict=True):
+            for joint, space in zip(gap.joints, self._spaces_of_joints(gap), strict=True):
                 written.append(self._write_joint(joint, space, escape))
-                if joint.part_after is not None:
-                    written.append(write(joint.part_after.node, escape))
+                if joint.element_after is not None:
+                    written.append(write_node(joint.element_after.node, escape))
             if index < len(words):
                 written.append(escape(words[index]))
         return "".join(written)
 
     def _write_joint(self, joint: _Joint, space: str, escape: Callable[[str], str]) -> str:
-        """Write tags with a space among them, which is where the text has it if the text has these tags together."""
-        spaces = joint.layout(space)
-        joint_of_text = self._joints.get(joint.key)
-        if joint_of_text is not None:
-            has_parts = joint.part_before is not None or joint.part_after is not None
-            if space == (joint_of_text.space if has_parts else joint_of_text.space_of_text):
-                spaces = joint_of_text.spaces
+        """Write the tags of a joint of the translation, with `space` before, between or after them.
+
+        The space goes where the source has it, if the source has the same joint with the same amount of space.
+        """
+        spaces = joint.spaces_outside_elements(space)
+        source_joint = self._joints.get(joint.key)
+        if source_joint is not None:
+            has_elements = joint.element_before is not None or joint.element_after is not None
+            source_space = source_joint.space if has_elements else source_joint.model_space
+            if space == source_space:
+                spaces = source_joint.spaces
         written = escape(spaces[0])
-        for tag, space_after in zip(joint.tags, spaces[1:], strict=True):
+        for tag, space_after_tag in zip(joint.tags, spaces[1:], strict=True):
             node = tag.element.node
             written += node.opening if tag.is_opening else node.closing
-            written += escape(space_after)
+            written += escape(space_after_tag)
         return written
 
-    def _spaces(self, gap: _Gap) -> list[str]:
-        """The space of each joint between two words of a translation."""
-        space = ""
+    def _spaces_of_joints(self, gap: _Gap) -> list[str]:
+        """Return the white space for each joint of a gap of the translation.
+
+        The translation itself has only the space between the two words: in "press k now", the space before or after
+        the protected "k" comes from the source.
+        """
+        word_space = ""
         for joint in gap.joints:
-            space += "".join(joint.spaces)
-        if not gap.parts:
-            return [space]
-        spaces = [self._space_before(gap.parts[0], gap.joints[0], space)]
+            word_space += "".join(joint.spaces)
+        if not gap.elements:
+            return [word_space]
+        spaces = [self._space_before(gap.elements[0], gap.joints[0], word_space)]
         for joint in gap.joints[1:-1]:
             spaces.append(self._space_between(joint))
-        spaces.append(self._space_after(gap.parts[-1], gap.joints[-1], space))
-        if space and not any(spaces) and not gap.has_space_in_parts:
-            # The protected parts replace none of the space between the two words.
-            is_attached = _attaches(self._joint_before[gap.parts[0]].character_before)
-            spaces[-1 if is_attached else 0] = space
+        spaces.append(self._space_after(gap.elements[-1], gap.joints[-1], word_space))
+        if word_space and not any(spaces) and not gap.has_space_in_elements:
+            # No joint has a space, but the two words need one: it goes to the side where the source does not attach the
+            # element.
+            is_attached_to_word_before = _can_have_suffix(self._joint_before[gap.elements[0]].character_before)
+            if is_attached_to_word_before:
+                spaces[-1] = word_space
+            else:
+                spaces[0] = word_space
         return spaces
 
-    def _space_before(self, part: Element, joint: _Joint, space: str) -> str:
-        """The space between a word, or the start of the translation, and a protected part.
+    def _space_before(self, element: Element, joint: _Joint, word_space: str) -> str:
+        """Return the white space between a word, or the start of the translation, and a protected element.
 
-        `space` is what the translation has between this word and the next one.
+        Args:
+            element: the first protected element of a gap of the translation.
+            joint: the first joint of the gap.
+            word_space: the white space that the translation has between the words before and after the gap.
         """
-        joint_of_text = self._joint_before[part]
+        source_joint = self._joint_before[element]
         if joint.is_at_start:
-            return joint_of_text.space if joint_of_text.is_at_start else ""
+            return source_joint.space if source_joint.is_at_start else ""
         if joint.character_before in OPENING_PUNCTUATION:
-            is_same = joint_of_text.character_before and joint_of_text.character_before in OPENING_PUNCTUATION
-            return joint_of_text.space if is_same else space
-        if joint_of_text.space or _attaches(joint_of_text.character_before):
-            return joint_of_text.space
-        return " " if _needs_space(part, joint.character_before, space) else ""
+            source_character = source_joint.character_before
+            has_punctuation_in_source = source_character != "" and source_character in OPENING_PUNCTUATION
+            return source_joint.space if has_punctuation_in_source else word_space
+        if source_joint.space or _can_have_suffix(source_joint.character_before):
+            return source_joint.space
+        return " " if _needs_space(element, joint.character_before, word_space) else ""
 
-    def _space_after(self, part: Element, joint: _Joint, space: str) -> str:
-        """The space between a protected part and a word, or the end of the translation; see `_space_before`."""
-        joint_of_text = self._joint_after[part]
+    def _space_after(self, element: Element, joint: _Joint, word_space: str) -> str:
+        """Return the white space between a protected element and a word, or the end of the translation.
+
+        The arguments are as in `_space_before`, but for the last element and the last joint of the gap.
+        """
+        source_joint = self._joint_after[element]
         if joint.is_at_end:
-            return joint_of_text.space if joint_of_text.is_at_end else ""
+            return source_joint.space if source_joint.is_at_end else ""
         if joint.character_after in CLOSING_PUNCTUATION:
-            is_same = joint_of_text.character_after and joint_of_text.character_after in CLOSING_PUNCTUATION
-            return joint_of_text.space if is_same else space
-        if joint_of_text.space or joint_of_text.character_after.isalnum():
-            return joint_of_text.space
-        return " " if _needs_space(part, joint.character_after, space) else ""
+            source_character = source_joint.character_after
+            has_punctuation_in_source = source_character != "" and source_character in CLOSING_PUNCTUATION
+            return source_joint.space if has_punctuation_in_source else word_space
+        if source_joint.space or source_joint.character_after.isalnum():
+            return source_joint.space
+        return " " if _needs_space(element, joint.character_after, word_space) else ""
 
     def _space_between(self, joint: _Joint) -> str:
-        """The space between two protected parts."""
-        before, after = joint.part_before, joint.part_after
-        assert before is not None
-        assert after is not None
-        joint_of_text = self._joint_after[before]
-        if joint_of_text.part_after is after:
-            return joint_of_text.space
-        return joint_of_text.space or self._joint_before[after].space
+        """Return the white space between two protected elements."""
+        assert joint.element_before is not None
+        assert joint.element_after is not None
+        source_joint = self._joint_after[joint.element_before]
+        if source_joint.element_after is joint.element_after:
+            return source_joint.space
+        # They are not next to each other in the source, so either of their spaces is good.
+        return source_joint.space or self._joint_before[joint.element_after].space
 
 
-def _needs_space(part: Element, neighbor: str, space: str) -> bool:
-    """Return True if a protected part and a letter next to it would be read as one word.
+def _needs_space(element: Element, neighbor: str, word_space: str) -> bool:
+    """Return True if readers would read a protected element and the letter next to it as one word.
 
-    Parts without text, such as images, are set off only where the translation has a `space` between words anyway.
+    An element without text, such as an image, needs a space only if the translation has one between the words.
     """
-    return is_spaced_letter(neighbor) and (space != "" or any(map(str.isalnum, part.content)))
+    if not is_spaced_letter(neighbor):
+        return False
+    return word_space != "" or any(map(str.isalnum, element.all_text))
 
 
-def _attaches(character: str) -> bool:
-    """Return True if what follows a character without space belongs to it, as the mark of a footnote does."""
+def _can_have_suffix(character: str) -> bool:
+    """Return True if something that directly follows a character belongs to it, as a footnote mark does.
+
+    This is so for letters, digits and closing punctuation. What follows an opening bracket does not belong to it.
+    """
     return character.isalnum() or (character != "" and character in CLOSING_PUNCTUATION)
 
 
-def _divide(tokens: Sequence[Token]) -> tuple[list[str], list[_Gap]]:
-    """Divide tokens into words, which may have white space inside, and the gaps before, between and after them."""
+def _divide_tokens(tokens: Sequence[Token]) -> tuple[list[str], list[_Gap]]:
+    """Divide tokens into words and gaps; there is a gap before the first word, between words, and after the last one.
+
+    A "word" is all text between two tags or protected elements, such as "one two", so it may have white space inside.
+    """
     words: list[str] = []
     gaps = [_Gap([_Joint()], [])]
     for token in tokens:
@@ -278,25 +341,25 @@ def _divide(tokens: Sequence[Token]) -> tuple[list[str], list[_Gap]]:
             joint.tags.append(token)
             joint.spaces.append("")
         elif isinstance(token, Element):
-            joint.part_after = token
-            gaps[-1].parts.append(token)
-            gaps[-1].joints.append(_Joint(part_before=token))
+            joint.element_after = token
+            gaps[-1].elements.append(token)
+            gaps[-1].joints.append(_Joint(element_before=token))
         else:
-            _divide_characters(token, words, gaps)
+            _add_characters(token, words, gaps)
     return words, gaps
 
 
-def _divide_characters(characters: str, words: list[str], gaps: list[_Gap]) -> None:
-    """Add characters: white space at their ends to gaps, and what is between to the words."""
-    text = characters.strip()
-    if not text:
-        gaps[-1].joints[-1].spaces[-1] += characters
-        return
-    start = characters.index(text)
+def _add_characters(characters: str, words: list[str], gaps: list[_Gap]) -> None:
+    """Add characters to the words, and the white space at their ends to the gaps before and after."""
+    word = characters.strip()
     joint = gaps[-1].joints[-1]
+    if not word:
+        joint.spaces[-1] += characters
+        return
+    start = characters.index(word)
+    end = start + len(word)
     joint.spaces[-1] += characters[:start]
-    joint.character_after = text[0]
-    words.append(text)
-    after = _Joint(character_before=text[-1])
-    after.spaces[-1] += characters[start + len(text) :]
-    gaps.append(_Gap([after], []))
+    joint.character_after = word[0]
+    words.append(word)
+    next_joint = _Joint(character_before=word[-1], spaces=[characters[end:]])
+    gaps.append(_Gap([next_joint], []))

@@ -18,7 +18,7 @@ from ...translation.sentence_splitting import Piece, join_without_alternatives
 from ...translation.translate import TextTranslator
 from ...translation.translation_details import Translation
 from ...translation.words_of_tokens import WORDS_AND_LETTERS
-from .markup_document import KINDS, Document
+from .markup_document import FORMATS, Document
 
 
 @overload
@@ -91,8 +91,8 @@ def translate_documents(
         ValueError: if `format` is unknown, XML is not well-formed, or the model gives no alignments; and whatever
             `translate` raises.
     """
-    if format not in KINDS:
-        raise InputError(f"format is {format!r}; choose one of {', '.join(KINDS)}.")
+    if format not in FORMATS:
+        raise InputError(f"format is {format!r}; choose one of {', '.join(FORMATS)}.")
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     if copy_letterless is None:
         copy_letterless = copies_letterless(tokenizer, otherwise=True)

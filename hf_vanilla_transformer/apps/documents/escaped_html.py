@@ -1,0 +1,72 @@
+"""HTML that is the text of an XML element, escaped or in a CDATA section, as in feeds."""
+
+import html
+import re
+
+from .html_elements import HTML_NAMES, VOID
+from .markup_tree import Node, Role, escape_xml, replace_forbidden_in_xml
+
+
+_TAG = re.compile(r"<(?P<is_end>/?)(?P<name>[a-zA-Z][\w:-]*+)(?:\s[^<>]*?)?(?P<is_empty>/?)>")
+# A comment does not contain the start of another comment, so that searching takes linear time.
+_COMMENT = re.compile(r"<!--(?>(?!<!--|-->).)*+-->", re.DOTALL)
+_ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[a-zA-Z]\w*);")
+_CDATA = re.compile(r"(?P<before>\s*<!\[CDATA\[)(?P<content>(?:(?!\]\]>).)*+)(?P<after>\]\]>\s*)", re.DOTALL)
+
+
+def replace_escaped_html(element: Node) -> None:
+    """Replace the text of an XML element by a node with the role ESCAPED_HTML, if the whole text is HTML.
+
+    For example, the text of `<content>&lt;p&gt;one&lt;/p&gt;</content>` is replaced, because it is "<p>one</p>".
+    """
+    if not element.raw_content or len(element.children) != 1:
+        return
+    text = element.children[0]
+    if not isinstance(text, str):
+        return
+    cdata_section = _CDATA.fullmatch(element.raw_content)
+    if cdata_section is not None:
+        # White space around the section is not part of the HTML.
+        text = cdata_section["content"]
+    if _is_html(text):
+        element.children = [Node(Role.ESCAPED_HTML, element.raw_content, html=text)]
+
+
+def write_escaped_html(node: Node, translated_html: str) -> str:
+    """Return the source of a translated node with the role ESCAPED_HTML, in a CDATA section if the original has one."""
+    allowed_html = replace_forbidden_in_xml(translated_html)
+    cdata_section = _CDATA.fullmatch(node.raw or "")
+    # A CDATA section ends at the first "]]>".
+    if cdata_section is None or "]]>" in allowed_html:
+        return escape_xml(allowed_html)
+    return f"{cdata_section['before']}{allowed_html}{cdata_section['after']}"
+
+
+def _is_html(text: str) -> bool:
+    """Return True if a text is HTML, and False if it only mentions HTML.
+
+    It is HTML if it has tags, comments or entities of HTML, and each start tag has its end tag. For example, the text
+    "Use <b> for bold" is not HTML.
+    """
+    text_without_comments, number_of_comments = _COMMENT.subn("", text)
+    if "<!--" in text_without_comments:
+        return False
+    has_markup = number_of_comments > 0 or _has_entity(text)
+    names_of_open_elements: list[str] = []
+    for tag in _TAG.finditer(text_without_comments):
+        has_markup = True
+        name = tag["name"].lower()
+        if name not in HTML_NAMES:
+            return False
+        if name in VOID or tag["is_empty"]:
+            continue
+        if not tag["is_end"]:
+            names_of_open_elements.append(name)
+        elif not names_of_open_elements or names_of_open_elements.pop() != name:
+            return False
+    return has_markup and not names_of_open_elements
+
+
+def _has_entity(text: str) -> bool:
+    """Return True if a text has an entity that HTML defines, such as "&amp;". The "&D;" of "R&D;" is not an entity."""
+    return any(html.unescape(entity[0]) != entity[0] for entity in _ENTITY.finditer(text))

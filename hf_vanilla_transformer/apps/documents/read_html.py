@@ -1,0 +1,120 @@
+"""Read HTML into a tree, with the parser lexbor, which builds the same tree as a browser without scripts."""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...support.user_errors import needing
+from .html_elements import HTML_INSIDE_FOREIGN, RAW, REQUIRED_PARENTS, VOID
+from .markup_tree import Node, Role, check_depth, escape_html
+from .node_roles import assign_roles
+
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborNode
+
+
+# White space, comments, and `<?xml ...?>`, which HTML reads as a comment. The group is possessive because backtracking
+# would take exponential time.
+_LEADING_COMMENTS = r"(?>\s+|<!--.*?-->|<\?.*?>)*+"
+_START_OF_PAGE = re.compile(rf"{_LEADING_COMMENTS}<(!doctype|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+_DOCTYPE = re.compile(rf"{_LEADING_COMMENTS}(<!doctype[^>]*>)", re.IGNORECASE | re.DOTALL)
+_FIRST_TAG = re.compile(rf"{_LEADING_COMMENTS}<([a-zA-Z]+)", re.DOTALL)
+
+
+def read_html(markup: str) -> Node:
+    """Read a page, or a fragment of one, as browsers read it.
+
+    A page gets the elements that browsers add, such as `<head>`. Nothing is added to a fragment.
+
+    Raises:
+        ImportError: if selectolax is missing; the message names the extra to install.
+        ValueError: if more than 200 elements are inside each other.
+    """
+    with needing("documents", "HTML needs"):
+        from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
+
+    options = LexborDocumentOptions.WO_EVENTS
+    if _START_OF_PAGE.match(markup):
+        parser = LexborHTMLParser(markup, options=options)
+        html_element = parser.root
+        assert html_element is not None
+        document = html_element.parent
+        assert document is not None
+        # The document type and comments may come before <html>.
+        first_node = document.first_child
+    else:
+        parser = LexborHTMLParser(markup, is_fragment=True, fragment_tag=_parent_of_fragment(markup), options=options)
+        first_node = parser.root
+    doctype = _DOCTYPE.match(markup)
+    children = _read_siblings(first_node, doctype[1] if doctype else "", depth=1, is_html=True)
+    root = Node(Role.BLOCK, "", children=list(children))
+    assign_roles(root, escape_html, is_sentence=True)
+    return root
+
+
+def _parent_of_fragment(markup: str) -> str:
+    """Return the name of the element inside which a fragment is parsed, such as "tr" for "<td>one</td>"."""
+    first_tag = _FIRST_TAG.match(markup)
+    if first_tag is None:
+        return "div"
+    return REQUIRED_PARENTS.get(first_tag[1].lower(), "div")
+
+
+def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, is_html: bool) -> Iterator[Node | str]:
+    """Yield the nodes and texts for a node of lexbor and for the siblings after it.
+
+    Args:
+        lexbor_node: the first node, if there is any.
+        doctype: the source of the document type, which lexbor does not keep as it is written.
+        depth: the number of elements that the nodes are inside of, plus 1.
+        is_html: False inside of SVG and MathML.
+    """
+    while lexbor_node is not None:
+        if lexbor_node.is_text_node:
+            yield lexbor_node.text_content or ""
+        elif lexbor_node.is_element_node:
+            yield _read_element(lexbor_node, depth, is_html)
+        elif lexbor_node.tag == "-doctype":
+            yield Node(Role.KEPT, doctype)
+        else:
+            yield Node(Role.KEPT, _read_comment(lexbor_node))
+        lexbor_node = lexbor_node.next
+
+
+def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
+    """Return the node for an element, with its children."""
+    name = lexbor_node.tag or ""
+    check_depth(depth, f"<{name}>")
+    is_void = is_html and name in VOID
+    node = Node(Role.INLINE, name=name, attributes=dict(lexbor_node.attributes))
+    if not is_void:
+        node.closing = f"</{name}>"
+    if is_html and name in RAW:
+        # The content is one text or nothing. It becomes part of the start tag because it must not be escaped.
+        text = lexbor_node.first_child
+        content = text.text_content if text is not None else None
+        node.raw = node.opening + (content or "")
+        return node
+    first_child = lexbor_node.first_child
+    if is_html and name == "template":
+        # lexbor keeps what a template contains in a tree of its own.
+        first_child = lexbor_node.template_fragments()[0].first_child
+    is_html_inside = name in HTML_INSIDE_FOREIGN or (is_html and name not in ("svg", "math"))
+    node.children = list(_read_siblings(first_child, "", depth + 1, is_html_inside))
+    return node
+
+
+def _read_comment(lexbor_node: "LexborNode") -> str:
+    """Return the source of a comment, or of something else that is neither an element nor a text."""
+    source = lexbor_node.html or ""
+    is_first_of_fragment = lexbor_node.parent is None and lexbor_node.prev is None
+    if not is_first_of_fragment:
+        return source
+    # For the first node of a fragment, lexbor returns the source of the whole fragment.
+    end = len(source)
+    sibling = lexbor_node.next
+    while sibling is not None:
+        end -= len(sibling.html or "")
+        sibling = sibling.next
+    return source[:end]
