@@ -1,9 +1,11 @@
 """Decide whether a sentence really ends where sentencex divides a text.
 
-sentencex takes the periods of ordinals ("Im 19. Jahrhundert"), of numbered items ("1. Select"), of some abbreviations
-("M. Dupont") and of names of software ("SFDocuments.Form") for ends. The rules here join such parts again. They never
-add an end. Joining two sentences costs little, because the model translates both together; a sentence that is divided
-in its middle is translated wrongly.
+sentencex divides texts in the wrong places after some periods: of ordinals ("Im 19. Jahrhundert"), of numbered items
+("1. Select"), of some abbreviations ("M. Dupont"), and inside names of software ("SFDocuments.Form"). The rules in this
+module reject such ends. They never add an end.
+
+In doubt, a sentence does not end. If two sentences stay together, the model translates them together, which costs
+little. If a sentence is divided in its middle, the model translates both halves wrongly.
 """
 
 import re
@@ -11,12 +13,12 @@ from unicodedata import east_asian_width
 
 
 def _words_by_language(table: dict[str, str]) -> dict[str, frozenset[str]]:
-    """Read a table of words, which are divided by spaces, for each language."""
+    """Split the words of each language, which are separated by spaces."""
     return {language: frozenset(words.split()) for language, words in table.items()}
 
 
-# Languages that write ordinal numbers with a period. A capital follows where nouns have one, as in "19. Jahrhundert",
-# and in names, as in "ulica 3. Maja".
+# Languages that write ordinal numbers with a period. The word after an ordinal may begin with a capital, because nouns
+# do, as in "19. Jahrhundert", or because it is a name, as in "ulica 3. Maja".
 _ORDINAL_LANGUAGES = frozenset(
     (
         *("bs", "cs", "da", "de", "dsb", "et", "eu", "fi", "fo", "gsw", "hr", "hsb", "hu", "is", "lb", "lv", "mk"),
@@ -24,7 +26,8 @@ _ORDINAL_LANGUAGES = frozenset(
     )
 )
 
-# Words that often begin a sentence, and that follow neither an ordinal nor an abbreviation.
+# Words that often begin a sentence, and that hardly ever follow an ordinal or an abbreviation. After a doubtful period,
+# such a word shows that a new sentence begins.
 _OPENERS = _words_by_language(
     {
         "cs": (
@@ -125,11 +128,15 @@ _OPENERS = _words_by_language(
         ),
     }
 )
-# Languages that share a list with another one.
-_OPENERS |= {"nb": _OPENERS["no"], "nn": _OPENERS["no"], "bs": _OPENERS["hr"], "sr": _OPENERS["hr"]}
+# Both written forms of Norwegian share a list, and so do Croatian, Bosnian and Serbian in Latin script.
+_OPENERS["nb"] = _OPENERS["no"]
+_OPENERS["nn"] = _OPENERS["no"]
+_OPENERS["bs"] = _OPENERS["hr"]
+_OPENERS["sr"] = _OPENERS["hr"]
 
-# Abbreviations of each language that sentencex 1.0.32 lacks, in lower case and without the last period.
-_ABBREVIATIONS_OF_ALL = frozenset(("dr", "fig", "max", "min", "prof", "tel"))
+# Abbreviations that sentencex 1.0.32 lacks, in lower case and without the last period: first the ones of all
+# languages, then the ones of each language.
+_COMMON_ABBREVIATIONS = frozenset(("dr", "fig", "max", "min", "prof", "tel"))
 _ABBREVIATIONS = _words_by_language(
     {
         "cs": "např obr str tab tzv ul č",
@@ -141,73 +148,93 @@ _ABBREVIATIONS = _words_by_language(
     }
 )
 
-_ROMAN = re.compile(r"[IVXLC]+")
-# Larger numbers and zero are mostly values, which may end a sentence.
-_ORDINAL = re.compile(rf"[1-9]\d?|{_ROMAN.pattern}")
-# "J" or "J.-P".
+_ROMAN_NUMERAL = re.compile(r"[IVXLC]+")
+# Ordinals from 1 to 99. Zero and larger numbers are mostly values or years, which may end a sentence.
+_ORDINAL = re.compile(rf"[1-9]\d?|{_ROMAN_NUMERAL.pattern}")
+# Initials without the last period, such as "J" or "J.-P".
 _INITIALS = re.compile(r"[^\W\d_](?:\.-[^\W\d_])*")
 _OPENING_MARKS = "([{\"'“„«‚‘¿¡"  # noqa: RUF001
 
 
 def is_sentence_end(before: str, after: str, language: str) -> bool:
-    """Return True if a sentence ends between two parts of a line that sentencex has divided.
+    """Return True if a sentence ends between two segments of a line that sentencex has divided.
 
     Args:
-        before (`str`): the line from the last end on, with its white space.
-        after (`str`): the part that follows, up to where sentencex divides the line next.
-        language (`str`): code of the language, such as `"de"`.
+        before (`str`): the text of the line since the last accepted end, with its white space.
+        after (`str`): the segment that follows, up to the place where sentencex divides the line next.
+        language (`str`): language code of the text, such as `"de"`.
     """
-    if not before[-1:].isspace() and not after[:1].isspace():
+    has_space_between = before[-1:].isspace() or after[:1].isspace()
+    if not has_space_between:
         return _ends_without_space(before, after, language)
+
     words = before.split()
-    if not words or not any(map(str.isalnum, after)):
+    has_text_after = any(map(str.isalnum, after))
+    if not words or not has_text_after:
         return True
+
     last_word = words[-1].lstrip(_OPENING_MARKS)
-    if len(words) == 1 and _is_no_sentence(last_word, language):
-        # Numbers one after the other stay apart: each may be a text of its own.
-        return not any(map(str.isalpha, after))
-    if _begins_with_capital(before) and _is_small(next(filter(str.isalnum, after))):
+    if len(words) == 1 and _is_label(last_word, language):
+        # "1. Select" stays together. Labels without text, as in "1. 2. 3.", stay apart, because each may be a text.
+        has_letters_after = any(map(str.isalpha, after))
+        return not has_letters_after
+
+    # Sentences of this text begin with capitals, but the next word does not.
+    first_character_after = next(filter(str.isalnum, after))
+    if _begins_with_capital(before) and _is_small(first_character_after):
         return False
+
+    # Only periods are doubtful; sentencex is right about question marks and other ends.
     if not last_word.endswith("."):
         return True
     stem = last_word.removesuffix(".")
     if _is_abbreviation(stem, language):
         return _begins_with_opener(after, language)
-    # One initial is left to sentencex, because "A and B." may end a sentence.
-    has_initials = "-" in stem and _INITIALS.fullmatch(stem) is not None
-    is_ordinal = _ORDINAL.fullmatch(stem) is not None and language in _ORDINAL_LANGUAGES
-    if (has_initials or is_ordinal) and after[:1].isalpha():
+    # The decision about a single initial is sentencex's, because "A and B." may end a sentence.
+    is_pair_of_initials = "-" in stem and _INITIALS.fullmatch(stem) is not None
+    is_ordinal = language in _ORDINAL_LANGUAGES and _ORDINAL.fullmatch(stem) is not None
+    if (is_pair_of_initials or is_ordinal) and after[:1].isalpha():
         return _begins_with_opener(after, language)
     return True
 
 
 def _ends_without_space(before: str, after: str, language: str) -> bool:
-    """Return True if a sentence ends where no white space follows.
+    """Return True if a sentence ends where no white space follows its last mark.
 
-    Chinese and Japanese write no space after an end, and other scripts have marks of their own. After a mark of ASCII
-    the name of a method or of a file goes on, unless only the space was forgotten.
+    After a mark of ASCII the text is probably a name, such as "SFDocuments.Form" or the name of a file. It is an end
+    only if a word that often begins a sentence follows, because then the space has probably been forgotten.
     """
     mark = before[-1:]
+    # The marks that end sentences in Chinese, Hindi and other scripts are not used inside names.
     if not mark.isascii() and mark != "…":
         return True
-    if east_asian_width(after[:1] or " ") in "WF":
+    # Chinese and Japanese, whose characters are wide, have no spaces between sentences.
+    if east_asian_width(after[:1] or " ") in ("W", "F"):
         return True
-    return after[:1].isupper() and re.match(r"\w+\s", after) is not None and _begins_with_opener(after, language)
+    begins_with_whole_word = re.match(r"\w+\s", after) is not None
+    return after[:1].isupper() and begins_with_whole_word and _begins_with_opener(after, language)
 
 
-def _is_no_sentence(word: str, language: str) -> bool:
-    """Return True if a word alone is no sentence: a number, a letter before an item, an abbreviation, punctuation."""
-    if not any(map(str.isalpha, word)):
+def _is_label(word: str, language: str) -> bool:
+    """Return True if a word that stands alone is not a sentence, but belongs to the text that follows.
+
+    Labels are numbers, a letter or Roman numeral before an item of a list, abbreviations, and punctuation.
+    """
+    has_letters = any(map(str.isalpha, word))
+    if not has_letters:
         return True
     if not word.endswith((".", ")")):
         return False
     stem = word.rstrip(".)")
-    is_letter = _INITIALS.fullmatch(stem) is not None or _ROMAN.fullmatch(stem) is not None
-    return is_letter or _is_abbreviation(stem, language)
+    if _INITIALS.fullmatch(stem) or _ROMAN_NUMERAL.fullmatch(stem):
+        return True
+    return _is_abbreviation(stem, language)
 
 
 def _is_abbreviation(stem: str, language: str) -> bool:
-    return stem.lower() in _ABBREVIATIONS_OF_ALL or stem.lower() in _ABBREVIATIONS.get(language, ())
+    """Return True if a word without its last period is an abbreviation in a language."""
+    lowercase = stem.lower()
+    return lowercase in _COMMON_ABBREVIATIONS or lowercase in _ABBREVIATIONS.get(language, ())
 
 
 def _begins_with_opener(text: str, language: str) -> bool:
@@ -215,16 +242,27 @@ def _begins_with_opener(text: str, language: str) -> bool:
     first_word = re.search(r"\w+", text)
     if first_word is None:
         return False
-    # The lower case of the Turkish letter U+0130 has a combining dot.
-    return first_word[0].lower().replace("\u0307", "") in _OPENERS.get(language, ())
+    # `lower()` adds a combining dot to the Turkish letter U+0130, which the lists of words do not have.
+    lowercase = first_word[0].lower().replace("\u0307", "")
+    return lowercase in _OPENERS.get(language, ())
 
 
 def _begins_with_capital(text: str) -> bool:
-    """Return True if the first letter with a case is a capital, so that other sentences of the text have one, too."""
-    first_letter = next((letter for letter in text if letter.isupper() or _is_small(letter)), "")
-    return first_letter.isupper()
+    """Return True if the first letter that has a case is a capital.
+
+    Then the sentences of this text begin with capitals, so that a small letter does not begin a new one.
+    """
+    for letter in text:
+        if letter.isupper():
+            return True
+        if _is_small(letter):
+            return False
+    return False
 
 
 def _is_small(letter: str) -> bool:
-    """Return True for a small letter of a script whose sentences begin with capitals; those of Georgian do not."""
+    """Return True for a small letter of a script whose sentences begin with capitals.
+
+    Georgian letters count as small in Unicode, but no sentence begins with a Georgian capital.
+    """
     return letter.islower() and letter.title() != letter

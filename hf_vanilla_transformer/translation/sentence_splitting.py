@@ -1,11 +1,11 @@
-"""Split texts into sentences, and sentences that are too long into parts; join the translations of those."""
+"""Split texts into sentences, split sentences that are too long, and join the translations of the pieces."""
 
 import re
 from bisect import bisect_right
 from collections.abc import Callable
 from heapq import nlargest
-from itertools import accumulate, product
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -19,23 +19,36 @@ from .translation_details import Translation
 from .words_of_tokens import WORDS
 
 
-# Where a sentence that is too long may be split, best places first: between clauses, at commas and brackets, at words.
-# Not str.splitlines(), which splits at controls that tokenizers remove inside of words.
+# Matches the empty string after each line break. `str.splitlines()` would also split at control characters such as
+# U+001E, which tokenizers remove from the middle of words.
 _LINE_ENDS = re.compile(r"(?<=[\n\v\f\x85\u2028\u2029])|(?<=\r)(?!\n)")
-# Last, anywhere.
-_BREAKS = tuple(re.compile(each) for each in (r"[;:—–…؛；：]\s*", r"[,)\]،、，。]\s*", r"\s+", "(?s:.)"))  # noqa: RUF001
-# What is not split: numbers such as 1,250,000 or 1 250 000, times, URLs and addresses of e-mail.
-_WHOLE = re.compile(
+# Where a sentence that is too long may be split, best places first.
+_BETWEEN_CLAUSES = re.compile(r"[;:—–…؛；：]\s*")  # noqa: RUF001
+_AFTER_COMMAS_AND_BRACKETS = re.compile(r"[,)\]،、，。]\s*")  # noqa: RUF001
+_BETWEEN_WORDS = re.compile(r"\s+")
+_ANYWHERE = re.compile("(?s:.)")
+_BREAKS = (_BETWEEN_CLAUSES, _AFTER_COMMAS_AND_BRACKETS, _BETWEEN_WORDS, _ANYWHERE)
+# Text that is never split: numbers such as 1,250,000 or 1 250 000, times, URLs and e-mail addresses.
+_UNBREAKABLE = re.compile(
     r"(?:\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3}){1,4}(?!\d)|\d+)(?:[^\w\s]\d+)*"
     r"|(?:[a-z][a-z0-9+.-]{0,15}://|www\.|mailto:)[^\s、，。；：！？]+|[a-z0-9_.%+-]{1,64}@[a-z0-9.-]+",  # noqa: RUF001
     re.IGNORECASE,
 )
-# Characters at either side of a sentence that tell whether it ends.
-_ENOUGH_TO_JUDGE_BY = 100
+# The rules of `is_sentence_end` look only at the first and last words of a sentence, so this number of characters at
+# each of its ends is enough for them.
+_CHARACTERS_TO_JUDGE_BY = 100
 
 
 class Piece(NamedTuple):
-    """A sentence, or a part of one that was too long, without white space at its ends, and the one that follows it."""
+    """A sentence of a text, or a part of a sentence that was too long.
+
+    The pieces of a text, each followed by its white space, make up the whole text.
+
+    Args:
+        text (`str`): the sentence without white space at its ends; empty for white space before the first sentence.
+        space (`str`): the white space that follows.
+        is_part (`bool`): whether this is a part of a sentence that was too long.
+    """
 
     text: str
     space: str
@@ -46,167 +59,275 @@ def split_into_pieces(
     tokenizer: PreTrainedTokenizerBase,
     text: str,
     language: str | None = None,
-    most: int | None = None,
+    max_tokens: int | None = None,
     code: str = "",
 ) -> list[Piece]:
-    """The sentences of a text in a language, by default the tokenizer's or else English; at least one.
+    """Split a text into sentences, and sentences with too many tokens into parts.
 
-    Sentences with more than `most` tokens are split at clauses, but not inside numbers and URLs; by default `most` are
-    those that the model was trained on (`longest_training_source` of the tokenizer's configuration, or else
-    `model_max_length`; `</s>` included).
+    A sentence that is too long is split at clauses, but not inside numbers and URLs.
 
-    `code` is that of the target language, which each piece gets before it is tokenized. If the text begins with it, the
-    first piece does.
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
+        text (`str`): the text to split.
+        language (`str`, *optional*): language code of the text, by default the tokenizer's source language, or else
+            English.
+        max_tokens (`int`, *optional*): maximum number of tokens of a piece, `</s>` included. By default it is the
+            longest source that the model was trained on (`longest_training_source` in `tokenizer_config.json`), or
+            else `model_max_length`.
+        code (`str`): code of the target language, such as `">>fr<<"`, which is put before each piece when it is
+            tokenized. If the text begins with this code, so does the first piece.
+
+    Returns:
+        `list[Piece]`: at least one piece, even if the text is empty.
     """
-    most = longest_training_source(tokenizer) if most is None else most
+    source_language = language or tokenizer_language(tokenizer, "src_lang")
+    most_tokens = longest_training_source(tokenizer) if max_tokens is None else max_tokens
 
     def fits(sentence: str) -> bool:
         coded = f"{code} {sentence}" if code else sentence
-        return len(encode(tokenizer, coded).input_ids) <= most
+        return len(encode(tokenizer, coded).input_ids) <= most_tokens
 
-    language = language or tokenizer_language(tokenizer, "src_lang")
     written_code = re.match(rf"(\s*)({re.escape(code)}\s*)", text) if code else None
     if written_code is None:
-        return split_text(text, language, fits) or [Piece("", "")]
-    first, *others = split_text(text[written_code.end() :], language, fits) or [Piece("", "")]
-    pieces = [first._replace(text=written_code[2] + first.text), *others]
-    if written_code[1]:
-        pieces.insert(0, Piece("", written_code[1]))
+        return split_text(text, source_language, fits) or [Piece("", "")]
+
+    pieces = split_text(text[written_code.end() :], source_language, fits) or [Piece("", "")]
+    leading_space, code_with_space = written_code.groups()
+    pieces[0] = pieces[0]._replace(text=code_with_space + pieces[0].text)
+    if leading_space:
+        pieces.insert(0, Piece("", leading_space))
     return pieces
 
 
 def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> list[Piece]:
     """Split a text into sentences, and sentences that are too long into parts.
 
-    A line break ends a sentence, because inside a translation it would have no place; an abbreviation of the language
-    does not. Joined, the text and the white space of all pieces are `text`.
+    A line break ends a sentence, because the translation would have no place for it inside a sentence. A period after
+    an abbreviation of the language does not.
+
+    Args:
+        text (`str`): the text to split.
+        language (`str`, *optional*): language code of the text, by default English.
+        fits (`Callable[[str], bool]`): returns True if a piece is short enough.
     """
     code = (language or "en").lower()
-    known = language_of(code) or code
-    sentences = [sentence for line in _LINE_ENDS.split(text) for sentence in _sentences(line, known)]
-    return [piece for sentence in sentences for piece in _pieces(sentence, fits)]
+    short_code = language_of(code) or code
+    pieces: list[Piece] = []
+    for line in _LINE_ENDS.split(text):
+        for sentence in _split_line(line, short_code):
+            pieces += _split_sentence(sentence, fits)
+    return pieces
 
 
-def _sentences(line: str, language: str) -> list[str]:
+def _split_line(line: str, language: str) -> list[str]:
+    """Split a line into sentences, each with its white space.
+
+    sentencex proposes where sentences end, and [`is_sentence_end`] rejects some of the proposals.
+    """
     with needing("text", "split_sentences needs"):
         from sentencex import segment
-    # sentencex 1.0 fails on white space of several bytes after an initial, such as "A\u00a0."; spaces are as long.
+    # sentencex 1.0 fails on white space of several bytes after an initial, such as "A\u00a0.". A space in its place
+    # has the same length, so positions in the line stay valid.
+    line_with_spaces = re.sub(r"\s", " ", line)
     sentences = []
     start = 0
     position = 0
-    for part in segment(language, re.sub(r"\s", " ", line)):
-        if start < position and is_sentence_end(_without_middle(line, start, position), part, language):
+    for segment_text in segment(language, line_with_spaces):
+        if start < position and is_sentence_end(_without_middle(line, start, position), segment_text, language):
             sentences.append(line[start:position])
             start = position
-        position += len(part)
+        position += len(segment_text)
     if start < position:
         sentences.append(line[start:position])
     return sentences
 
 
 def _without_middle(line: str, start: int, end: int) -> str:
-    """Return a part of a line, without its middle if it is long, because a line may have very many parts to join."""
-    if end - start <= 2 * _ENOUGH_TO_JUDGE_BY:
+    """Return the text of a line between two positions, without its middle if it is long.
+
+    A line may consist of very many segments that are joined one after the other. If each join copied the whole text,
+    the time would grow with the square of the line's length.
+    """
+    if end - start <= 2 * _CHARACTERS_TO_JUDGE_BY:
         return line[start:end]
-    return line[start : start + _ENOUGH_TO_JUDGE_BY] + line[end - _ENOUGH_TO_JUDGE_BY : end]
+    return line[start : start + _CHARACTERS_TO_JUDGE_BY] + line[end - _CHARACTERS_TO_JUDGE_BY : end]
 
 
-def _pieces(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
+def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
+    """Return the pieces of one sentence: a single piece, or its parts if the sentence does not fit.
+
+    White space before the sentence becomes a piece without text.
+    """
     text = sentence.strip()
     if not text:
         return [Piece("", sentence)]
     start = sentence.find(text)
+    end = start + len(text)
+
+    pieces = []
+    if start > 0:
+        pieces.append(Piece("", sentence[:start]))
     parts = split_at_clauses(text, fits)
-    spaces = [part[len(part.rstrip()) :] for part in parts[:-1]] + [sentence[start + len(text) :]]
-    pieces = [Piece(part.strip(), space, len(parts) > 1) for part, space in zip(parts, spaces, strict=True)]
-    return [Piece("", sentence[:start]), *pieces] if start else pieces
+    for part in parts[:-1]:
+        space = part[len(part.rstrip()) :]
+        pieces.append(Piece(part.strip(), space, is_part=True))
+    pieces.append(Piece(parts[-1].strip(), sentence[end:], is_part=len(parts) > 1))
+    return pieces
 
 
 def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
-    """Split a sentence in the middle, between clauses or else between words, until each part fits or is a character.
+    """Split a sentence near its middle, and its halves again, until each part fits or is a single character.
 
-    A number or a URL that does not fit stays whole.
+    Breaks between clauses are preferred to breaks after commas and brackets, and these to breaks between words. A
+    number or a URL that does not fit stays whole.
     """
-    if len(sentence.strip()) < 2 or fits(sentence.strip()):
+    stripped = sentence.strip()
+    if len(stripped) < 2 or fits(stripped):
         return [sentence]
-    inside = {place for whole in _WHOLE.finditer(sentence) for place in range(whole.start() + 1, whole.end())}
+
+    forbidden = {len(sentence)}
+    for match in _UNBREAKABLE.finditer(sentence):
+        forbidden.update(range(match.start() + 1, match.end()))
+
+    middle = len(sentence) // 2
     for pattern in _BREAKS:
-        if ends := {found.end() for found in pattern.finditer(sentence)} - inside - {len(sentence)}:
-            end = min(ends, key=lambda end: (abs(end - len(sentence) // 2), end))
-            return split_at_clauses(sentence[:end], fits) + split_at_clauses(sentence[end:], fits)
+        breaks = {match.end() for match in pattern.finditer(sentence)}
+        breaks -= forbidden
+        if breaks:
+            # If two breaks are equally near, the first one is taken.
+            nearest = min(breaks, key=lambda position: (abs(position - middle), position))
+            return split_at_clauses(sentence[:nearest], fits) + split_at_clauses(sentence[nearest:], fits)
     return [sentence]
 
 
 def join_texts(pieces: list[Piece], translations: list[str]) -> str:
-    """The translations of all pieces, with the white space of the text."""
+    """Join the translations of all pieces with the white space of the source text."""
     return "".join(translation + piece.space for piece, translation in zip(pieces, translations, strict=True))
 
 
 def join_translations(
     pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS
 ) -> Translation:
-    """The translation of a text: those of its sentences with its white space.
+    """Join the translations of all pieces into the translation of their text, with the white space of the text.
 
-    Alternatives are the best combinations of the sentences' hypotheses, by the sum of their scores.
+    The alternatives of the result are the next best combinations of the pieces' hypotheses, ranked by the sum of their
+    scores.
+
+    Args:
+        pieces (`list[Piece]`): the pieces of the text.
+        translations (`list[Translation]`): a translation of each piece.
+        words (`re.Pattern[str]`): matches the words that alignments link.
     """
-    best, *others = (join_without_alternatives(pieces, each, words) for each in _combinations(translations))
-    return best._replace(alternatives=tuple(others))
+    joined = []
+    for hypotheses in _best_combinations(translations):
+        joined.append(join_without_alternatives(pieces, hypotheses, words))
+    return joined[0]._replace(alternatives=tuple(joined[1:]))
 
 
-def _combinations(translations: list[Translation]) -> list[list[Translation]]:
-    """The best combinations of one hypothesis of each sentence, best first, as many as a sentence has hypotheses."""
+class _Combination(NamedTuple):
+    """A hypothesis of each of the first sentences of a text.
+
+    Combinations that begin alike share their beginning, so that long texts need no copies of long lists.
+
+    Args:
+        score (`float`): the sum of the scores by which its hypotheses are ranked.
+        hypothesis (`Translation`, *optional*): the hypothesis of the last sentence; None if there is no sentence yet.
+        previous (`_Combination`, *optional*): the combination for the sentences before the last one.
+    """
+
+    score: float
+    hypothesis: Translation | None = None
+    previous: "_Combination | None" = None
+
+    def hypotheses(self) -> list[Translation]:
+        """Return the hypotheses in the order of the sentences."""
+        last_first = []
+        combination: _Combination | None = self
+        while combination is not None and combination.hypothesis is not None:
+            last_first.append(combination.hypothesis)
+            combination = combination.previous
+        return last_first[::-1]
+
+
+def _best_combinations(translations: list[Translation]) -> list[list[Translation]]:
+    """Combine the hypotheses of all sentences, and return the best combinations, best first.
+
+    There are at most as many combinations as the sentence with the most hypotheses has. After each sentence only the
+    best ones are kept: a combination that is worse now stays worse with the same continuation.
+    """
     count = max(1 + len(translation.alternatives) for translation in translations)
-    # A score, and the last hypothesis with a link to those before it.
-    best: list[tuple[float, Any]] = [(0.0, None)]
+    combinations = [_Combination(0.0)]
     for translation in translations:
-        hypotheses = (translation, *translation.alternatives)
-        # A truncated hypothesis comes after finished ones with lower scores.
-        scores = list(accumulate((each.score for each in hypotheses), min))
-        extended = product(best, zip(scores, hypotheses, strict=True))
-        best = nlargest(
-            count, ((total + score, (before, each)) for (total, before), (score, each) in extended), lambda new: new[0]
-        )
-    return [_unlinked(last) for _, last in best]
-
-
-def _unlinked(last: Any) -> list[Translation]:
-    found = []
-    while last is not None:
-        last, each = last
-        found.append(each)
-    return found[::-1]
+        hypotheses = [translation, *translation.alternatives]
+        # The search returns truncated hypotheses after all finished ones, even if their scores are higher. So that they
+        # stay behind, no hypothesis gets a higher score than the one before it.
+        ranking_scores = list(accumulate((hypothesis.score for hypothesis in hypotheses), min))
+        extended = []
+        for combination in combinations:
+            for hypothesis, score in zip(hypotheses, ranking_scores, strict=True):
+                extended.append(_Combination(combination.score + score, hypothesis, combination))
+        combinations = nlargest(count, extended, key=lambda combination: combination.score)
+    return [combination.hypotheses() for combination in combinations]
 
 
 def join_without_alternatives(
     pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS
 ) -> Translation:
-    """The translations of all pieces as one, with the white space of the text; alternatives are left out.
+    """Join one translation of each piece, with the white space of the text; drop the alternatives.
 
-    The alignment is of the words of a pattern.
+    Args:
+        pieces (`list[Piece]`): the pieces of the text.
+        translations (`list[Translation]`): a translation of each piece.
+        words (`re.Pattern[str]`): matches the words that alignments link.
+
+    Returns:
+        `Translation`: its alignment is None if the alignment of any piece is None.
     """
-    texts = [translation.text for translation in translations]
-    sides = ([piece.text for piece in pieces], texts)
-    first_words = zip(*(_first_words(pieces, side, words) for side in sides), strict=True)
-    alignments = [translation.alignment for translation in translations]
-    links = {
-        (source + one, target + other)
-        for (source, target), alignment in zip(first_words, alignments, strict=True)
-        for one, other in alignment or ()
-    }
-    flags = frozenset().union(*(translation.flags for translation in translations))
+    sources = [piece.text for piece in pieces]
+    targets = [translation.text for translation in translations]
+    first_source_words = _first_words(pieces, sources, words)
+    first_target_words = _first_words(pieces, targets, words)
+
+    tokens: list[str] = []
+    log_probs: list[float] = []
+    links: set[tuple[int, int]] = set()
+    flags: set[str] = set()
+    for translation, first_source, first_target in zip(
+        translations, first_source_words, first_target_words, strict=True
+    ):
+        tokens += translation.tokens
+        log_probs += translation.log_probs
+        flags |= translation.flags
+        for source_word, target_word in translation.alignment or ():
+            links.add((first_source + source_word, first_target + target_word))
+    if any(piece.is_part for piece in pieces):
+        flags.add("split")
+
+    lacks_alignment = any(translation.alignment is None for translation in translations)
     return Translation(
-        text=join_texts(pieces, texts),
+        text=join_texts(pieces, targets),
         score=sum(translation.score for translation in translations),
-        tokens=[token for translation in translations for token in translation.tokens],
-        log_probs=[value for translation in translations for value in translation.log_probs],
-        alignment=None if None in alignments else sorted(links),
-        flags=flags | {"split"} if any(piece.is_part for piece in pieces) else flags,
+        tokens=tokens,
+        log_probs=log_probs,
+        alignment=None if lacks_alignment else sorted(links),
+        flags=frozenset(flags),
     )
 
 
 def _first_words(pieces: list[Piece], texts: list[str], words: re.Pattern[str]) -> list[int]:
-    """For each piece with its text, the index of its first word in the joined text, which may begin before it."""
-    parts = [text + piece.space for text, piece in zip(texts, pieces, strict=True)]
-    ends = [word.end() for word in words.finditer("".join(parts))]
-    starts = list(accumulate(map(len, parts), initial=0))[:-1]
-    return [bisect_right(ends, start) for start in starts]
+    """Return the index of the first word of each piece, counted in the joined text.
+
+    Args:
+        pieces (`list[Piece]`): the pieces of the text.
+        texts (`list[str]`): what stands in the place of each piece: its source or its translation.
+        words (`re.Pattern[str]`): matches the words. A word may begin in the piece before, if no white space divides
+            the two pieces.
+    """
+    texts_with_space = [text + piece.space for text, piece in zip(texts, pieces, strict=True)]
+    word_ends = [word.end() for word in words.finditer("".join(texts_with_space))]
+    first_words = []
+    start = 0
+    for text in texts_with_space:
+        first_words.append(bisect_right(word_ends, start))
+        start += len(text)
+    return first_words

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from difflib import SequenceMatcher
 from functools import lru_cache
 from html import unescape
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -15,125 +14,207 @@ from ..data.target_language import TargetCodes, codes_of
 from ..model.input_checks import sides_of
 
 
+# Words are separated by white space.
 WORDS = re.compile(r"\S+")
-# Letters of Thai, Lao, Burmese, Khmer, and of Chinese and Japanese, which no spaces divide into words.
+
+
+def _combining_marks() -> str:
+    """Return the combining marks that may follow a letter of `_UNSPACED`, for use inside a character class."""
+    marks = ""
+    for character in map(chr, range(0xE00, 0x1800)):
+        if unicodedata.category(character).startswith("M"):
+            marks += character
+    return marks + "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
+
+
+# Letters of scripts without spaces between words: Thai and Lao, Burmese, Khmer, then Chinese and Japanese.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _UNSPACED += "\u3005-\u3007\u3041-\u3096\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
 _UNSPACED += "\U00020000-\U0003ffff"
-_MARKS = "".join(mark for mark in map(chr, range(0xE00, 0x1800)) if unicodedata.category(mark).startswith("M"))
-_MARKS += "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
 UNSPACED_LETTER = re.compile(f"[{_UNSPACED}]")
-# The same, where each of these letters is a word, with its marks.
-WORDS_AND_LETTERS = re.compile(rf"[{_UNSPACED}][{_MARKS}]*|[^\s{_UNSPACED}]+")
-# What byte-pair encodings and SentencePiece add to a token where a word begins or ends.
-_MARKERS = ("\N{LOWER ONE EIGHTH BLOCK}", "</w>", "@@")
-_BYTE_OF_SENTENCEPIECE = re.compile("<0x([0-9A-F]{2})>")
-# The byte of each character with which byte-level vocabularies spell it.
-_BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
-# Stands for a token that the vocabulary lacks; no text contains this byte.
+# Words are separated by white space, and each letter of a script without spaces is a word, together with its marks.
+WORDS_AND_LETTERS = re.compile(rf"[{_UNSPACED}][{_combining_marks()}]*|[^\s{_UNSPACED}]+")
+
+# Markers in the names of tokens where a word begins (SentencePiece), ends (byte-pair encodings), or does not end yet.
+_WORD_MARKERS = ("\N{LOWER ONE EIGHTH BLOCK}", "</w>", "@@")
+# SentencePiece spells bytes that belong to no token of the vocabulary like this: <0xE2>.
+_SENTENCEPIECE_BYTE = re.compile("<0x([0-9A-F]{2})>")
+# Byte-level vocabularies spell each byte by one printable character.
+_BYTE_OF_CHARACTER = {character: byte for byte, character in bytes_to_unicode().items()}
+# Stands for text that the vocabulary has no token for. UTF-8 never contains this byte.
 _UNKNOWN = b"\xff"
-# White space that `bytes.split()` keeps.
-_SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x1C, 0x3001)))).encode())
+# White space in UTF-8 that `bytes.split()` does not remove, because it splits only at the usual white space of ASCII.
+_OTHER_WHITE_SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x1C, 0x3001)))).encode())
 
 
 class TokenTexts:
-    """The bytes of text that each token of one side of a tokenizer stands for; `names` are as the vocabulary has them.
+    """Finds the text that each token of one side of a tokenizer stands for, as bytes.
 
-    Tokens are read instead of `offset_mapping`, which slow tokenizers lack, and generated tokens too.
+    The names of the tokens in the vocabulary are read, and not `offset_mapping`, for two reasons: slow tokenizers have
+    no `offset_mapping`, and generated tokens have none either.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
+        is_target (`bool`): whether token ids are those of targets; some tokenizers have two vocabularies.
+
+    Attributes:
+        names (`dict[int, str]`): the name of each token in the vocabulary.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, is_target: bool):
-        side: Any = sides_of(tokenizer)[is_target]
-        self.names = {token: name for name, token in side.get_vocab().items()}
+        source_side, target_side = sides_of(tokenizer)
+        side = target_side if is_target else source_side
+        self.names: dict[int, str] = {token: name for name, token in side.get_vocab().items()}
         if is_target and not side.is_fast and hasattr(side, "decoder"):
             # MarianTokenizer and FSMTTokenizer have the target's vocabulary here, if there are two.
-            self.names = {**side.decoder, **{token: str(name) for token, name in side.added_tokens_decoder.items()}}
-        self._special, self._unknown = set(side.all_special_ids), side.unk_token_id
-        # Only sources have codes of target languages.
-        self._codes = None if is_target or not codes_of(tokenizer) else TargetCodes(tokenizer)
-        if self._codes is not None:
-            self._special.update(token for token, name in self.names.items() if name in self._codes.codes)
+            self.names = dict(side.decoder)
+            for token, added_token in side.added_tokens_decoder.items():
+                self.names[token] = str(added_token)
+        self._special = set(side.all_special_ids)
+        self._unknown = side.unk_token_id
         self._added = set(side.get_added_vocab().values())
+
+        # Only sources begin with codes of target languages. These tokens stand for no text, like special tokens.
+        self._codes: TargetCodes | None = None
+        if not is_target and codes_of(tokenizer):
+            self._codes = TargetCodes(tokenizer)
+            for token, name in self.names.items():
+                if name in self._codes.codes:
+                    self._special.add(token)
+
         backend = getattr(side, "backend_tokenizer", None)
         self._normalizer = getattr(backend, "normalizer", None)
         self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
-        # FSMTTokenizer splits and escapes text by Moses' rules.
+        # FSMTTokenizer splits and escapes text by the rules of Moses.
         self._is_moses = hasattr(side, "moses_tokenize")
 
     def __call__(self, ids: list[int]) -> list[bytes]:
-        """The bytes of each token, without whitespace; none for special tokens."""
-        return [b"".join(self._bytes(token).split()) for token in ids]
+        """Return the text of each token in UTF-8, without white space. Special tokens have no text."""
+        return [self._text_without_space(token) for token in ids]
 
     def words(self, text: str, ids: list[int], pattern: re.Pattern[str] = WORDS) -> list[list[int]]:
-        """The indices of the words of a text that each of its tokens belongs to; see [`map_tokens_to_words`].
+        """Return the indices of the words of a text that each of its tokens belongs to.
 
-        The code of a target language, such as `>>fr<<`, belongs to none, whether the text begins with it or only the
-        tokens do.
+        See [`map_tokens_to_words`]. The code of a target language, such as `>>fr<<`, belongs to no word, whether the
+        text begins with it or only the tokens do.
+
+        Args:
+            text (`str`): the text.
+            ids (`list[int]`): its tokens.
+            pattern (`re.Pattern[str]`): matches the words of the text.
         """
         if self._codes is None:
-            return self._words(text, ids, pattern)
+            return self._words_without_code(text, ids, pattern)
         text_without_code = self._codes.read(text).text
         first_word = word_at(text, len(text) - len(text_without_code), pattern)
-        words_of_rest = self._words(text_without_code, ids, pattern)
-        return [[first_word + index for index in indices] for indices in words_of_rest]
+        words_of_tokens = []
+        for words in self._words_without_code(text_without_code, ids, pattern):
+            words_of_tokens.append([first_word + word for word in words])
+        return words_of_tokens
 
-    def _words(self, text: str, ids: list[int], pattern: re.Pattern[str]) -> list[list[int]]:
-        words, tokens = pattern.findall(text), self(ids)
+    def _words_without_code(self, text: str, ids: list[int], pattern: re.Pattern[str]) -> list[list[int]]:
+        """Compute [`words`] for a text that begins with no code."""
+        words = pattern.findall(text)
+        tokens = self(ids)
         if self._normalizer is not None and "".join(words).encode() != b"".join(tokens):
+            # The tokens were made from the normalized text, so its words are easier to match with them.
             words = ["".join(self._normalizer.normalize_str(word).split()) for word in words]
         return map_tokens_to_words(words, tokens)
 
-    def _bytes(self, token: int) -> bytes:
+    def _text_without_space(self, token: int) -> bytes:
+        """Return the text of a token without white space; no text for special tokens."""
         if token == self._unknown:
             return _UNKNOWN
-        spelled = b"" if token in self._special else self.spelled(token)
-        return unescape(spelled.decode()).encode() if self._is_moses else spelled
+        if token in self._special:
+            return b""
+        text = self.spelled(token)
+        if self._is_moses:
+            text = unescape(text.decode()).encode()
+        return b"".join(text.split())
 
     def spelled(self, token: int) -> bytes:
-        """The bytes of a token, also of a special one, with spaces in the place of what marks the edges of words."""
+        """Return the text of a token, with spaces in the place of the markers at the ends of words.
+
+        The text of a special token is its name, such as `</s>`.
+        """
         name = self.names.get(token, "")
         if self._is_byte_level and token not in self._added:
-            return bytes(map(_BYTE_OF.__getitem__, name))
-        if byte := _BYTE_OF_SENTENCEPIECE.fullmatch(name):
-            return bytes.fromhex(byte[1])
-        for marker in _MARKERS:
+            return bytes(map(_BYTE_OF_CHARACTER.__getitem__, name))
+        sentencepiece_byte = _SENTENCEPIECE_BYTE.fullmatch(name)
+        if sentencepiece_byte:
+            return bytes.fromhex(sentencepiece_byte[1])
+        for marker in _WORD_MARKERS:
             name = name.replace(marker, " ")
         return name.encode()
 
 
-def word_at(text: str, place: int, pattern: re.Pattern[str] = WORDS) -> int:
-    """The index of the first word of a text that ends after a place."""
-    ends = [word.end() for word in pattern.finditer(text)]
-    return bisect_right(ends, place)
+def word_at(text: str, position: int, pattern: re.Pattern[str] = WORDS) -> int:
+    """Return the index of the first word of a text that ends after a position."""
+    word_ends = [word.end() for word in pattern.finditer(text)]
+    return bisect_right(word_ends, position)
 
 
 def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]]:
-    """The indices of the words that each token of [`TokenTexts`] belongs to; several if it reaches across their border.
+    """Return the indices of the words that each token belongs to: several words if the token spans their border.
 
-    Where a tokenizer changes the text (Unicode normalization, lower case, escapes), tokens are matched with what the
-    text has in their place.
+    Tokenizers may change the text (Unicode normalization, lower case, escapes). Then each token belongs to the words
+    that stand in its place in the original text.
+
+    Args:
+        words (`list[str]`): the words of the text.
+        tokens (`list[bytes]`): the texts of its tokens, from [`TokenTexts`].
     """
-    word_of = [index for index, word in enumerate(words) for _ in word.encode()]
-    positions = iter(_positions(b"".join(tokens), "".join(words).encode()))
-    found = []
+    word_of_byte: list[int] = []
+    for index, word in enumerate(words):
+        word_of_byte += [index] * len(word.encode())
+    text = "".join(words).encode()
+
+    ranges = iter(_match_bytes(b"".join(tokens), text))
+    words_of_tokens = []
     for token in tokens:
-        ranges = [next(positions) for _ in token]
-        found.append(sorted({word_of[place] for first, last in ranges for place in range(first, last)}))
-    return found
+        words_of_token: set[int] = set()
+        for _ in token:
+            start, end = next(ranges)
+            words_of_token.update(word_of_byte[start:end])
+        words_of_tokens.append(sorted(words_of_token))
+    return words_of_tokens
 
 
-# Each hypothesis of a sentence asks for the same positions in the source, which take long where texts differ.
+# All hypotheses for a sentence need the ranges of the same source, and the comparison of different texts takes long.
 @lru_cache(maxsize=8)
-def _positions(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
-    """For each byte of the tokens, the range of the bytes of the text in its place."""
+def _match_bytes(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
+    """Return for each byte of the tokens which bytes of the text stand in its place, as a range `(start, end)`."""
     if tokens == text:
-        return [(place, place + 1) for place in range(len(text))]
-    spaces = {place for match in _SPACE.finditer(tokens) for place in range(*match.span())}
-    if spaces:
-        found = iter(_positions(_SPACE.sub(b"", tokens), text))
-        return [(0, 0) if place in spaces else next(found) for place in range(len(tokens))]
-    positions = [(0, 0)] * len(tokens)
-    for kind, start, end, first, last in SequenceMatcher(None, tokens, text, autojunk=False).get_opcodes():
-        for index, place in enumerate(range(start, end)):
-            positions[place] = (first + index, first + index + 1) if kind == "equal" else (first, last)
-    return positions
+        return [(position, position + 1) for position in range(len(text))]
+
+    if _OTHER_WHITE_SPACE.search(tokens):
+        # The text has no white space, so white space in the tokens stands for nothing. Without it the two are probably
+        # equal, which saves the comparison below.
+        return _match_without_white_space(tokens, text)
+
+    # The time of this comparison grows with the cube of the length in the worst case.
+    matcher = SequenceMatcher(None, tokens, text, autojunk=False)
+    ranges = []
+    for operation, tokens_start, tokens_end, text_start, text_end in matcher.get_opcodes():
+        for offset in range(tokens_end - tokens_start):
+            if operation == "equal":
+                ranges.append((text_start + offset, text_start + offset + 1))
+            else:
+                ranges.append((text_start, text_end))
+    return ranges
+
+
+def _match_without_white_space(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
+    """Compute [`_match_bytes`] for tokens with white space, whose bytes get an empty range."""
+    white_space: set[int] = set()
+    for match in _OTHER_WHITE_SPACE.finditer(tokens):
+        white_space.update(range(match.start(), match.end()))
+
+    other_ranges = iter(_match_bytes(_OTHER_WHITE_SPACE.sub(b"", tokens), text))
+    ranges = []
+    for position in range(len(tokens)):
+        if position in white_space:
+            ranges.append((0, 0))
+        else:
+            ranges.append(next(other_ranges))
+    return ranges

@@ -205,8 +205,8 @@ class TestTranslate:
     @needs_sentencex
     def test_the_code_counts_as_a_token_of_a_piece(self, tokenizer):
         most = len(tokenizer("The house is small.").input_ids)
-        assert len(split_into_pieces(tokenizer, "The house is small.", most=most)) == 1
-        assert len(split_into_pieces(tokenizer, "The house is small.", most=most, code=">>fr<<")) == 2
+        assert len(split_into_pieces(tokenizer, "The house is small.", max_tokens=most)) == 1
+        assert len(split_into_pieces(tokenizer, "The house is small.", max_tokens=most, code=">>fr<<")) == 2
 
     @needs_sentencex
     @needs_selectolax
