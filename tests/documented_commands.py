@@ -50,17 +50,17 @@ def commands(page: Path) -> list[list[str]]:
     """The arguments of a page's commands, each once."""
     text = "\n".join(blocks(page, "bash")).replace("\\\n", " ")
     lines = re.findall(rf"^(?:\$ )?{PROGRAM}(?!--version)(.*)$", text, flags=re.MULTILINE)
-    found = [shlex.split(os.path.expandvars(line), comments=True) for line in dict.fromkeys(lines)]
-    return [each for each in found if " ".join(each) not in ELSEWHERE and "--push_to_hub" not in each]
+    command_lines = [shlex.split(os.path.expandvars(line), comments=True) for line in dict.fromkeys(lines)]
+    return [words for words in command_lines if " ".join(words) not in ELSEWHERE and "--push_to_hub" not in words]
 
 
 def outputs(arguments: list[str]) -> list[str]:
     """The paths that a command makes."""
     names = ("--output", "--output_dir", "--results", "--translations", "--write_space")
-    found = [value for name, value in pairwise(arguments) if name in names]
+    paths = [value for name, value in pairwise(arguments) if name in names]
     if "--config" in arguments and "--output_dir" not in arguments:
-        found.append(recipe_of(arguments)["output_dir"])
-    return found
+        paths.append(recipe_of(arguments)["output_dir"])
+    return paths
 
 
 def recipe_of(arguments: list[str]) -> dict[str, Any]:
@@ -73,17 +73,19 @@ def recipe_of(arguments: list[str]) -> dict[str, Any]:
 
 def with_fewer_updates(arguments: list[str]) -> list[str]:
     """The arguments of a command with a hundredth of each count, and of a training for a tiny model."""
-    arguments = [re.sub(r"(?<=checkpoint-)\d+", lambda found: str(int(found[0]) // 100), each) for each in arguments]
+    arguments = [
+        re.sub(r"(?<=checkpoint-)\d+", lambda step: str(int(step[0]) // 100), argument) for argument in arguments
+    ]
     if arguments[0] not in ("train", "distill"):
         return arguments
-    given = dict(pairwise(arguments))
+    options = dict(pairwise(arguments))
     counts = {"max_steps": 400, "eval_steps": 200, "save_steps": 500, **recipe_of(arguments)}
     for name in COUNTS:
-        if count := int(given.get(f"--{name}", counts.get(name, 0))):
+        if count := int(options.get(f"--{name}", counts.get(name, 0))):
             arguments = [*arguments, f"--{name}", str(min(max(1, count // 100), MOST_UPDATES))]
-    if not {"--config", "--preset", "--model_name_or_path"} & given.keys():  # A plan, which ends at max_steps.
+    if not {"--config", "--preset", "--model_name_or_path"} & options.keys():  # A plan, which ends at max_steps.
         arguments = [*arguments, "--validation_size", "4", "--eval_strategy", "steps"]
-    return arguments + (SMALL if "--model_name_or_path" not in given else [])
+    return arguments + (SMALL if "--model_name_or_path" not in options else [])
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +140,9 @@ def test_commands(page, model, tmp_path, monkeypatch):
     monkeypatch.setenv("MULTI30K_DIR", "multi30k")
     monkeypatch.setenv("T", "multi30k/tok")
     to_run = commands(page)
-    made = {path for arguments in to_run for path in outputs(arguments)}
-    named = {value for each in to_run for value in each if re.fullmatch(r"(runs|Helsinki-NLP)/[\w-]+", value)}
-    prepare(tmp_path, named - made, model)
+    written = {path for arguments in to_run for path in outputs(arguments)}
+    named = {value for arguments in to_run for value in arguments if re.fullmatch(r"(runs|Helsinki-NLP)/[\w-]+", value)}
+    prepare(tmp_path, named - written, model)
     few = partial(number_pairs, train_size=10 * PAIRS, test_size=TEST_PAIRS)
     monkeypatch.setattr(
         import_module("hf_vanilla_transformer.data.load_pairs"),
@@ -152,6 +154,6 @@ def test_commands(page, model, tmp_path, monkeypatch):
     for arguments in to_run:
         shown = f"{PROGRAM}{shlex.join(arguments)}"
         print(shown)
-        arguments = [path for each in arguments for path in _expanded(each)]
+        arguments = [path for argument in arguments for path in _expanded(argument)]
         main(with_fewer_updates(arguments))
         assert all(Path(path).exists() for path in outputs(arguments)), shown

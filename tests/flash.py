@@ -21,13 +21,15 @@ def flash_attn_varlen_func(
     assert int(cu_seqlens_k.diff().max()) <= max_seqlen_k
     lengths = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
     sentences = zip(q.split(lengths[0]), k.split(lengths[1]), v.split(lengths[1]), strict=True)
-    return torch.cat([_of_sentence(*each, dropout_p, softmax_scale, causal) for each in sentences])
+    return torch.cat([_of_sentence(*sentence, dropout_p, softmax_scale, causal) for sentence in sentences])
 
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False):
     """The same of `(batch, tokens, heads, d)`."""
     assert q.shape[3] == k.shape[3] == v.shape[3] <= 256
-    return torch.stack([_of_sentence(*each, dropout_p, softmax_scale, causal) for each in zip(q, k, v, strict=True)])
+    return torch.stack(
+        [_of_sentence(*sentence, dropout_p, softmax_scale, causal) for sentence in zip(q, k, v, strict=True)]
+    )
 
 
 def _of_sentence(q, k, v, dropout_p, softmax_scale, causal):

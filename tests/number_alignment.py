@@ -50,19 +50,19 @@ def groups(number: int) -> list[tuple[int, int]]:
 def english(number: int) -> list[Part]:
     parts: list[Part] = []
     for power, three in groups(number):
-        zero, hundreds, rest = 3 * power, three // 100, three % 100
+        zero, hundreds, below_hundred = 3 * power, three // 100, three % 100
         if hundreds:
             parts.append(Part(", ", ENGLISH[hundreds], frozenset([zero + 2]), power))
             parts.append(Part(" ", "hundred", frozenset([zero + 2.5]), power))
-        if rest and parts and (hundreds or power == 0):
+        if below_hundred and parts and (hundreds or power == 0):
             parts.append(Part(" ", "and", frozenset(), power))
         between = " " if parts and parts[-1].text == "and" else ", "
-        if rest >= 20:
-            parts.append(Part(between, ENGLISH_TENS[rest // 10], frozenset([zero + 1]), power))
-            if rest % 10:
-                parts.append(Part("-", ENGLISH[rest % 10], frozenset([zero]), power))
-        elif rest or not number:
-            parts.append(Part(between, ENGLISH[rest], digits_below_twenty(zero, rest), power))
+        if below_hundred >= 20:
+            parts.append(Part(between, ENGLISH_TENS[below_hundred // 10], frozenset([zero + 1]), power))
+            if below_hundred % 10:
+                parts.append(Part("-", ENGLISH[below_hundred % 10], frozenset([zero]), power))
+        elif below_hundred or not number:
+            parts.append(Part(between, ENGLISH[below_hundred], digits_below_twenty(zero, below_hundred), power))
         if power:
             parts.append(Part(" ", LARGE[power][0], frozenset([zero + 0.5]), power))
     return parts
@@ -71,19 +71,19 @@ def english(number: int) -> list[Part]:
 def german(number: int) -> list[Part]:
     parts: list[Part] = []
     for power, three in groups(number):
-        zero, hundreds, rest = 3 * power, three // 100, three % 100
+        zero, hundreds, below_hundred = 3 * power, three // 100, three % 100
         first = len(parts)
         if hundreds:
             parts.append(Part("", GERMAN[hundreds], frozenset([zero + 2]), power))
             parts.append(Part("", "hundert", frozenset([zero + 2.5]), power))
-        if rest >= 20:
-            if rest % 10:
-                parts.append(Part("", GERMAN[rest % 10], frozenset([zero]), power))
+        if below_hundred >= 20:
+            if below_hundred % 10:
+                parts.append(Part("", GERMAN[below_hundred % 10], frozenset([zero]), power))
                 parts.append(Part("", "und", frozenset(), power))
-            parts.append(Part("", GERMAN_TENS[rest // 10], frozenset([zero + 1]), power))
-        elif rest or not number:
-            ending = ("s" if hundreds or power == 0 else ["", "", "e"][power]) if rest == 1 else ""
-            parts.append(Part("", GERMAN[rest] + ending, digits_below_twenty(zero, rest), power))
+            parts.append(Part("", GERMAN_TENS[below_hundred // 10], frozenset([zero + 1]), power))
+        elif below_hundred or not number:
+            ending = ("s" if hundreds or power == 0 else ["", "", "e"][power]) if below_hundred == 1 else ""
+            parts.append(Part("", GERMAN[below_hundred] + ending, digits_below_twenty(zero, below_hundred), power))
         if power:
             text = LARGE[power][1] + ("en" if power == 2 and three > 1 else "")
             parts.append(Part(" " if power == 2 else "", text, frozenset([zero + 0.5]), power))
@@ -92,8 +92,8 @@ def german(number: int) -> list[Part]:
     return parts
 
 
-def digits_below_twenty(zero: int, rest: int) -> frozenset[float]:
-    return frozenset([zero] if rest < 10 else [zero, zero + 1])
+def digits_below_twenty(zero: int, number: int) -> frozenset[float]:
+    return frozenset([zero] if number < 10 else [zero, zero + 1])
 
 
 def spell(parts: list[Part], in_parts: bool = False) -> str:

@@ -75,8 +75,8 @@ def rms(x: torch.Tensor) -> float:
     return x.double().square().mean().sqrt().item()
 
 
-def explained(found: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor) -> bool:
-    """Whether rounding explains an error: `found` and `rounded` are about equally far from `exact`, `(..., n)`."""
+def explained(actual: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor) -> bool:
+    """Whether rounding explains an error: `actual` and `rounded` are about equally far from `exact`, `(..., n)`."""
     assert exact.dtype == rounded.dtype == torch.float64
     assert exact[..., 0].numel() >= _FEWEST
-    return 0 < rms(found - exact) <= FACTOR * rms(rounded - exact)
+    return 0 < rms(actual - exact) <= FACTOR * rms(rounded - exact)

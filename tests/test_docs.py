@@ -71,11 +71,11 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     texts += [figure.__doc__ or "" for figure in FIGURES.values()]
     for text in texts:
         for line in text.replace("\\\n", " ").splitlines():
-            if found := re.search(r"\b(?:hf-vanilla-transformer|-m hf_vanilla_transformer) ([a-z]\w*)(.*)", line):
-                module = found[1]
-                yield f"hf_vanilla_transformer.apps.cli.{module}", shlex.split(found[2], comments=True)
-            elif found := re.search(r"-m (benchmarks\.\w+)(.*)|\bscripts/(\w+)\.py(.*)", line):
-                name, arguments = (found[1], found[2]) if found[1] else (f"scripts.{found[3]}", found[4])
+            if match := re.search(r"\b(?:hf-vanilla-transformer|-m hf_vanilla_transformer) ([a-z]\w*)(.*)", line):
+                module = match[1]
+                yield f"hf_vanilla_transformer.apps.cli.{module}", shlex.split(match[2], comments=True)
+            elif match := re.search(r"-m (benchmarks\.\w+)(.*)|\bscripts/(\w+)\.py(.*)", line):
+                name, arguments = (match[1], match[2]) if match[1] else (f"scripts.{match[3]}", match[4])
                 yield name, shlex.split(arguments, comments=True)
 
 
@@ -92,9 +92,9 @@ def test_links_lead_somewhere(page):
         if target.startswith(("http://", "https://")):
             continue
         path, _, anchor = target.partition("#")
-        found = page.parent / path if path else page
-        assert found.exists(), target
-        assert not anchor or anchor in anchors(found), target
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -128,7 +128,7 @@ def test_each_training_of_a_page_writes_to_its_own_folder(page):
     """`train` and `distill` refuse a folder that holds a model, so that a reader could not run the second command."""
     text = "\n".join(blocks(page, "bash")).replace("\\\n", " ")
     trainings = dict.fromkeys(re.findall(r"hf-vanilla-transformer (?:train|distill) .*", text))
-    fresh = [each for each in trainings if not re.search("--(overwrite|resume_from_checkpoint)", each)]
+    fresh = [command for command in trainings if not re.search("--(overwrite|resume_from_checkpoint)", command)]
     folders = re.findall(r"--output_dir (\S+)", "\n".join(fresh))
     assert len(folders) == len(set(folders)), folders
 
@@ -138,8 +138,8 @@ def test_the_site_has_every_page():
         if isinstance(entry, str):
             yield entry
         else:
-            for each in entry.values() if isinstance(entry, dict) else entry:
-                yield from pages(each)
+            for subentry in entry.values() if isinstance(entry, dict) else entry:
+                yield from pages(subentry)
 
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     there = {page.name for page in (ROOT / "docs").glob("*.md")}
@@ -155,14 +155,14 @@ def test_install_md_has_every_extra_and_all_has_those_of_users():
     assert set(re.findall(r"^\| `(\w+)` \|", table.partition("## ")[0], flags=re.MULTILINE)) == set(extras)
 
     def packages(extra: str) -> set[str]:
-        found = set()
-        for each in extras[extra]:
-            own = re.fullmatch(r"hf-vanilla-transformer\[(.*)\]", each)
-            found |= set().union(*map(packages, own[1].split(","))) if own else {each}
-        return found
+        names = set()
+        for requirement in extras[extra]:
+            own = re.fullmatch(r"hf-vanilla-transformer\[(.*)\]", requirement)
+            names |= set().union(*map(packages, own[1].split(","))) if own else {requirement}
+        return names
 
-    others = {"all", "apps", "benchmarks", "dev", "docs", "quantization"}
-    assert packages("all") == set().union(*(packages(extra) for extra in extras if extra not in others))
+    extras_apart = {"all", "apps", "benchmarks", "dev", "docs", "quantization"}
+    assert packages("all") == set().union(*(packages(extra) for extra in extras if extra not in extras_apart))
 
 
 def test_python_api_md_has_every_public_name():
@@ -179,7 +179,8 @@ def test_architecture_md_names_what_exists():
     named = re.findall(r"`([\w/]+\.py)(?:: ([\w.]+))?`", text.replace("\n", " "))
     assert len(named) > 60
     for path, symbol in named:
-        (file,) = [each for each in (package / path, ROOT / path) if each.is_file()] or package.rglob(path)
+        files = [file for file in (package / path, ROOT / path) if file.is_file()]
+        (file,) = files or package.rglob(path)
         code = file.read_text(encoding="utf-8")
         for name in filter(None, symbol.split(".")):
             assert re.search(rf"(def|class) {name}\b", code), (path, symbol)
@@ -253,7 +254,7 @@ def understand(name: str, arguments: list[str], monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments"), list(commands()), ids=lambda each: each if isinstance(each, str) else ""
+    ("name", "arguments"), list(commands()), ids=lambda parameter: parameter if isinstance(parameter, str) else ""
 )
 def test_command_lines_are_understood(name, arguments, monkeypatch):
     if {"--token_error_rate", "cmudict_g2p"} & {*arguments}:
@@ -337,11 +338,11 @@ def test_the_worked_search_of_decoding_md():
             log_p = model(**repeated, decoder_input_ids=prefixes).logits[:, -1].log_softmax(dim=-1)
         totals = log_p + torch.tensor([[sums[tuple(prefix)]] for prefix in running])
         best, places = totals.flatten().topk(4)
-        found = [[*running[place // log_p.shape[1]], place % log_p.shape[1]] for place in places.tolist()]
-        assert tokens == found
+        hypotheses = [[*running[place // log_p.shape[1]], place % log_p.shape[1]] for place in places.tolist()]
+        assert tokens == hypotheses
         assert [float(value) for _, value in candidates] == pytest.approx(best.tolist(), abs=5.1e-4)
-        sums = dict(zip(map(tuple, found), best.tolist(), strict=True))
-        running = [each for each in found if each[-1] != tokenizer.eos_token_id][:2]
+        sums = dict(zip(map(tuple, hypotheses), best.tolist(), strict=True))
+        running = [hypothesis for hypothesis in hypotheses if hypothesis[-1] != tokenizer.eos_token_id][:2]
     output = model.generate(**inputs, num_beams=2, return_dict_in_generate=True, output_scores=True)
     assert output.sequences_scores.item() == pytest.approx(-0.263, abs=5.1e-4)
 
@@ -372,12 +373,12 @@ def test_scores_of_evaluate_md(capsys):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     names: dict[str, Any] = {"model": model, "tokenizer": tokenizer}
     run("evaluate.md", "score", names)
-    found = names["found"]
+    score = names["found"]
     inputs = tokenizer(["forty-two"], return_tensors="pt")
     best = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
-    assert found.tokens == tokenizer.convert_ids_to_tokens(best.sequences[0, 1:].tolist())
-    assert found.normalized == pytest.approx(best.sequences_scores.item(), abs=1e-5)
-    assert f"{found.total} {found.normalized}\n" in capsys.readouterr().out
+    assert score.tokens == tokenizer.convert_ids_to_tokens(best.sequences[0, 1:].tolist())
+    assert score.normalized == pytest.approx(best.sequences_scores.item(), abs=1e-5)
+    assert f"{score.total} {score.normalized}\n" in capsys.readouterr().out
 
 
 def write_pairs(folder: Path) -> None:
@@ -463,8 +464,8 @@ def test_the_corpus_of_large_corpora_md(tmp_path, monkeypatch, tokenizer):
     # For three sentences 8 processes do not pay.
     run("large_corpora.md", "corpus", names, (", num_proc=8", ""))
     assert names["dropped"] == {"empty": 1, "too long": 1}
-    (kept,) = names["data"]
-    assert names["tokenizer"].decode(kept["labels"], skip_special_tokens=True) == "eins"
+    (pair,) = names["data"]
+    assert names["tokenizer"].decode(pair["labels"], skip_special_tokens=True) == "eins"
     assert list(names["sampler"]) == [[0]]
 
 
@@ -479,7 +480,7 @@ def test_memory_of_precision_and_memory_md(monkeypatch):
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     names: dict[str, Any] = {}
     run("precision_and_memory.md", None, names)
-    assert [type(each).__name__ for each in names["callbacks"]] == ["ReleaseMemory"]
+    assert [type(callback).__name__ for callback in names["callbacks"]] == ["ReleaseMemory"]
 
 
 def test_blocks_of_python_are_all_run():

@@ -57,9 +57,9 @@ def test_a_sentence_has_the_same_translation_in_any_company(loaded):
     for seed, tokens_per_batch in ((0, 4096), (1, 300), (2, 50)):
         order = torch.randperm(len(sources), generator=torch.Generator().manual_seed(seed)).tolist()
         together = translate(model, tokenizer, [sources[row] for row in order], tokens_per_batch=tokens_per_batch)
-        others = [(row, other) for row, other in zip(order, together, strict=True) if other != alone[row]]
-        differing += len(others)
+        different = [(row, second) for row, second in zip(order, together, strict=True) if second != alone[row]]
+        differing += len(different)
         # Two that are as probable as each other may change places.
-        scores = [score(model, tokenizer, [sources[row]] * 2, [alone[row], other]) for row, other in others]
-        assert all(abs(one.normalized - other.normalized) < 1e-4 for one, other in scores)
+        scores = [score(model, tokenizer, [sources[row]] * 2, [alone[row], second]) for row, second in different]
+        assert all(abs(first.normalized - second.normalized) < 1e-4 for first, second in scores)
     assert differing <= 0.002 * 3 * len(sources)

@@ -58,18 +58,18 @@ def import_statements(tree: ast.AST, *, in_functions: bool) -> Iterator[ast.Impo
 
 def imported(name: str, path: Path, *, in_functions: bool = False) -> set[str]:
     """The package's modules that a module imports."""
-    found = set()
+    names = set()
     for node in import_statements(ast.parse(path.read_text(encoding="utf-8")), in_functions=in_functions):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
             continue
         base = node.module or ""
         if node.level:
             package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
             base = ".".join([*package[: len(package) + 1 - node.level], *base.split(".")]).rstrip(".")
         submodules = {f"{base}.{alias.name}" for alias in node.names} & MODULES.keys()
-        found |= submodules or {base}
-    return found & MODULES.keys()
+        names |= submodules or {base}
+    return names & MODULES.keys()
 
 
 def room_of(name: str) -> str:
@@ -124,7 +124,7 @@ def test_the_package_imports_no_scripts_tests_or_benchmarks():
     for path in MODULES.values():
         for node in import_statements(ast.parse(path.read_text(encoding="utf-8")), in_functions=True):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            assert not {each.partition(".")[0] for each in names} & {"benchmarks", "scripts", "tests"}, path
+            assert not {name.partition(".")[0] for name in names} & {"benchmarks", "scripts", "tests"}, path
 
 
 def test_a_circle_would_be_found(tmp_path):

@@ -36,12 +36,12 @@ def environment(tmp_path) -> dict[str, str]:
     """An environment without settings of OpenMP; `starts` reads what Python records in it."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(SITECUSTOMIZE)
-    kept = {name: value for name, value in os.environ.items() if not is_about_waiting(name)}
-    kept.pop("OMP_NUM_THREADS", None)
+    variables = {name: value for name, value in os.environ.items() if not is_about_waiting(name)}
+    variables.pop("OMP_NUM_THREADS", None)
     # A test that ran before may have imported scikit-learn, which sets some.
-    kept = {name: value for name, value in kept.items() if not name.startswith("KMP_")}
+    variables = {name: value for name, value in variables.items() if not name.startswith("KMP_")}
     path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
-    return {**kept, "PYTHONPATH": path, "STARTS": str(tmp_path / "starts"), "HF_HUB_OFFLINE": "1"}
+    return {**variables, "PYTHONPATH": path, "STARTS": str(tmp_path / "starts"), "HF_HUB_OFFLINE": "1"}
 
 
 def starts(environment: dict[str, str], word: str = "translate") -> list[list[str]]:

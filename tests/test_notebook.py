@@ -21,10 +21,10 @@ SMALLER = {
 }
 
 
-def cells(notebook: Path, kind: str) -> list[str]:
-    """The cells of one kind, as text."""
-    found = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == kind]
+def cells(notebook: Path, cell_type: str) -> list[str]:
+    """The cells of one type, as text."""
+    all_cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in all_cells if cell["cell_type"] == cell_type]
 
 
 def run_cell(source: str, names: dict[str, Any]) -> Any:
@@ -55,12 +55,12 @@ def test_quickstart(tmp_path, monkeypatch):
 
 def test_quickstart_is_saved_executed():
     """From top to bottom, with what each cell but the imports shows."""
-    found = [
+    code_cells = [
         cell for cell in json.loads(QUICKSTART.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
     ]
-    assert [cell["execution_count"] for cell in found] == list(range(1, len(found) + 1))
-    assert all(cell["outputs"] for cell in found[1:])
-    assert not any(output["output_type"] == "error" for cell in found for output in cell["outputs"])
+    assert [cell["execution_count"] for cell in code_cells] == list(range(1, len(code_cells) + 1))
+    assert all(cell["outputs"] for cell in code_cells[1:])
+    assert not any(output["output_type"] == "error" for cell in code_cells for output in cell["outputs"])
 
 
 def test_annotated(capsys):
@@ -98,4 +98,4 @@ def test_annotated_is_saved_with_the_code_of_today(capsys):
             capsys.readouterr()
             run_cell("".join(cell["source"]), names)
             if "".join(cell["source"]).startswith("show("):
-                assert capsys.readouterr().out == "".join(text for each in cell["outputs"] for text in each["text"])
+                assert capsys.readouterr().out == "".join(text for output in cell["outputs"] for text in output["text"])

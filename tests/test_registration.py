@@ -55,7 +55,7 @@ def test_what_the_verbs_do_has_the_names_of_the_verbs():
 def test_type_checkers_see_the_same_names():
     tree = ast.parse(Path(hf_vanilla_transformer.__file__).read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    imported = {alias.asname: each.module for each in block.body for alias in each.names}
+    imported = {alias.asname: statement.module for statement in block.body for alias in statement.names}
     assert imported == hf_vanilla_transformer._MODULE_OF
 
 

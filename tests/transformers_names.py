@@ -18,21 +18,21 @@ Attributes = Mapping[str, tuple[str, ...]]
 
 
 def missing_parameters(listed: Parameters) -> Iterator[str]:
-    """What the installed transformers lacks of the listed methods and functions, as one sentence each."""
+    """What the installed transformers lacks of the listed methods and functions, as one sentence parameter."""
     for place, methods in listed.items():
         for name, parameters in methods.items():
             function = getattr(pkgutil.resolve_name(place), name, None)
             if function is None:
                 yield f"{place} has no {name}"
                 continue
-            found = [each for each in inspect.signature(function).parameters if each != "self"]
+            parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
             by_position, _, by_name = (part.strip(", ") for part in parameters.partition("*"))
             expected = re.findall(r"\w+", by_position)
-            if found[: len(expected)] != expected:
-                yield f"{place}.{name} takes {found}, not {expected} first"
+            if parameters[: len(expected)] != expected:
+                yield f"{place}.{name} takes {parameters}, not {expected} first"
             for parameter in re.findall(r"\w+", by_name):
-                if parameter not in found:
-                    yield f"{place}.{name} takes {found}, not {parameter}"
+                if parameter not in parameters:
+                    yield f"{place}.{name} takes {parameters}, not {parameter}"
 
 
 def missing_attributes(listed: Attributes) -> Iterator[str]:
@@ -59,17 +59,17 @@ def is_private(name: str) -> bool:
 def bases_in_transformers(modules: list[ModuleType]) -> Iterator[tuple[type, list[type]]]:
     """The classes of modules, each with its base classes in transformers."""
     for module in modules:
-        for found in vars(module).values():
-            if isinstance(found, type) and found.__module__ == module.__name__:
-                yield found, [base for base in found.__mro__ if base.__module__.split(".")[0] == "transformers"]
+        for our_class in vars(module).values():
+            if isinstance(our_class, type) and our_class.__module__ == module.__name__:
+                yield our_class, [base for base in our_class.__mro__ if base.__module__.split(".")[0] == "transformers"]
 
 
 def private_overrides(modules: list[ModuleType]) -> set[str]:
     """Private names of transformers' classes that classes of these modules define anew."""
     return {
         name
-        for found, bases in bases_in_transformers(modules)
-        for name in vars(found)
+        for our_class, bases in bases_in_transformers(modules)
+        for name in vars(our_class)
         if is_private(name) and name not in dir(ABC) and any(name in vars(base) for base in bases)
     }
 
@@ -116,28 +116,28 @@ def attributes(tree: ast.AST) -> Iterator[str]:
 
 def identifiers(paths: list[Path]) -> set[str]:
     """All names in files: defined, imported, read or written."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path in paths:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        found |= {*defined(tree), *attributes(tree)}
+        names |= {*defined(tree), *attributes(tree)}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
-                found |= {alias.name for alias in node.names}
-    return found
+                names |= {alias.name for alias in node.names}
+    return names
 
 
 def refused_parameters(modules: list[ModuleType], listed: Parameters) -> Iterator[str]:
-    """Parameters of listed methods that an override of these modules does not accept, as one sentence each."""
-    for found, _ in bases_in_transformers(modules):
+    """Parameters of listed methods that an override of these modules does not accept, as one sentence parameter."""
+    for our_class, _ in bases_in_transformers(modules):
         for place, methods in listed.items():
             base = pkgutil.resolve_name(place)
             for name in methods:
-                if not (isinstance(base, type) and issubclass(found, base) and name in vars(found)):
+                if not (isinstance(base, type) and issubclass(our_class, base) and name in vars(our_class)):
                     continue
-                ours, theirs = (inspect.signature(getattr(owner, name)).parameters for owner in (found, base))
-                if any(each.kind == inspect.Parameter.VAR_KEYWORD for each in ours.values()):
+                ours, theirs = (inspect.signature(getattr(owner, name)).parameters for owner in (our_class, base))
+                if any(parameter.kind == inspect.Parameter.VAR_KEYWORD for parameter in ours.values()):
                     continue
                 # The first ones may have other names, because transformers passes them by position.
-                refused = [each for each in list(theirs)[len(ours) :] if each not in ours]
+                refused = [parameter for parameter in list(theirs)[len(ours) :] if parameter not in ours]
                 if refused:
-                    yield f"{found.__name__}.{name} does not accept {refused}"
+                    yield f"{our_class.__name__}.{name} does not accept {refused}"

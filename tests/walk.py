@@ -73,8 +73,8 @@ def commands_of_readme() -> list[list[str]]:
     block = block.partition("```")[0].replace("\\\n", "")
     lines = re.findall(r"^hf-vanilla-transformer (.*)$", block, flags=re.MULTILINE)
     lines = [line.replace(".en", f".{SOURCE}").replace(".fr", f".{TARGET}") for line in lines]
-    plan, train, *others = [shlex.split(line, comments=True) for line in lines]
-    return [[each[0], each[1], *FILES, *each[4:]] for each in (plan, train)] + others
+    plan, train, *later_commands = [shlex.split(line, comments=True) for line in lines]
+    return [[command[0], command[1], *FILES, *command[4:]] for command in (plan, train)] + later_commands
 
 
 def ask_server(command: list[str], text: str) -> str:
@@ -82,7 +82,7 @@ def ask_server(command: list[str], text: str) -> str:
     print(f"\n$ hf-vanilla-transformer {' '.join(command)}", flush=True)
     process = subprocess.Popen([*PROGRAM, *command, "--port", "0"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    address = next(found[1] for line in process.stderr if (found := re.search(r"at (http://\S+)$", line)))
+    address = next(match[1] for line in process.stderr if (match := re.search(r"at (http://\S+)$", line)))
     request = urllib.request.Request(
         address, json.dumps({"inputs": text}).encode(), {"Content-Type": "application/json"}
     )
@@ -137,8 +137,8 @@ def step(*command: str, code: int = 0, shows: list[str]) -> str:
     """Run a verb; it ends with this code, and what it prints, which is returned, has all of `shows`."""
     print(f"\n$ hf-vanilla-transformer {' '.join(command)}", flush=True)
     shown = step_of([*PROGRAM, *command], code)
-    for each in shows:
-        assert each in shown, f"{each!r} is not in:\n{shown}"
+    for text in shows:
+        assert text in shown, f"{text!r} is not in:\n{shown}"
     return shown
 
 

@@ -119,7 +119,7 @@ def describe(name: str) -> dict:
         "attention": model.config._attn_implementation,
         "tokens": tokens_of_searches(model, dict(inputs)),
         "states": states.tolist(),
-        "translations": [found["translation_text"] for found in translator(SENTENCES)],
+        "translations": [translation["translation_text"] for translation in translator(SENTENCES)],
     }
 
 

@@ -27,20 +27,20 @@ def test_equal_translations(arguments, capsys):
     assert "batches of 3, random: 4 of 4 translations the same as alone, 0 ties, 0 different" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("tie", "kind"), [(1e-4, "different"), (1e9, "ties")])
-def test_a_different_translation_in_a_batch(tie, kind, arguments, monkeypatch):
+@pytest.mark.parametrize(("tie", "difference"), [(1e-4, "different"), (1e9, "ties")])
+def test_a_different_translation_in_a_batch(tie, difference, arguments, monkeypatch):
     translate_batches = batch_invariance.translate_batches
 
     def with_a_mistake(batches, *args, **kwargs):
         batches = list(batches)
-        found = translate_batches(batches, *args, **kwargs)
+        translations = translate_batches(batches, *args, **kwargs)
         if len(batches[0]) > 1:
-            found[0] = [*found[0][:-1], 5, found[0][-1]]
-        return found
+            translations[0] = [*translations[0][:-1], 5, translations[0][-1]]
+        return translations
 
     monkeypatch.setattr(batch_invariance, "translate_batches", with_a_mistake)
     figures = batch_invariance.main([*arguments, "--tie", str(tie)])
     for name in ORDERS:
         assert figures[name]["same"] == 3
-        assert figures[name][kind] == 1
+        assert figures[name][difference] == 1
         assert figures[name]["ties"] + figures[name]["different"] == 1

@@ -85,8 +85,8 @@ def test_nothing_stays_replaced():
 
     before = functions()
     ends = Change("ends", "ends", lambda: candidates_in_model.use_ends(plain_end))
-    others = [change for change in changes_for(torch.device("cpu")) if change.missing is None]
-    with using([ends, *others]):
+    other_changes = [change for change in changes_for(torch.device("cpu")) if change.missing is None]
+    with using([ends, *other_changes]):
         assert all(new is not old for new, old in zip(functions(), before, strict=True))
     assert all(new is old for new, old in zip(functions(), before, strict=True))
 

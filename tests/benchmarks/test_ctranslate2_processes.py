@@ -31,9 +31,9 @@ def test_the_same_weights_give_the_same_tokens(tmp_path):
     with pytest.raises(ValueError, match="no setting is chosen"):
         implementation.run(job)
     assert "Setting(workers=" in implementation.prepare(job)["setting"]
-    _, found = implementation.run(job)
+    _, tokens = implementation.run(job)
     processes.close()
-    assert found == generation.InTransformers(model).run(job)[1]
+    assert tokens == generation.InTransformers(model).run(job)[1]
 
 
 def test_texts_of_tokens():

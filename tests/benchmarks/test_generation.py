@@ -64,13 +64,13 @@ def test_cells_and_scaling_are_reported(measured):
             assert job["ours-fp32"]["same"] == job["ours-fp32"]["sentences"]
             for entry in job.values():
                 theirs = job["marian-fp32"]["seconds"]
-                ratios = [one / own for own, one in zip(entry["seconds"], theirs, strict=True)]
+                ratios = [peer / ours for ours, peer in zip(entry["seconds"], theirs, strict=True)]
                 assert entry["times"] == pytest.approx(ratios)
             with_packing = [name for name in job if "seconds_with_packing" in job[name]]
             assert with_packing == [name for name in names if name.startswith("ours") and mode == "cells"]
             for name in with_packing:
                 packing, without = job[name]["seconds_with_packing"], job[name]["seconds"]
-                ratios = [one / own for one, own in zip(job["marian-fp32"]["seconds"], packing, strict=True)]
+                ratios = [peer / ours for peer, ours in zip(job["marian-fp32"]["seconds"], packing, strict=True)]
                 cell = f" {median(packing) * 1e3:.0f} / {median(without) * 1e3:.0f}; {report_parts.spread(ratios)} "
                 assert cell in printed
     # One layer with d_model 32 and d_ff 64: four projections of self-attention, two of cross-attention.
@@ -111,7 +111,9 @@ def test_profiles_are_reported(tmp_path, capsys):
     options = ["--smallest", "--rounds", "1", "--repeats", "0", "--output", str(output)]
     generation.main(["profile", *options])
     jobs, printed = json.loads(output.read_text())["profile"]["jobs"], capsys.readouterr().out
-    assert list(jobs) == [f"1 x {beams}, ours-{kind}" for beams in (1, 4) for kind in ("fp32", "bf16", "int8")]
+    assert list(jobs) == [
+        f"1 x {beams}, ours-{precision}" for beams in (1, 4) for precision in ("fp32", "bf16", "int8")
+    ]
     for title, job in jobs.items():
         assert list(job) == ["call", *PARTS]
         assert min(job.values()) > 0
@@ -124,7 +126,7 @@ def test_profiles_are_reported(tmp_path, capsys):
 def test_static_caches_are_used_and_give_the_same_tokens(monkeypatch):
     model = generation.base_model(generation.BenchmarkArguments(smallest=True))
     names = ["ours-bf16", "ours-bf16-static", "marian-bf16-static"]
-    job, found, caches = generation.make_job(2, 1, source=5, new=6), {}, []
+    job, tokens, caches = generation.make_job(2, 1, source=5, new=6), {}, []
     prepare = GenerationMixin._prepare_cache_for_generation
 
     def note_cache(self, generation_config, model_kwargs, *args, **kwargs):
@@ -133,11 +135,11 @@ def test_static_caches_are_used_and_give_the_same_tokens(monkeypatch):
 
     monkeypatch.setattr(GenerationMixin, "_prepare_cache_for_generation", note_cache)
     with generation.with_weights_of(model, names, torch.device("cpu")) as models:
-        for name, each in models.items():
-            assert each.dtype == torch.bfloat16
-            found[name] = generation.InTransformers(each, **generation.generate_kwargs_of(name)).run(job)[1]
+        for name, model in models.items():
+            assert model.dtype == torch.bfloat16
+            tokens[name] = generation.InTransformers(model, **generation.generate_kwargs_of(name)).run(job)[1]
     assert caches == [DynamicCache, StaticCache, StaticCache]
-    assert found["ours-bf16-static"] == found["ours-bf16"]
+    assert tokens["ours-bf16-static"] == tokens["ours-bf16"]
 
 
 def test_default_implementations_depend_on_the_device():
@@ -162,12 +164,14 @@ def test_parts_cover_one_call(beams, monkeypatch):
     step = CPUDecoder.__call__
     monkeypatch.setattr(CPUDecoder, "__call__", lambda self, tokens: called.append(tokens.shape) or step(self, tokens))
     with torch.no_grad():
-        found = parts(model, torch.full((2, 5), 7), beams, 3)
-        assert all(run() > 0 for run in found.values())
+        runs = parts(model, torch.full((2, 5), 7), beams, 3)
+        assert all(run() > 0 for run in runs.values())
     assert called == [(2 * beams, 1)] * 3
     linear = {module for module in model.get_decoder().modules() if isinstance(module, torch.nn.Linear)}
     of_source = {
-        each for layer in model.get_decoder().layers for each in (layer.encoder_attn.k_proj, layer.encoder_attn.v_proj)
+        projection
+        for layer in model.get_decoder().layers
+        for projection in (layer.encoder_attn.k_proj, layer.encoder_attn.v_proj)
     }
     listed = [layer for group in generation_profile._layers(model) for layer in group]
     assert set(listed) == (linear - of_source) | {model.lm_head}
@@ -229,9 +233,9 @@ def test_rows_are_hypotheses_times_steps(tmp_path, monkeypatch):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     marian = new_marian(model.config, "sdpa")
     inputs = tokenizer(["forty-two", "one hundred and nine"], padding=True, return_tensors="pt")
-    for each in (model, marian):
-        with counting_rows(each) as rows:
-            each.generate(**inputs, num_beams=3, max_new_tokens=5, eos_token_id=None)
+    for counted in (model, marian):
+        with counting_rows(counted) as rows:
+            counted.generate(**inputs, num_beams=3, max_new_tokens=5, eos_token_id=None)
         assert rows == [2 * 3] * 5
     pytest.importorskip("ctranslate2")
     monkeypatch.setattr(user_cache, "CACHE", tmp_path)

@@ -22,7 +22,7 @@ def test_sentences_are_joined():
 def test_the_corpus_of_training_has_all_sentences_alone_and_joined(monkeypatch):
     monkeypatch.setattr(marian_positions, "PASSES", 3)
     sources = [f"s{number}" for number in range(40)]
-    sides = marian_positions.mixed(sources, [each.replace("s", "t") for each in sources])
+    sides = marian_positions.mixed(sources, [source.replace("s", "t") for source in sources])
     assert [line.replace("s", "t") for line in sides[0]] == sides[1]
     lengths = [len(line.split()) for line in sides[0]]
     assert (lengths.count(1) >= 3 * 20, max(lengths) > 4, max(lengths) <= 8) == (True, True, True)

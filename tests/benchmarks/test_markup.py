@@ -20,7 +20,7 @@ def test_words_inside_elements():
     title, text = markup.read_blocks(REFERENCE)
     assert title.text == "Save"
     assert markup.words_inside(title) == []
-    assert [found for _, found in markup.words_inside(text)] == [{3: "Datei,"}, {4: "dann", 5: "auf."}, {5: "auf."}]
+    assert [words for _, words in markup.words_inside(text)] == [{3: "Datei,"}, {4: "dann", 5: "auf."}, {5: "auf."}]
     # An element around the whole block is not counted, nor one around nothing.
     (whole,) = markup.read_blocks("<p><b>one two</b><i></i></p>")
     assert markup.words_inside(whole) == []
@@ -31,10 +31,10 @@ def test_exact_elements_and_words():
     # The same link in the other language; the first <b> covers one word too many, and the other one is elsewhere.
     page = REFERENCE.replace("de/", "en-US/").replace('auf <b class="x">', '<b class="x">auf ')
     page = page.replace('dann <b class="x">auf</b>', '<b class="x">dann</b> auf')
-    found = figures(page)
-    assert found["exact"] == pytest.approx(100 / 3)
+    measured = figures(page)
+    assert measured["exact"] == pytest.approx(100 / 3)
     # Shared are "Datei" in <b> and both words of the link, of 5 words here and 4 there.
-    assert found["f1"] == pytest.approx(100 * 2 * 3 / (5 + 4))
+    assert measured["f1"] == pytest.approx(100 * 2 * 3 / (5 + 4))
     # Blocks of other words cannot be compared by numbers.
     page = REFERENCE.replace("Klicken", "Drücken")
     assert figures(page)["blocks"] == 0
@@ -48,9 +48,9 @@ def test_links_by_position():
 
 def test_texts_apart():
     (block,) = markup.read_blocks("<p>one <b>two </b>three</p>")
-    found = markup.apart(block, lambda texts: [text.upper() for text in texts])
-    assert found.text == "ONE TWO THREE"
-    assert [words for _, words in markup.words_inside(found)] == [{1: "TWO"}]
+    translated = markup.apart(block, lambda texts: [text.upper() for text in texts])
+    assert translated.text == "ONE TWO THREE"
+    assert [words for _, words in markup.words_inside(translated)] == [{1: "TWO"}]
 
 
 def test_blocks_are_innermost():

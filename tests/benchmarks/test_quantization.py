@@ -21,7 +21,7 @@ KINDS = ["float32", "bfloat16", "int8"]
 @pytest.fixture
 def arguments(tmp_path, write, monkeypatch):
     monkeypatch.setattr(timing, "PROBE_WIDTHS", {"cpu": 8})
-    monkeypatch.setattr(quantization, "LOADING", {kind: quantization.LOADING[kind] for kind in KINDS})
+    monkeypatch.setattr(quantization, "LOADING", {name: quantization.LOADING[name] for name in KINDS})
     pairs = write("test.csv", "source,target\nforty-two,zweiundvierzig\nseven,sieben\nsix,sechs\n")
     return [
         "--model_name_or_path",
@@ -50,11 +50,11 @@ def test_models_are_scored_once_and_timed_in_turns(arguments, monkeypatch, tmp_p
     assert [model.dtype for model in models[:2]] == [torch.float32, torch.bfloat16]
     assert json.loads((tmp_path / "figures.json").read_text()) == figures
     printed = capsys.readouterr().out
-    for kind in KINDS:
-        each = figures[kind]
-        assert each["sentences_per_second"] == pytest.approx(3 / (sum(each["seconds"]) / 2))
-        assert each["sentences_per_processor_second"] == pytest.approx(3 / (sum(each["processor_seconds"]) / 2))
-        assert f"{kind}: BLEU {each['bleu']:.2f}, " in printed
+    for name in KINDS:
+        entry = figures[name]
+        assert entry["sentences_per_second"] == pytest.approx(3 / (sum(entry["seconds"]) / 2))
+        assert entry["sentences_per_processor_second"] == pytest.approx(3 / (sum(entry["processor_seconds"]) / 2))
+        assert f"{name}: BLEU {entry['bleu']:.2f}, " in printed
     assert figures["float32"]["as_in_float32"] == 3
     assert figures["bfloat16"]["megabytes"] < figures["float32"]["megabytes"]
 

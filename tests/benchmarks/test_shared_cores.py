@@ -17,7 +17,10 @@ def test_measures_a_setting_beside_a_busy_process(monkeypatch, capsys):
     seconds = shared_cores.main([*options, "--threads", "1"])
     assert [*seconds] == ["default", "GOMP_SPINCOUNT=7"]
     for rounds in seconds.values():
-        assert {busy: [len(steps) for steps in found] for busy, found in rounds.items()} == {0: [1], 1: [1]}
+        assert {busy: [len(steps) for steps in rounds_of_setting] for busy, rounds_of_setting in rounds.items()} == {
+            0: [1],
+            1: [1],
+        }
     assert "| GOMP_SPINCOUNT=7 |" in capsys.readouterr().out
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
 

@@ -23,11 +23,11 @@ def test_figures_table_and_picture(tmp_path, write, monkeypatch, capsys):
     entries = json.loads(output.read_text())["entries"]
     assert list(entries) == [f"{FIXTURE}, {runtime}, {n}" for runtime in ("torch", "torch int8") for n in (1, 2)]
     printed = capsys.readouterr().out
-    for each in entries.values():
-        assert each["sentences_per_second"] == pytest.approx(3 / (sum(each["seconds"]) / 2))
-        assert each["exact_match"] == 100
-        assert "greedy" in each["decoding"] if each["beams"] == 1 else "2 beams" in each["decoding"]
-        assert f"| {each['beams']}     | {each['bleu']:.2f}" in printed
+    for entry in entries.values():
+        assert entry["sentences_per_second"] == pytest.approx(3 / (sum(entry["seconds"]) / 2))
+        assert entry["exact_match"] == 100
+        assert "greedy" in entry["decoding"] if entry["beams"] == 1 else "2 beams" in entry["decoding"]
+        assert f"| {entry['beams']}     | {entry['bleu']:.2f}" in printed
     assert "1.00 (1.00-1.00)" in printed
     assert "<svg" in (tmp_path / "found_entries.svg").read_text()
 

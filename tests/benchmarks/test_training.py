@@ -101,14 +101,14 @@ def test_steps_of_every_implementation_are_reported(tmp_path, monkeypatch, capsy
     )
     size = json.loads(output.read_text())["steps"]["sizes"]["smallest"]
     names = [entry["name"] for entry in size["entries"]]
-    assert names == [f"{peer}-{kind}" for peer in PEERS for kind in ("fp32", "fp32-medium", "bf16")]
+    assert names == [f"{peer}-{precision}" for peer in PEERS for precision in ("fp32", "fp32-medium", "bf16")]
     printed = capsys.readouterr().out
     for entry in size["entries"]:
         assert f"| {entry['name']} " in printed
         assert entry["peak_megabytes"] == 2
         assert entry["name"].endswith(f"-{entry['arithmetic']}")
         assert len(entry["seconds"]) == SMALLEST.rounds
-        reference = next(one for one in size["entries"] if one["name"] == "marian-eager-bf16")
+        reference = next(entry for entry in size["entries"] if entry["name"] == "marian-eager-bf16")
         ratios = [theirs / own for theirs, own in zip(reference["seconds"], entry["seconds"], strict=True)]
         assert entry["times"]["marian-eager-bf16"]["rounds"] == pytest.approx(ratios)
     losses = size["same_weights"]["loss"]
@@ -166,9 +166,9 @@ def test_reimplemented_peers_learn_and_are_causal(name, last_module, batch):
     assert (outputs[0][:, 3] - outputs[1][:, 3]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("kind", "exact"), [("fp32", True), ("bf16", False)])
-def test_steps_update_the_weights_for_the_next_step(kind, exact, batch):
-    implementation = Implementation("torch-nn", kind)
+@pytest.mark.parametrize(("precision", "exact"), [("fp32", True), ("bf16", False)])
+def test_steps_update_the_weights_for_the_next_step(precision, exact, batch):
+    implementation = Implementation("torch-nn", precision)
     state = implementation.build(SMALLEST.config(dropout=0.0), torch.device("cpu"))
     state.optimizer.param_groups[0]["lr"] = 1e-2
     losses = [float(implementation.step(state, batch)) for _ in range(10)]
@@ -213,19 +213,19 @@ def test_an_implementation_that_runs_out_of_memory_is_left_out(tmp_path, monkeyp
     monkeypatch.setattr(Implementation, "step", step_or_fail)
     monkeypatch.setattr(training, "peak_memory_of_steps", peak_or_fail)
     output = tmp_path / "figures.json"
-    others = ["tunz-fp32", "hyunwoongko-fp32", "torch-nn-fp32"]
-    entries = ["--implementations", "ours-fp32", "marian-eager-fp32", *others, "--baselines", "torch-nn-fp32"]
+    other_names = ["tunz-fp32", "hyunwoongko-fp32", "torch-nn-fp32"]
+    entries = ["--implementations", "ours-fp32", "marian-eager-fp32", *other_names, "--baselines", "torch-nn-fp32"]
     training.main(["steps", "--sizes", "smallest", *entries, "--repeats", "0", "--output", str(output)])
     size = json.loads(output.read_text())["steps"]["sizes"]["smallest"]
     assert [entry["name"] for entry in size["entries"]] == ["ours-fp32", "marian-eager-fp32"]
     assert [len(entry["seconds"]) for entry in size["entries"]] == [SMALLEST.rounds] * 2
-    assert set(size["left_out"]) == set(others)
+    assert set(size["left_out"]) == set(other_names)
     printed = capsys.readouterr().out
     for name in fails:
         assert f"{name} is left out: CUDA out of memory. Tried to allocate 3.70 GiB.\n" in printed
     assert "torch-nn-fp32 is left out: its process did not finish; perhaps memory ran out.\n" in printed
     assert "More of it" not in printed
-    assert not any(f"| {name} " in printed for name in others)
+    assert not any(f"| {name} " in printed for name in other_names)
     entries = ["--implementations", "ours-fp32", "torch-nn-fp32", "--memory_batches", "1"]
     training.main(["memory", "--sizes", "smallest", *entries, "--output", str(output)])
     size = json.loads(output.read_text())["memory"]["sizes"]["smallest"]
@@ -356,7 +356,7 @@ def test_rounds_sum_the_tokens_and_flops_of_their_batches(corpus, batch, monkeyp
         [Implementation("ours", "fp32")], SMALLEST.config(), rounds, clock, names.append, {}
     )
     assert times.tokens == [sum(map(target_tokens, batches)) for batches in rounds]
-    assert times.flops == [sum(batch_flops(SMALLEST.config(), each) for each in part) for part in rounds]
+    assert times.flops == [sum(batch_flops(SMALLEST.config(), batch) for batch in part) for part in rounds]
     assert names == ["ours-fp32, first step", "ours-fp32, round 1", "ours-fp32, round 2"]
 
 
@@ -440,8 +440,8 @@ def test_profiles_of_steps_are_reported(tmp_path, monkeypatch, capsys):
         assert figures == [f"{share:.1%}" for share in shares.values()]
 
 
-@pytest.mark.parametrize(("device", "rest"), [("cpu", 10), ("cuda", 0)])
-def test_shares_are_of_self_time(device, rest, monkeypatch):
+@pytest.mark.parametrize(("device", "other_time"), [("cpu", 10), ("cuda", 0)])
+def test_shares_are_of_self_time(device, other_time, monkeypatch):
     """On a GPU shares are of kernel time, without annotations."""
 
     def event(name, parent, own, is_user_annotation=False):
@@ -457,11 +457,11 @@ def test_shares_are_of_self_time(device, rest, monkeypatch):
     monkeypatch.setattr(training_profile, "synchronize", lambda device: None)
     profiler = SimpleNamespace(events=lambda: events)
     monkeypatch.setattr(training_profile, "profile", lambda activities: nullcontext(profiler))
-    found = profile_steps(Implementation("ours", "fp32"), SMALLEST.config(), [{}, {}], torch.device(device))
-    total = 90 + rest
-    expected = {"matmuls": 70 / total, "attention": 20 / total, "rest": rest / total}
-    assert found["shares"] == pytest.approx({**dict.fromkeys(PARTS, 0), **expected})
-    assert found["milliseconds_a_step"] == pytest.approx(total / 2 / 1000)
+    profile = profile_steps(Implementation("ours", "fp32"), SMALLEST.config(), [{}, {}], torch.device(device))
+    total = 90 + other_time
+    expected = {"matmuls": 70 / total, "attention": 20 / total, "rest": other_time / total}
+    assert profile["shares"] == pytest.approx({**dict.fromkeys(PARTS, 0), **expected})
+    assert profile["milliseconds_a_step"] == pytest.approx(total / 2 / 1000)
 
 
 @pytest.mark.parametrize(("pairs", "updates"), [(1000, 2), (16, 9)], ids=["within an epoch", "in several epochs"])
@@ -486,17 +486,17 @@ def test_release_memory_is_timed_with_enough_updates(corpus, monkeypatch):
         overhead = Overhead(SMALLEST.config(), corpus, 64, updates, bf16=False, device=torch.device("cpu"))
         monkeypatch.setattr(overhead, "bare", lambda seed: (2.0, None))
         done = []
-        found = time_overhead(overhead, 1, clock, done.append)
+        figures = time_overhead(overhead, 1, clock, done.append)
         assert len(released) == times
         assert len(done) == len(overhead.ways)
-        assert found["overhead_share"] == found["trainer_seconds"][0] / 2 - 1
-        assert ("giving_back_share" in found) == (times > 0)
-    assert found["giving_back_share"] == found["giving_back_seconds"][0] / found["trainer_seconds"][0] - 1
+        assert figures["overhead_share"] == figures["trainer_seconds"][0] / 2 - 1
+        assert ("giving_back_share" in figures) == (times > 0)
+    assert figures["giving_back_share"] == figures["giving_back_seconds"][0] / figures["trainer_seconds"][0] - 1
     noise = {"measurements": 3, "made_again": 0, "slow": 0}
-    section = {"sizes": {"base": {"arithmetic": {"fp32": found}, "noise": noise}}}
+    section = {"sizes": {"base": {"arithmetic": {"fp32": figures}, "noise": noise}}}
     _, first, second = training_report._trainer(section)
     assert "| base | fp32      | 500 " in first
-    assert f"{found['giving_back_share']:+.1%}" in second
+    assert f"{figures['giving_back_share']:+.1%}" in second
 
 
 @pytest.mark.parametrize(
@@ -545,8 +545,8 @@ def test_speedup_over_the_fastest_peer():
 def test_speedup_of_ours_with_another_attention():
     seconds = {"ours-sdpa-bf16": 1.0, "marian-sdpa-bf16": 4.0, "x-transformers-bf16": 2.0, "tunz-fp32-medium": 1.5}
     entries = [
-        {"name": name, "arithmetic": kind, "tokens_per_second": 1 / taken, "seconds": [taken]}
-        for (name, taken), kind in zip(seconds.items(), ["bf16", "bf16", "bf16", "fp32-medium"], strict=True)
+        {"name": name, "arithmetic": precision, "tokens_per_second": 1 / duration, "seconds": [duration]}
+        for (name, duration), precision in zip(seconds.items(), ["bf16", "bf16", "bf16", "fp32-medium"], strict=True)
     ]
     for figures in (entries, [{**entry, "arithmetic": None} for entry in entries]):
         *_, row = training_report._speedups_over_the_fastest({"base-25k": {"entries": figures}}).splitlines()

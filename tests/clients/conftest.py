@@ -33,8 +33,8 @@ def start(command: tuple[str, ...], **options) -> tuple[subprocess.Popen, str]:
     printed = ""
     for line in process.stderr:
         printed += line
-        if found := re.search(r"serving .* at (http://.*)$", line):
-            return process, found[1]
+        if match := re.search(r"serving .* at (http://.*)$", line):
+            return process, match[1]
     pytest.fail(printed)
 
 

@@ -40,8 +40,8 @@ class Page:
 
     def button(self, text, selector="button"):
         """The one element with this text, as soon as the page has drawn it."""
-        (found,) = self.wait(lambda: [each for each in self.find(selector) if each.text == text])
-        return found
+        (element,) = self.wait(lambda: [element for element in self.find(selector) if element.text == text])
+        return element
 
     def wait(self, condition, seconds=60):
         """Wait until a condition is true; elements that are not there, or not any more, make it false."""
@@ -57,10 +57,12 @@ class Page:
         self.driver.find_element("xpath", f"//*[text()='{label}']/ancestor::*[.//input][1]//input").click()
 
         def click():
-            found = [each for each in self.find("ul[role=listbox] li") if each.text.strip().endswith(option)]
-            for each in found:
-                each.click()
-            return found
+            elements = [
+                element for element in self.find("ul[role=listbox] li") if element.text.strip().endswith(option)
+            ]
+            for element in elements:
+                element.click()
+            return elements
 
         self.wait(click)
 
@@ -99,15 +101,15 @@ def test_it_translates_and_shows_why(page):
     page.source.send_keys("two hundred and twelve")
     page.button("Translate").click()
     page.wait(lambda: page.translation() == "zweihundertzwölf")
-    rows = page.wait(lambda: len(found := page.find(".hypotheses tbody tr")) == 4 and found)
+    rows = page.wait(lambda: len(elements := page.find(".hypotheses tbody tr")) == 4 and elements)
     first = [cell.text for cell in rows[0].find_elements("css selector", "td")]
     assert first[0] == "zweihundertzwölf"
     assert float(first[1]) < 0
     page.save("beams")
     page.tab("Tokens")
     tokens = page.wait(lambda: page.find(".tokens > span"))
-    assert [each.text.split("\n")[0] for each in tokens][-3:] == ["l", "f", "</s>"]
-    assert all(each.text.endswith("%") for each in tokens)
+    assert [token.text.split("\n")[0] for token in tokens][-3:] == ["l", "f", "</s>"]
+    assert all(token.text.endswith("%") for token in tokens)
     page.save("tokens")
     page.tab("Attention")
     picture = page.wait(lambda: page.find("img"))[0].get_attribute("src")
@@ -125,7 +127,7 @@ def test_terms(page):
     page.terms.send_keys("\nforty")
     page.button("Translate").click()
     expected = """the glossary, line 2: 'forty'; write a term, a tab or "=", and its translation."""
-    page.wait(lambda: any(expected in each.text for each in page.find(".toast-body")))
+    page.wait(lambda: any(expected in toast.text for toast in page.find(".toast-body")))
 
 
 def test_each_sentence_of_a_text(page):
@@ -191,7 +193,7 @@ def test_by_keyboard(page, driver):
     go_to("Translate").send_keys(Keys.ENTER)
     page.wait(lambda: page.translation() == "neunzig")
     go_to("Tokens").send_keys(Keys.ENTER)
-    page.wait(lambda: any(each.is_displayed() for each in page.find(".tokens > span")))
+    page.wait(lambda: any(token.is_displayed() for token in page.find(".tokens > span")))
 
 
 def test_on_a_narrow_screen(page, driver):
@@ -213,14 +215,16 @@ def test_an_error_is_shown(page):
     page.source.send_keys("x")
     page.button("Translate").click()
     page.wait(
-        lambda: any("send fewer texts, beams or max_new_tokens" in each.text for each in page.find(".toast-body"))
+        lambda: any("send fewer texts, beams or max_new_tokens" in toast.text for toast in page.find(".toast-body"))
     )
     page.save("error")
 
 
 def test_the_page_loads_nothing_from_elsewhere(page, driver):
-    messages = [json.loads(each["message"])["message"] for each in driver.get_log("performance")]
-    urls = {each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"}
+    messages = [json.loads(message["message"])["message"] for message in driver.get_log("performance")]
+    urls = {
+        message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"
+    }
     loaded = {url for url in urls if url.startswith(("http", "ws", "//"))}
     assert loaded
     assert not [url for url in loaded if not url.startswith("http://127.0.0.1:")]

@@ -24,8 +24,8 @@ def place(reason: Inapplicable, name: str, folders: dict[str, Path]) -> str:
     Raises:
         LineNotFoundError: if no such line follows.
     """
-    top, _, rest = reason.file.partition("/")
-    lines = (folders[top] / rest).read_text(encoding="utf-8").splitlines()
+    top, _, path = reason.file.partition("/")
+    lines = (folders[top] / path).read_text(encoding="utf-8").splitlines()
     start = next((number for number, line in enumerate(lines) if reason.after in line), len(lines))
     for number, line in enumerate(lines[start:], start + 1):
         if line.strip() == reason.line:

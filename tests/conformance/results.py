@@ -80,10 +80,10 @@ def overridden_tests(suite: type) -> list[str]:
     """Names of the tests and switches of transformers' classes that `suite` replaces, switches turned on aside."""
     names = []
     for name in (name for name in dir(suite) if name.startswith("test")):
-        given = inspect.unwrap(getattr(suite, name)) if callable(getattr(suite, name)) else getattr(suite, name)
+        ours = inspect.unwrap(getattr(suite, name)) if callable(getattr(suite, name)) else getattr(suite, name)
         for base in (base for base in suite.__mro__ if name in vars(base) and is_transformers(base)):
             original = inspect.unwrap(vars(base)[name]) if callable(vars(base)[name]) else vars(base)[name]
-            if given != original and given is not True:
+            if ours != original and ours is not True:
                 names.append(name)
     return names
 

@@ -117,7 +117,7 @@ def loss_of_a_large_vocabulary(device: str) -> None:
     labels[labels < 0] = -100
 
     def compute(at: str, dtype: torch.dtype, function: Callable) -> tuple[torch.Tensor, ...]:
-        inputs = [each.to(device=at, dtype=dtype).requires_grad_() for each in (states, weight)]
+        inputs = [tensor.to(device=at, dtype=dtype).requires_grad_() for tensor in (states, weight)]
         loss = function(*inputs, labels.to(at), 0.1)
         return loss.detach(), *torch.autograd.grad(loss, inputs)
 
@@ -131,8 +131,8 @@ def loss_of_a_large_vocabulary(device: str) -> None:
         # The rounded inputs, so that only what is computed from them is compared.
         states, weight = states.to(dtype).float(), weight.to(dtype).float()
         expected = compute("cpu", torch.float64, by_formula)
-        found = compute(device, dtype, lambda *inputs: smoothed_cross_entropy_of_matrix(*inputs)[0])
-        for actual, exact in zip(found, expected, strict=True):
+        computed = compute(device, dtype, lambda *inputs: smoothed_cross_entropy_of_matrix(*inputs)[0])
+        for actual, exact in zip(computed, expected, strict=True):
             assert actual.device.type == device
             assert rms(actual.cpu() - exact) <= 16 * torch.finfo(dtype).eps * rms(exact)
 
@@ -170,10 +170,10 @@ def padding(device: str) -> None:
         expected = real(model(**sides["right"]).logits, sides["right"])
         for dtype, side in product((torch.float32, *HALVES), sides):
             inputs = {name: tensor.to(device) for name, tensor in sides[side].items()}
-            found = on(device, model).to(dtype)(**inputs).logits
-            assert found.isfinite().all(), f"logits are not finite: {dtype}, padding on the {side}"
+            logits = on(device, model).to(dtype)(**inputs).logits
+            assert logits.isfinite().all(), f"logits are not finite: {dtype}, padding on the {side}"
             # On the way to a logit, numbers are rounded 78 times; see tests/ecosystem/test_precision.py.
-            same(device, real(found, inputs).float(), expected, atol=max(32 * torch.finfo(dtype).eps, 5e-5))
+            same(device, real(logits, inputs).float(), expected, atol=max(32 * torch.finfo(dtype).eps, 5e-5))
 
 
 def gradients(device: str, **settings: Any) -> None:
@@ -275,7 +275,7 @@ def step(
     assert output.logits.device.type == device
     with around_backward or nullcontext():
         gradients = torch.autograd.grad(output.loss, tuple(model.parameters()))
-    return output.logits.detach().cpu(), torch.cat([each.double().flatten().cpu() for each in gradients])
+    return output.logits.detach().cpu(), torch.cat([gradient.double().flatten().cpu() for gradient in gradients])
 
 
 def low_precision(device: str, dtype: torch.dtype, *, under_autocast: bool) -> None:
@@ -289,8 +289,8 @@ def low_precision(device: str, dtype: torch.dtype, *, under_autocast: bool) -> N
         rounding = RandomRounding(dtype)
         rounded, _ = step(exact, "cpu", rounding)
         there = on(device, model if under_autocast else model.to(dtype))
-        found, its_gradient = step(there, device, torch.autocast(device, dtype, enabled=under_autocast))
-        assert explained(found, expected, rounded), (rms(found - expected), rms(rounded - expected))
+        logits, its_gradient = step(there, device, torch.autocast(device, dtype, enabled=under_autocast))
+        assert explained(logits, expected, rounded), (rms(logits - expected), rms(rounded - expected))
         # As many roundings as a gradient passes on its way, all of one sign. Where rounding turns a ReLU off, the
         # error of a gradient is larger than that of a logit.
         assert rms(its_gradient - gradient) <= 64 * torch.finfo(dtype).eps / 2 * rms(gradient)
@@ -364,24 +364,24 @@ def text_to_text(device: str) -> None:
     model, tokenizer = trained(device)
     assert translate(model, tokenizer, TEXTS) == expected
     translator = pipeline("translation", model=model, tokenizer=tokenizer, device=device)
-    assert [each["translation_text"] for each in translator(TEXTS)] == expected
-    here, there = (score(*trained(each), TEXTS, expected) for each in ("cpu", device))
-    for one, other in zip(here, there, strict=True):
-        torch.testing.assert_close(one.log_probs, other.log_probs, atol=1e-4, rtol=0)
+    assert [output["translation_text"] for output in translator(TEXTS)] == expected
+    here, there = (score(*trained(place), TEXTS, expected) for place in ("cpu", device))
+    for expected_score, actual_score in zip(here, there, strict=True):
+        torch.testing.assert_close(expected_score.log_probs, actual_score.log_probs, atol=1e-4, rtol=0)
 
 
 def translations_in_each_dtype(device: str) -> None:
-    known = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))
+    recorded = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))
     for dtype, num_beams in product((torch.float32, *HALVES), (1, 4)):
-        expected = known[f"{num_beams} beams"]
+        expected = recorded[f"{num_beams} beams"]
         model, tokenizer = trained(device, dtype=dtype)
         assert translate(model, tokenizer, list(expected), num_beams=num_beams) == list(expected.values()), dtype
 
 
 def int8(device: str) -> None:
     """Off CPUs the weights are multiplied in floating point, as with gradients on CPUs."""
-    quantized = {each: trained(each, quantization_config=Int8Config()) for each in ("cpu", device)}
-    here, there = (translate(*quantized[each], TEXTS) for each in ("cpu", device))
+    quantized = {place: trained(place, quantization_config=Int8Config()) for place in ("cpu", device)}
+    here, there = (translate(*quantized[place], TEXTS) for place in ("cpu", device))
     assert there == here
     on_both(device, lambda at: (quantized[at][0](**batch(at)).logits.detach(),))
 
@@ -397,8 +397,8 @@ def saving(device: str) -> None:
 def float32_without_tf32(device: str) -> None:
     x = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
     expected = x.double() @ x.double()
-    found = (x.to(device) @ x.to(device)).cpu()
-    assert rms(found - expected) < 2**-18 * rms(expected), "float32 matmuls are rounded as in TF32"
+    product = (x.to(device) @ x.to(device)).cpu()
+    assert rms(product - expected) < 2**-18 * rms(expected), "float32 matmuls are rounded as in TF32"
 
 
 def autocast_in_float16(device: str) -> None:
@@ -442,15 +442,15 @@ def trainer(device: str) -> None:
             )
             model = small_model(dropout=0.0)
             its_optimizers = paper_optimizers(model, args)
-            found = Seq2SeqTrainer(
+            seq2seq_trainer = Seq2SeqTrainer(
                 model, args, train_dataset=rows, data_collator=default_data_collator, optimizers=its_optimizers
             )
-            found.remove_callback(PrinterCallback)
-            found.train()
+            seq2seq_trainer.remove_callback(PrinterCallback)
+            seq2seq_trainer.train()
             assert model.device.type == device
-            losses = [entry["loss"] for entry in found.state.log_history if "loss" in entry]
+            losses = [entry["loss"] for entry in seq2seq_trainer.state.log_history if "loss" in entry]
             torch.testing.assert_close(losses, [float(loss) for loss in expected], atol=0, rtol=tolerance)
-            assert len(found.predict(rows).predictions) == len(rows)
+            assert len(seq2seq_trainer.predict(rows).predictions) == len(rows)
 
 
 @contextmanager
@@ -529,8 +529,8 @@ def compiled_decoding(device: str) -> None:
         source, mask = pad(sentences(9, 4, 6, seed=seed))
         settings = {"num_beams": 1, "max_new_tokens": 10, "cache_implementation": "static"}
         expected = model.generate(source, attention_mask=mask, disable_compile=True, **settings)
-        found = there.generate(source.to(device), attention_mask=mask.to(device), **settings, **compiling)
-        same(device, found, expected)
+        tokens = there.generate(source.to(device), attention_mask=mask.to(device), **settings, **compiling)
+        same(device, tokens, expected)
 
 
 @torch.no_grad()
@@ -540,10 +540,10 @@ def flash_attention(device: str) -> None:
         raise unittest.SkipTest("no flash_attn")
     expected = small_model(**SHAPES[1])(**batch("cpu")).logits
     model = on(device, small_model(**SHAPES[1], attn_implementation="flash_attention_2"))
-    found = model(**batch(device)).logits
-    assert found.dtype == torch.float32
+    logits = model(**batch(device)).logits
+    assert logits.dtype == torch.float32
     # It computes float32 in bfloat16.
-    same(device, found, expected, atol=32 * torch.finfo(torch.bfloat16).eps)
+    same(device, logits, expected, atol=32 * torch.finfo(torch.bfloat16).eps)
     generate(device, attn_implementation="flash_attention_2", num_beams=1, cache_implementation="static")
 
 

@@ -41,7 +41,9 @@ def test_equals_eager(name, target, sizes):
     """With targets shorter than the sources, as long, and longer; and with heads of all shapes."""
     source, mask = pad(sentences(9, 4, 6))
     batch = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": torch.stack(sentences(*[target] * 3))}
-    ours, eager = (small_model(attn_implementation=each, **sizes)(**batch).logits for each in (name, "eager"))
+    ours, eager = (
+        small_model(attn_implementation=implementation, **sizes)(**batch).logits for implementation in (name, "eager")
+    )
     torch.testing.assert_close(ours, eager, atol=1e-5, rtol=0)
 
 
@@ -68,7 +70,7 @@ def test_generates_the_same(name, num_beams, settings):
     """From nothing, and from a prefix of several tokens; a static cache has the room of the longer of two calls."""
     source, mask = pad(sentences(9, 4, 6))
     settings = {"attention_mask": mask, "num_beams": num_beams, **settings}
-    of_name, of_eager = (decisive_model(attn_implementation=each) for each in (name, "eager"))
+    of_name, of_eager = (decisive_model(attn_implementation=implementation) for implementation in (name, "eager"))
     for length, prefix in ((16, 1), (6, 1), (6, 3)):
         settings["decoder_input_ids"] = torch.stack(sentences(prefix, prefix, prefix, seed=2))
         ours, eager = (

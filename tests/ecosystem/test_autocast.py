@@ -51,22 +51,22 @@ def test_each_weight_is_cast_once_per_call(settings, inputs):
     # The second call must not read casts of the first one.
     for _ in range(2):
         with WeightCasts(model) as casts:
-            found = model.generate(**inputs, **settings)
-        assert found.shape[1] > 3
+            tokens = model.generate(**inputs, **settings)
+        assert tokens.shape[1] > 3
         assert {"lm_head.weight", "model.decoder.layers.0.fc1.weight"} <= {*casts.weights}
         assert {*casts.weights.values()} == {1}, casts.weights
         with torch.no_grad():
             model.lm_head.weight.neg_()
-        assert not torch.equal(model.generate(**inputs, **settings), found)
+        assert not torch.equal(model.generate(**inputs, **settings), tokens)
 
 
 @pytest.mark.parametrize("settings", SEARCHES)
 def test_tokens_are_those_without_the_cache_of_casts(settings, inputs):
-    found = model_under_autocast().generate(**inputs, **settings)
+    tokens = model_under_autocast().generate(**inputs, **settings)
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
-        assert torch.equal(model_under_autocast().generate(**inputs, **settings), found)
+        assert torch.equal(model_under_autocast().generate(**inputs, **settings), tokens)
     finally:
         torch.set_autocast_cache_enabled(before)
 

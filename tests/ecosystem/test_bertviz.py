@@ -18,8 +18,8 @@ NAMES = {"Encoder": "encoder", "Decoder": "decoder", "Cross": "cross"}
 
 def parameters(html: str) -> dict:
     """What the script of a view draws."""
-    found, _ = json.JSONDecoder().raw_decode(html[html.index('{"attention": [') :])
-    return found
+    view, _ = json.JSONDecoder().raw_decode(html[html.index('{"attention": [') :])
+    return view
 
 
 def test_views_hold_the_attention_weights(tmp_path, monkeypatch):
@@ -35,9 +35,9 @@ def test_views_hold_the_attention_weights(tmp_path, monkeypatch):
     }
     words["cross"] = words["decoder"]
     for file in ("head_view.html", "model_view.html"):
-        drawn = {NAMES[each["name"]]: each for each in parameters(Path(file).read_text(encoding="utf-8"))["attention"]}
+        drawn = {NAMES[view["name"]]: view for view in parameters(Path(file).read_text(encoding="utf-8"))["attention"]}
         assert drawn.keys() == expected.keys()
-        for kind, each in drawn.items():
-            np.testing.assert_allclose(each["attn"], expected[kind], atol=1e-5)
-            assert each["left_text"] == words[kind]
-            assert each["right_text"] == words["decoder" if kind == "decoder" else "encoder"]
+        for attention, view in drawn.items():
+            np.testing.assert_allclose(view["attn"], expected[attention], atol=1e-5)
+            assert view["left_text"] == words[attention]
+            assert view["right_text"] == words["decoder" if attention == "decoder" else "encoder"]

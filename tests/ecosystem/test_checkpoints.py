@@ -20,47 +20,47 @@ KINDS = [{}, {"tie_word_embeddings": False}, {"source_vocab_size": 45}]
 LOOP = Path(__file__).with_name("accelerate_loop.py")
 
 
-def is_equal(one, other):
-    weights = other.state_dict()
-    return all(torch.equal(weight, weights[name]) for name, weight in one.state_dict().items())
+def is_equal(first, second):
+    weights = second.state_dict()
+    return all(torch.equal(weight, weights[name]) for name, weight in first.state_dict().items())
 
 
 @pytest.fixture(params=KINDS, ids=str)
 def models(request):
     """Two models with different weights."""
-    one, other = small_model(0, **request.param), small_model(1, **request.param)
-    assert not is_equal(one, other)
-    return one, other
+    saved, loaded = small_model(0, **request.param), small_model(1, **request.param)
+    assert not is_equal(saved, loaded)
+    return saved, loaded
 
 
 def test_safetensors(models, tmp_path):
-    one, other = models
-    one.save_pretrained(tmp_path)
-    assert load_model(other, tmp_path / "model.safetensors", strict=True) == (set(), [])
-    assert is_equal(one, other)
-    save_model(one, str(tmp_path / "other.safetensors"))
-    load_model(other, tmp_path / "other.safetensors", strict=True)
-    part = {name: weight for name, weight in one.state_dict().items() if "fc1" not in name}
+    saved, loaded = models
+    saved.save_pretrained(tmp_path)
+    assert load_model(loaded, tmp_path / "model.safetensors", strict=True) == (set(), [])
+    assert is_equal(saved, loaded)
+    save_model(saved, str(tmp_path / "loaded.safetensors"))
+    load_model(loaded, tmp_path / "loaded.safetensors", strict=True)
+    part = {name: weight for name, weight in saved.state_dict().items() if "fc1" not in name}
     with pytest.raises(RuntimeError, match=r"Missing key.*fc1"):
-        other.load_state_dict(part)
+        loaded.load_state_dict(part)
 
 
 def test_lightning(models, tmp_path):
     """Lightning saves the weights of a module that has the model as an attribute, and loads them strictly."""
-    one, other = (torch.nn.ModuleDict({"model": model}) for model in models)
-    torch.save({"state_dict": one.state_dict()}, tmp_path / "last.ckpt")
-    other.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"], strict=True)
-    assert is_equal(one, other)
+    saved, loaded = (torch.nn.ModuleDict({"model": model}) for model in models)
+    torch.save({"state_dict": saved.state_dict()}, tmp_path / "last.ckpt")
+    loaded.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"], strict=True)
+    assert is_equal(saved, loaded)
 
 
 @pytest.mark.parametrize("options", [None, StateDictOptions(full_state_dict=True, strict=True)], ids=["plain", "full"])
 def test_distributed_checkpoints_of_torch(models, tmp_path, options):
-    one, other = models
-    dcp.save({"model": get_model_state_dict(one, options=options)}, checkpoint_id=tmp_path, no_dist=True)
-    state = {"model": get_model_state_dict(other, options=options)}
+    saved, loaded = models
+    dcp.save({"model": get_model_state_dict(saved, options=options)}, checkpoint_id=tmp_path, no_dist=True)
+    state = {"model": get_model_state_dict(loaded, options=options)}
     dcp.load(state, checkpoint_id=tmp_path, no_dist=True)
-    assert set_model_state_dict(other, state["model"], options=options).missing_keys == []
-    assert is_equal(one, other)
+    assert set_model_state_dict(loaded, state["model"], options=options).missing_keys == []
+    assert is_equal(saved, loaded)
 
 
 @pytest.mark.slow

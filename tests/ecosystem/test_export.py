@@ -170,15 +170,15 @@ def test_the_legacy_exporter_keeps_shapes_free(tmp_path):
     )
     session = onnxruntime.InferenceSession(path)
     for lengths in SHAPES:
-        given = inputs(lengths)
-        (logits,) = session.run(None, {name: each.numpy() for name, each in zip(names, given, strict=True)})
-        torch.testing.assert_close(torch.from_numpy(logits), model(*given), atol=1e-5, rtol=0)
+        tensors = inputs(lengths)
+        (logits,) = session.run(None, {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)})
+        torch.testing.assert_close(torch.from_numpy(logits), model(*tensors), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["exported", "onnx"])
-def test_padding_and_long_sources_are_exact(kind, request):
+@pytest.mark.parametrize("fixture_name", ["exported", "onnx"])
+def test_padding_and_long_sources_are_exact(fixture_name, request):
     """1,500 tokens, far beyond the example, next to two tokens, so that a row is mostly padding."""
-    model, encoder = request.getfixturevalue(kind)[:2]
+    model, encoder = request.getfixturevalue(fixture_name)[:2]
     inputs = source((1500, 2))
     with torch.no_grad():
         state = model.get_encoder()(**inputs).last_hidden_state

@@ -171,12 +171,12 @@ def test_accumulation_counts_the_words_of_all_batches(tmp_path):
     torch.testing.assert_close(torch.tensor(logs[0]), torch.tensor(logs[1]), rtol=1e-5, atol=0)
 
 
-def with_prompt(kind, **sizes):
+def with_prompt(method, **sizes):
     """A small model with a prompt of three virtual tokens, by prompt tuning or p-tuning."""
     import peft
 
     common = {"task_type": peft.TaskType.SEQ_2_SEQ_LM, "num_virtual_tokens": 3}
-    if kind == "prompt tuning":
+    if method == "prompt tuning":
         config = peft.PromptTuningConfig(**common)
     else:
         config = peft.PromptEncoderConfig(encoder_hidden_size=16, **common)
@@ -184,7 +184,7 @@ def with_prompt(kind, **sizes):
     return peft.get_peft_model(decisive_model(dropout=0.0, **sizes), config).eval()
 
 
-@pytest.mark.parametrize("kind", ["prompt tuning", "p-tuning"])
+@pytest.mark.parametrize("method", ["prompt tuning", "p-tuning"])
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -197,9 +197,9 @@ def with_prompt(kind, **sizes):
     ids=str,
 )
 @torch.no_grad()
-def test_prompts_stand_before_the_source_s_embeddings(kind, sizes):
+def test_prompts_stand_before_the_source_s_embeddings(method, sizes):
     """PEFT would take the first weight with as many rows as the target's vocabulary has tokens."""
-    model = with_prompt(kind, **sizes)
+    model = with_prompt(method, **sizes)
     base = model.get_base_model()
     source, mask = pad(sentences(6, 4, seed=1))
     source = source.clamp(max=47)
@@ -210,7 +210,7 @@ def test_prompts_stand_before_the_source_s_embeddings(kind, sizes):
     }
     target = torch.tensor([[1, 9, 4], [1, 30, 12]])
     expected = base(**prompted, decoder_input_ids=target).logits
-    found = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
-    torch.testing.assert_close(found, expected)
+    logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+    torch.testing.assert_close(logits, expected)
     expected = base.generate(**prompted, num_beams=1, max_new_tokens=6)
     assert torch.equal(model.generate(input_ids=source, attention_mask=mask, num_beams=1, max_new_tokens=6), expected)

@@ -129,13 +129,13 @@ def test_loss_is_float32_and_gradients_are_finite(dtype, implementation):
     ids, mask = INPUTS["nothing but padding"]
     labels = ids.masked_fill(mask == 0, -100)
     losses = {}
-    for kind in (torch.float32, dtype):
-        model = small_model(attn_implementation=implementation, dropout=0.0).to(kind).train()
+    for weight_dtype in (torch.float32, dtype):
+        model = small_model(attn_implementation=implementation, dropout=0.0).to(weight_dtype).train()
         loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
         assert loss.dtype == torch.float32
         loss.backward()
         assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
-        losses[kind] = loss.item()
+        losses[weight_dtype] = loss.item()
     assert losses[dtype] == pytest.approx(losses[torch.float32], rel=8 * torch.finfo(dtype).eps)
 
 

@@ -171,11 +171,11 @@ def changed_model(name: str, content: bytes | None, source: Path = MODEL) -> Ite
 
 @fuzz(st.lists(SENTENCES, max_size=3))
 def test_tokenizer_round_trip(tokenizer, whitespace_tokenizer, sentences):
-    for each in (tokenizer, whitespace_tokenizer):
+    for any_tokenizer in (tokenizer, whitespace_tokenizer):
         for sentence in sentences:
-            ids = each(sentence).input_ids
-            assert ids[-1] == each.eos_token_id
-            assert each.decode(ids, skip_special_tokens=True) == sentence
+            ids = any_tokenizer(sentence).input_ids
+            assert ids[-1] == any_tokenizer.eos_token_id
+            assert any_tokenizer.decode(ids, skip_special_tokens=True) == sentence
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def copying_tokenizer():
 
 
 @fuzz(st.lists(LETTERLESS, min_size=1, max_size=3), st.sampled_from(["html", "xml"]))
-def test_texts_without_letters(model, copying_tokenizer, texts, kind):
+def test_texts_without_letters(model, copying_tokenizer, texts, markup_format):
     tokenizer = copying_tokenizer
     assert translate_sentences(model, tokenizer, texts) == texts
     assert translate_sentences(model, tokenizer, texts, split_sentences=True) == texts
@@ -232,8 +232,8 @@ def test_texts_without_letters(model, copying_tokenizer, texts, kind):
     pages = [f"<p>{html.escape(re.sub('[{}%$]', '', text))}</p>" for text in texts]
     for page in pages:
         with one_sentence():
-            (translated,) = translate_documents(model, tokenizer, [page], kind, split_sentences=True)
-            assert Document(kind, translated).texts == Document(kind, page).texts
+            (translated,) = translate_documents(model, tokenizer, [page], markup_format, split_sentences=True)
+            assert Document(markup_format, translated).texts == Document(markup_format, page).texts
 
 
 @fuzz(st.lists(SENTENCES, min_size=1, max_size=3))
@@ -292,12 +292,12 @@ def test_clean_pairs(texts, repeated):
     numbered = [{"number": n, "source": source, "target": target} for n, (source, target) in enumerate(texts)]
     with one_sentence():
         pairs = datasets.Dataset.from_list(numbered)
-        kept, counts = clean_pairs(pairs, [pairs.select([0])])
-        assert len(kept) + sum(counts.values()) == len(pairs)
-        assert kept.to_list() == [row for row in numbered if row["number"] in kept["number"][:]]
-        assert clean_pairs(kept, [pairs.select([0])])[0] is kept
-        train, validation = hold_out(kept, 1)
-        assert sorted(train["number"][:] + validation["number"][:]) == kept["number"][:]
+        cleaned, counts = clean_pairs(pairs, [pairs.select([0])])
+        assert len(cleaned) + sum(counts.values()) == len(pairs)
+        assert cleaned.to_list() == [row for row in numbered if row["number"] in cleaned["number"][:]]
+        assert clean_pairs(cleaned, [pairs.select([0])])[0] is cleaned
+        train, validation = hold_out(cleaned, 1)
+        assert sorted(train["number"][:] + validation["number"][:]) == cleaned["number"][:]
 
 
 @fuzz(
@@ -305,14 +305,14 @@ def test_clean_pairs(texts, repeated):
     VALUES,
     st.dictionaries(st.sampled_from(PLANNED), VALUES, max_size=2),
 )
-def test_plan(texts, tflops, given):
+def test_plan(texts, tflops, arguments):
     sources, targets = zip(*texts, strict=True)
     pairs = datasets.DatasetDict(train=datasets.Dataset.from_dict({"source": sources, "target": targets}))
     with one_sentence():
-        found = plan(pairs, tflops=tflops or 1, **given)
-        assert found.costs.updates >= 1
-        assert found.costs.seconds >= 0
-        assert not found.arguments.keys() & given.keys()
+        planned = plan(pairs, tflops=tflops or 1, **arguments)
+        assert planned.costs.updates >= 1
+        assert planned.costs.seconds >= 0
+        assert not planned.arguments.keys() & arguments.keys()
 
 
 @fuzz(changed_fields(MODEL / "config.json", ("d_k", "d_v", "source_vocab_size", "auto_map", "quantization_config")))
@@ -411,8 +411,8 @@ def two_vocabularies(tmp_path_factory):
     tokenizer = TwoVocabularyTokenizer.of(*(train_tokenizer([text], **options) for text in ("seven", "sieben")))
     sizes = [len(side) for side in sides_of(tokenizer)]
     model = decisive_model(vocab_size=sizes[1], source_vocab_size=sizes[0], d_k=None, d_v=None)
-    for each in (model, tokenizer):
-        each.save_pretrained(folder)
+    for saved in (model, tokenizer):
+        saved.save_pretrained(folder)
     return folder
 
 
@@ -450,19 +450,19 @@ def test_evaluate(pairs, name, tokenize):
         if name == "a.en":
             shutil.copy(*files)
         run(evaluate.main, "--model_name_or_path", MODEL, "--max_new_tokens", 4, "--test_file", *files)
-        given = ["--translations_file", path, "--references_file", path, path, "--against", path]
-        run(evaluate.main, *given, "--bleu_tokenize", tokenize, "--test_file", *files)
+        options = ["--translations_file", path, "--references_file", path, path, "--against", path]
+        run(evaluate.main, *options, "--bleu_tokenize", tokenize, "--test_file", *files)
 
 
 @fuzz(st.lists(MARKUP, max_size=3), st.sampled_from(["html", "xml"]), st.booleans())
-def test_markup(model, tokenizer, sentences, kind, splits):
-    options = {"format": kind, "split_sentences": splits, "num_beams": 1, "max_new_tokens": 4}
+def test_markup(model, tokenizer, sentences, markup_format, splits):
+    options = {"format": markup_format, "split_sentences": splits, "num_beams": 1, "max_new_tokens": 4}
     with one_sentence():
         assert len(translate_documents(model, tokenizer, sentences, **options)) == len(sentences)
 
 
 @fuzz(FRAGMENTS, st.sampled_from(["html", "xml"]))
-def test_documents_whose_texts_are_their_own_translations(parts, kind):
+def test_documents_whose_texts_are_their_own_translations(parts, markup_format):
     """Such a document comes back character by character, but for the lengths of runs of white space.
 
     A run of spaces, tabs and line breaks is one space for the reader of a page, and for the model, too. No-break spaces
@@ -470,8 +470,8 @@ def test_documents_whose_texts_are_their_own_translations(parts, kind):
     a tag.
     """
     pytest.importorskip("selectolax")
-    markup = spell_fragment(parts, kind)
-    document = Document(kind, markup)
+    markup = spell_fragment(parts, markup_format)
+    document = Document(markup_format, markup)
     word_counts = [len(WORDS_AND_LETTERS.findall(text)) for text in document.texts]
     rendered = document.render(document.texts, [[(word, word) for word in range(count)] for count in word_counts])
     assert re.sub(r"[ \t\n]+", " ", rendered) == re.sub(r"[ \t\n]+", " ", markup)
@@ -481,10 +481,10 @@ def test_documents_whose_texts_are_their_own_translations(parts, kind):
 def test_texts_and_terms(model, tokenizer, texts, terms):
     with one_sentence():
         glossary = Glossary(terms, tokenizer)
-        found = translate_sentences(
+        translations = translate_sentences(
             model, tokenizer, texts, split_sentences=True, glossary=glossary, return_details=True, max_new_tokens=4
         )
-        assert len(found) == len(texts)
+        assert len(translations) == len(texts)
 
 
 @fuzz(st.lists(NOISY, max_size=3), st.dictionaries(NOISY, WORDS_OF_NUMBERS, max_size=2), st.booleans(), st.booleans())
@@ -494,22 +494,22 @@ def test_noisy_texts(model, tokenizer, normalizing_tokenizer, texts, terms, is_n
     options = {"num_beams": 2, "max_new_tokens": 6, "split_sentences": splits}
     with one_sentence():
         glossary = Glossary(terms, tokenizer)
-        found = translate_sentences(model, tokenizer, texts, glossary=glossary, return_details=True, **options)
-        for text, each in zip(texts, found, strict=True):
-            assert not is_blank(text) or each.text == text
-            for source, target in each.alignment or []:
+        translations = translate_sentences(model, tokenizer, texts, glossary=glossary, return_details=True, **options)
+        for text, translation in zip(texts, translations, strict=True):
+            assert not is_blank(text) or translation.text == text
+            for source, target in translation.alignment or []:
                 assert 0 <= source < len(text.split())
-                assert 0 <= target < len(each.text.split())
-        links = align_words(model, tokenizer, texts, [each.text for each in found])
+                assert 0 <= target < len(translation.text.split())
+        links = align_words(model, tokenizer, texts, [translation.text for translation in translations])
         assert len(links) == len(texts)
         for text in [] if is_normalized else texts:
             words = TokenTexts(tokenizer, False).words(text, tokenizer(text).input_ids)
             assert words == words_by_offsets(tokenizer, text)
     marked = [f"<b>{html.escape(text)}</b><br/>" for text in texts]
-    for kind in ("html", "xml"):
+    for markup_format in ("html", "xml"):
         with one_sentence():
-            for each in translate_documents(model, tokenizer, marked, kind, **options):
-                assert each.count("<b>") == each.count("</b>") == each.count("<br") == 1
+            for translation in translate_documents(model, tokenizer, marked, markup_format, **options):
+                assert translation.count("<b>") == translation.count("</b>") == translation.count("<br") == 1
 
 
 @fuzz(st.lists(SENTENCES | st.dictionaries(st.sampled_from(["source", "id", ""]), VALUES).map(json.dumps), max_size=3))
@@ -620,7 +620,7 @@ def test_costs_of_glossaries(model, tokenizer, terms, words, num_beams, max_new_
     with pytest.MonkeyPatch.context() as patch:
         encoded = []
         patch.setattr(
-            glossary_module, "encode", lambda *arguments, **given: encode_and_note(encoded, *arguments, **given)
+            glossary_module, "encode", lambda *arguments, **options: encode_and_note(encoded, *arguments, **options)
         )
         with_glossary = service._with_glossary({**options, "glossary": terms})
     forms = [form for translations in terms.values() for form in translations]

@@ -168,30 +168,30 @@ ESCAPED_HTML: Any = st.tuples(
 FRAGMENTS: Any = st.lists(INLINE_PARTS | BLOCKS | ESCAPED_HTML, max_size=6)
 
 
-def spell_fragment(parts: list[Any], kind: str) -> str:
+def spell_fragment(parts: list[Any], markup_format: str) -> str:
     """Write the parts of a fragment as browsers write HTML, or as XML."""
     spelled = ""
     for part in parts:
         if isinstance(part, str):
             text = escape(part)
-            spelled += text.replace("\xa0", "&nbsp;") if kind == "html" else text
+            spelled += text.replace("\xa0", "&nbsp;") if markup_format == "html" else text
             continue
         name, attributes, children = part
         if name in ("escaped", "CDATA"):
             content = spell_fragment(children, "html")
-            if kind == "xml" and name == "escaped":
+            if markup_format == "xml" and name == "escaped":
                 content = escape(content)
-            elif kind == "xml" and "<" in content and "]]>" not in content:
+            elif markup_format == "xml" and "<" in content and "]]>" not in content:
                 content = f"<![CDATA[{content}]]>"
-            elif kind == "xml":
+            elif markup_format == "xml":
                 content = escape(content)
             spelled += f"<div>{content}</div>"
         elif name == "!":
             spelled += f"<!--{attributes}-->"
         elif name in ("img", "input", "wbr", "br"):
-            spelled += f"<{name}{attributes}{'' if kind == 'html' else '/'}>"
+            spelled += f"<{name}{attributes}{'' if markup_format == 'html' else '/'}>"
         else:
-            spelled += f"<{name}{attributes}>{spell_fragment(children, kind)}</{name}>"
+            spelled += f"<{name}{attributes}>{spell_fragment(children, markup_format)}</{name}>"
     return spelled
 
 
@@ -206,29 +206,29 @@ def changed_fields(draw: st.DrawFn, path: Path, further: tuple[str, ...] = ()) -
 @st.composite
 def damages(draw: st.DrawFn, folder: Path) -> tuple[str, bytes | None]:
     """The name of a file of a folder, and the bytes that replace it: cut, changed, or None for no file."""
-    path = draw(st.sampled_from(sorted(each for each in folder.iterdir() if each.suffix != ".py")))
+    path = draw(st.sampled_from(sorted(path for path in folder.iterdir() if path.suffix != ".py")))
     content = path.read_bytes()
     place = draw(st.integers(0, len(content)))
-    kind = draw(st.sampled_from(["cut", "changed", "empty", "gone"]))
-    if kind == "gone":
+    damage = draw(st.sampled_from(["cut", "changed", "empty", "gone"]))
+    if damage == "gone":
         return path.name, None
-    if kind == "empty":
+    if damage == "empty":
         return path.name, b""
-    if kind == "cut":
+    if damage == "cut":
         return path.name, content[:place]
     return path.name, content[:place] + draw(st.binary(min_size=1, max_size=8)) + content[place + 1 :]
 
 
-def change_layout(draw: st.DrawFn, folder: Path, others: list[Path]) -> None:
+def change_layout(draw: st.DrawFn, folder: Path, other_folders: list[Path]) -> None:
     """Change the files of a folder as people do: leave one out, rename one, add one of another folder, edit a field."""
     path = draw(st.sampled_from(sorted(folder.iterdir())))
-    kind = draw(st.sampled_from(["gone", "renamed", "added", "edited"]))
-    if kind == "gone":
+    change = draw(st.sampled_from(["gone", "renamed", "added", "edited"]))
+    if change == "gone":
         path.unlink()
-    elif kind == "renamed":
+    elif change == "renamed":
         path.rename(folder / draw(st.sampled_from([f"my-{path.name}", f"{path.name}.old", f"{path.stem}.en", "a.npz"])))
-    elif kind == "added":
-        other = draw(st.sampled_from([each for another in others for each in sorted(another.iterdir())]))
+    elif change == "added":
+        other = draw(st.sampled_from([path for another in other_folders for path in sorted(another.iterdir())]))
         shutil.copyfile(other, folder / other.name)
     elif path.suffix == ".json":
         path.write_text(json.dumps(draw(changed_fields(path))), encoding="utf-8")
@@ -262,10 +262,10 @@ def members_of(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
-def annotations_of(kind: type) -> dict[str, Any]:
+def annotations_of(dataclass_type: type) -> dict[str, Any]:
     """The type of each argument."""
     annotations = {}
-    for part in kinds_of(kind):
+    for part in kinds_of(dataclass_type):
         hints = get_type_hints(part)
         annotations |= {field.name: hints[field.name] for field in fields(part) if field.init}
     return annotations
@@ -299,18 +299,18 @@ BY_TYPE = {bool: st.booleans(), int: st.integers(), float: st.floats(), str: TEX
 
 
 @st.composite
-def arguments_of(draw: st.DrawFn, kind: type) -> dict[str, Any]:
+def arguments_of(draw: st.DrawFn, dataclass_type: type) -> dict[str, Any]:
     """Values of some of the arguments of a class."""
-    annotations = annotations_of(kind)
+    annotations = annotations_of(dataclass_type)
     # A file cannot hold an object of this class.
     del annotations["parallelism_config"]
     names = draw(st.lists(st.sampled_from(list(annotations)), unique=True, max_size=12))
     return {name: draw(values_of(annotations[name])) for name in names}
 
 
-def typed_values(kind: type) -> st.SearchStrategy[tuple[str, str]]:
+def typed_values(dataclass_type: type) -> st.SearchStrategy[tuple[str, str]]:
     """The name of an argument, and a text that can be typed without quotation marks into a file."""
-    annotations = annotations_of(kind)
+    annotations = annotations_of(dataclass_type)
     # From a file, these take words where the command line takes only truth values.
     names = [name for name in annotations if not {bool, str} <= set(members_of(annotations[name]))]
     return st.tuples(st.sampled_from(names), LOOK_TYPED)

@@ -38,6 +38,6 @@ def assert_same_checkpoint(actual, expected):
 def _load(path):
     state = torch.load(path, weights_only=False)
     if "numpy" in state:
-        kind, keys, *rest = state["numpy"]
-        state["numpy"] = [kind, torch.as_tensor(keys), *rest]
+        generator, keys, *position = state["numpy"]
+        state["numpy"] = [generator, torch.as_tensor(keys), *position]
     return state

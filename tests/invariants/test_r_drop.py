@@ -26,9 +26,9 @@ def updates(folder, tokenizer, weight, processes):
 
 def write_updates(path, tokenizer_folder):
     """The first process writes the logs, which cover the batches of both."""
-    found = updates(path.parent, AutoTokenizer.from_pretrained(tokenizer_folder), weight=3.0, processes=2)
+    measured = updates(path.parent, AutoTokenizer.from_pretrained(tokenizer_folder), weight=3.0, processes=2)
     if torch.distributed.get_rank() == 0:
-        path.write_text(json.dumps(found))
+        path.write_text(json.dumps(measured))
 
 
 def test_two_processes(tmp_path, tokenizer):
@@ -37,5 +37,5 @@ def test_two_processes(tmp_path, tokenizer):
     run_as_two(write_updates, tmp_path / "updates", tmp_path / "tokenizer", folder=tmp_path)
     expected = updates(tmp_path / "one", tokenizer, weight=None, processes=1)
     assert len(expected) == 3
-    for found, one in zip(json.loads((tmp_path / "updates").read_text()), expected, strict=True):
-        assert found == pytest.approx(one, rel=1e-6)
+    for measured, of_one_process in zip(json.loads((tmp_path / "updates").read_text()), expected, strict=True):
+        assert measured == pytest.approx(of_one_process, rel=1e-6)

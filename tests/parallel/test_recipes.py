@@ -30,8 +30,8 @@ def test_accelerate_reads_it(name):
     assert config.distributed_type == KINDS[name]
     assert config.mixed_precision == "no"
     # In these two accelerate passes over what it does not know.
-    known = vars(launch_command_parser().parse_args(["train.py"]))
-    assert {*config.deepspeed_config, *config.fsdp_config} <= set(known)
+    options = vars(launch_command_parser().parse_args(["train.py"]))
+    assert {*config.deepspeed_config, *config.fsdp_config} <= set(options)
 
 
 def test_fsdp_shares_out_the_layers():

@@ -81,9 +81,9 @@ def test_a_killed_process_ends_the_command_without_an_output(command, tmp_path):
             assert process.poll() is None
             time.sleep(0.1)
         workers = [
-            each for each in psutil.Process(process.pid).children(recursive=True) if "translate" in each.cmdline()
+            child for child in psutil.Process(process.pid).children(recursive=True) if "translate" in child.cmdline()
         ]
-        max(workers, key=lambda each: each.create_time()).kill()
+        max(workers, key=lambda child: child.create_time()).kill()
         assert process.wait() != 0
     assert not (tmp_path / "out.txt").exists()
     assert all(part.exists() for part in parts)

@@ -31,8 +31,8 @@ def torch_state(layer, attentions, norms):
     return state
 
 
-def torch_layer(kind, config):
-    return kind(
+def torch_layer(layer_class, config):
+    return layer_class(
         config.d_model,
         config.num_heads,
         config.d_ff,

@@ -135,8 +135,8 @@ class Torture:
             return [f"{name}, {what}, then again: {self.log(name)}"]
         if not self.jobs.are_equal(job.result(case), expected):
             return [f"{name}, {what}, then again: another result"]
-        left = [path.name for path in case.rglob(".*") if path.suffix in (".lock", ".part")]
-        return [f"{name}, {what}, then again: {', '.join(left)} left"] if left and not may_leave else []
+        remaining = [path.name for path in case.rglob(".*") if path.suffix in (".lock", ".part")]
+        return [f"{name}, {what}, then again: {', '.join(remaining)} remaining"] if remaining and not may_leave else []
 
     def log(self, name: str, file: str = "log") -> str:
         lines = (self.folder / name / file).read_text(encoding="utf-8").strip().splitlines()

@@ -80,10 +80,10 @@ JOBS = {
 }
 
 
-def are_equal(one: object, other: object) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-    return one == other
+def are_equal(first: object, second: object) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    return first == second
 
 
 def clear(folder: Path) -> None:
