@@ -49,7 +49,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.model.generation_settings import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
 from hf_vanilla_transformer.support.argument_checks import check_number
-from hf_vanilla_transformer.support.process_memory import keep_freed_memory
+from hf_vanilla_transformer.support.memory_tuning import keep_freed_memory
 from hf_vanilla_transformer.support.user_errors import InputError
 
 

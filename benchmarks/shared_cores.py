@@ -27,7 +27,7 @@ from benchmarks.support.training_implementations import Implementation
 from hf_vanilla_transformer import VanillaTransformerConfig, load_pairs, tokenize_pairs, train_tokenizer
 from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
-from hf_vanilla_transformer.support.process_memory import keep_freed_memory
+from hf_vanilla_transformer.support.memory_tuning import keep_freed_memory
 from hf_vanilla_transformer.support.recipes import read_recipe
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer_launcher import VALUE, VARIABLE, is_about_waiting

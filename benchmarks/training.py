@@ -37,7 +37,7 @@ from benchmarks.support.training_steps import compare, leaving_out, peak_memory_
 from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
-from hf_vanilla_transformer.support.process_memory import keep_freed_memory
+from hf_vanilla_transformer.support.memory_tuning import keep_freed_memory
 from hf_vanilla_transformer.support.user_errors import InputError
 
 

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from .model.modeling_vanilla_transformer import VanillaTransformerModel as VanillaTransformerModel
     from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer as TwoVocabularyTokenizer
     from .support.figure_style import save_figure as save_figure
+    from .support.memory_tuning import keep_freed_memory as keep_freed_memory
     from .support.paper_schedule import paper_learning_rate as paper_learning_rate
-    from .support.process_memory import keep_freed_memory as keep_freed_memory
     from .training.checkpoint_averaging import average_checkpoints as average_checkpoints
     from .training.checkpoints import CompleteCheckpoints as CompleteCheckpoints
     from .training.checkpoints import last_complete_checkpoint as last_complete_checkpoint
@@ -119,7 +119,7 @@ _NAMES_OF = {
     "model.tokenization_two_vocabularies": ["TwoVocabularyTokenizer"],
     "support.figure_style": ["save_figure"],
     "support.paper_schedule": ["paper_learning_rate"],
-    "support.process_memory": ["keep_freed_memory"],
+    "support.memory_tuning": ["keep_freed_memory"],
     "training.checkpoint_averaging": ["average_checkpoints"],
     "training.checkpoints": ["CompleteCheckpoints", "last_complete_checkpoint"],
     "training.optimizer_and_schedule": ["PaperSchedule", "paper_optimizers"],

@@ -15,7 +15,8 @@ from benchmarks.support.random_batches import target_tokens
 from benchmarks.support.timing import Clock
 from benchmarks.support.training_implementations import Batch, Implementation, Training
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.support.process_memory import keep_freed_memory, peak_memory
+from hf_vanilla_transformer.support.memory_tuning import keep_freed_memory
+from hf_vanilla_transformer.support.peak_memory import peak_memory
 
 
 @dataclass

@@ -17,7 +17,8 @@ from transformers import Seq2SeqTrainer, TrainerState, set_seed
 from ..data.cleaning import held_out_size
 from ..data.pair_arguments import Files, TrainingDataArguments, with_recipe
 from ..support.atomic_files import check_free_space, is_disk_error, locked
-from ..support.process_memory import limit_onednn_cache, peak_memory
+from ..support.memory_tuning import limit_onednn_cache
+from ..support.peak_memory import peak_memory
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError, input_errors
 from .checkpoints import find_best, find_checkpoint, is_finished, remove_checkpoints, remove_later_marks

@@ -45,7 +45,7 @@ from ..model.input_checks import (
 )
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
-from ..support.process_memory import keep_freed_memory
+from ..support.memory_tuning import keep_freed_memory
 from ..support.user_errors import InputError
 from ..translation.model_loading import explaining_missing_files, load_model
 from .checkpoints import CompleteCheckpoints, processes_of

@@ -28,7 +28,7 @@ from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.target_language import TargetCodes
 from ..evaluation.evaluate import format_examples
 from ..model.input_checks import is_blank
-from ..support.process_memory import release_freed_memory
+from ..support.memory_tuning import release_freed_memory
 from ..support.user_errors import Terminated
 from .paper_arguments import describe_precision
 

@@ -25,7 +25,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTraine
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import pair_lengths
 from ..evaluation.metrics import IGNORED_LABEL
-from ..support.process_memory import keep_freed_memory, limit_onednn_cache, peak_memory
+from ..support.memory_tuning import keep_freed_memory, limit_onednn_cache
+from ..support.peak_memory import peak_memory
 from ..support.user_errors import UserError
 from .corpus import Corpus
 from .run_arguments import TRAINED, Settings

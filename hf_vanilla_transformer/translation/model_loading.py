@@ -15,7 +15,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.input_checks import check_vocabulary, check_weights
 from ..support.argument_checks import reason_of
 from ..support.checkpoint_marks import newest_complete
-from ..support.process_memory import keep_freed_memory
+from ..support.memory_tuning import keep_freed_memory
 from ..support.safetensors_layout import read_layout
 from ..support.user_errors import InputError, UserError
 from .ensemble import Ensemble

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import generation, gpu_check, training
 from benchmarks.support import candidates_report, training_report
-from hf_vanilla_transformer.support import process_memory
+from hf_vanilla_transformer.support import memory_tuning
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.torchao]
@@ -30,7 +30,7 @@ def test_help(name, monkeypatch, capsys):
     if name in PACKAGES:
         pytest.importorskip(PACKAGES[name])
     calls = []
-    monkeypatch.setattr(process_memory, "keep_freed_memory", lambda: calls.append(name))
+    monkeypatch.setattr(memory_tuning, "keep_freed_memory", lambda: calls.append(name))
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     monkeypatch.delitem(sys.modules, f"benchmarks.{name}", raising=False)
     with pytest.raises(SystemExit) as stop:

@@ -17,7 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import average_checkpoints
 from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
-from hf_vanilla_transformer.support.process_memory import peak_memory
+from hf_vanilla_transformer.support.peak_memory import peak_memory
 from hf_vanilla_transformer.training import checkpoint_averaging
 from hf_vanilla_transformer.training.checkpoint_averaging import last_checkpoints
 from tests.invariants.killed import exit_code, start

@@ -20,8 +20,8 @@ from tqdm import tqdm
 from ...model.input_checks import copies_letterless
 from ...support.argument_checks import check_optional
 from ...support.build_arguments import option
+from ...support.memory_tuning import release_freed_memory
 from ...support.output_files import check_can_write
-from ...support.process_memory import release_freed_memory
 from ...support.user_errors import InputError
 from ...translation.decoding_arguments import DecodingArguments
 from ...translation.loading_arguments import EnsembleLoadingArguments

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TextIO
 
 
 _SECONDS_BETWEEN_WATCHES = 0.05
-# What `hf_vanilla_transformer.support.process_memory.keep_freed_memory` sets in the parent.
+# What `hf_vanilla_transformer.support.memory_tuning.keep_freed_memory` sets in the parent.
 KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc.malloc.top_pad=268435456"
 
 

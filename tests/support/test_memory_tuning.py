@@ -13,8 +13,9 @@ from transformers import TrainerState
 
 from hf_vanilla_transformer.acceleration.prepacked_weights import pack
 from hf_vanilla_transformer.apps.cli import train
-from hf_vanilla_transformer.support import process_memory
-from hf_vanilla_transformer.support.process_memory import keep_freed_memory, release_freed_memory
+from hf_vanilla_transformer.support import memory_tuning
+from hf_vanilla_transformer.support.memory_tuning import keep_freed_memory, release_freed_memory
+from hf_vanilla_transformer.support.peak_memory import peak_memory
 from hf_vanilla_transformer.training.trainer_callbacks import ReleaseMemory
 from tests.apps.cli.tiny_run import recipe
 from tests.invariants.killed import exit_code, start
@@ -86,19 +87,19 @@ def test_freed_memory_is_released(measured):
 
 def test_other_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
-    monkeypatch.setattr(process_memory.ctypes, "CDLL", None)
-    assert not process_memory.keep_freed_memory()
-    assert not process_memory.release_freed_memory()
+    monkeypatch.setattr(memory_tuning.ctypes, "CDLL", None)
+    assert not memory_tuning.keep_freed_memory()
+    assert not memory_tuning.release_freed_memory()
 
 
 def test_the_peak_is_that_of_the_system(monkeypatch):
     resource = pytest.importorskip("resource")
     unit = 1 if sys.platform == "darwin" else 1024
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    peak = process_memory.peak_memory()
+    peak = peak_memory()
     assert before <= peak <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     monkeypatch.setattr(sys, "platform", "win32")
-    assert process_memory.peak_memory() is None
+    assert peak_memory() is None
 
 
 def test_an_evaluation_drops_prepacked_weights():
