@@ -1,13 +1,9 @@
 """Load sentence pairs from the Hub, tables, aligned text files, or the built-in number corpus."""
 
-import csv
 import glob
-import json
 import logging
 import shutil
-from collections.abc import Collection, Iterator
-from functools import partial
-from io import TextIOWrapper
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -22,15 +18,27 @@ from huggingface_hub.utils import WeakFileLock
 from ..support.atomic_files import are_same_file, is_stream, whole_file
 from ..support.user_errors import InputError, input_errors
 from .number_corpus import number_pairs
-from .pair_arguments import Files, file_names, languages_of
-from .text_lines import TABLES, check_is_input, iterate_lines, opened, suffix_of
+from .pair_arguments import Files, directions_of, file_names
+from .table_formats import (
+    ADVICE_IF_QUOTED,
+    TABLE_FORMATS,
+    DatasetsFormat,
+    NumberedRow,
+    RowFormat,
+    check_has_column,
+    is_table,
+    suffix_of,
+)
+from .text_lines import check_is_input, iterate_lines
 
 
-_TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
-_CSV_OPTIONS = ("delimiter", "quoting", "quotechar", "doublequote", "escapechar", "encoding", "column_names")
+_PAIR_SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})
+# Large enough that writing a chunk costs little beside reading it, and small enough for any memory.
+_PAIRS_PER_CHUNK = 10_000
+# A cell that is a number, such as "-1,234.5".
 _NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
-_QUOTED = "if cells are quoted, give quoting=0 (--quoting 0)"
-_UNQUOTED = "quoting=3 (--quoting 3) if no cell is quoted"
+# Names that data sets of the Hub give to their validation split, the most usual first.
+_VALIDATION_NAMES = ("validation", "dev", "valid", "val")
 
 logger = logging.getLogger(__name__)
 
@@ -47,48 +55,51 @@ def load_pairs(
 ) -> DatasetDict:
     """Load sentence pairs as a `DatasetDict` whose splits have the columns `source` and `target`.
 
-    Give either a data set or files:
+    Give either a data set or files. For example:
 
-    - `load_pairs("numbers", source="en", target="de")`: the built-in corpus, see [`number_pairs`]; `source` and
-      `target` are language codes, by default "en" and "de".
-    - `load_pairs("user/name", source="en", target="de")`: a data set of the Hub; `source` and `target` are columns, or
-      languages in a column `translation`. A split "dev", "valid" or "val" is renamed "validation" if all splits are
-      loaded and none has that name.
-    - `load_pairs(train_files="train.csv", source="english", target="german")`: a CSV, TSV, JSON lines or parquet file.
-    - `load_pairs(train_files=["a.en", "a.de", "b.en", "b.de"])`: one or more pairs of aligned text files, line n of
-      the second translating line n of the first.
+    - `load_pairs("numbers", source="en", target="de")` makes the built-in corpus, see [`number_pairs`]. Here `source`
+      and `target` are language codes, by default "en" and "de".
+    - `load_pairs("user/name", source="en", target="de")` loads a data set of the Hub. `source` and `target` are its
+      columns, or the languages in its column `translation`. If all splits are loaded and none is named "validation",
+      a split named "dev", "valid" or "val" gets this name.
+    - `load_pairs(train_files="train.csv", source="english", target="german")` reads a CSV, TSV, JSON lines or parquet
+      file.
+    - `load_pairs(train_files=["a.en", "a.de", "b.en", "b.de"])` reads one or more pairs of aligned text files, in which
+      line n of the second file translates line n of the first.
 
     Text and tables are copied, a chunk of rows at a time, into the cache of `datasets` (`HF_DATASETS_CACHE`) and
     memory-mapped from there, so a corpus may be larger than memory. Unchanged files are copied only once.
 
     Args:
         dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
-        train_files, validation_files, test_files (*optional*): tables of one format, or aligned text files, for each
-            split.
-        source, target (`str`): columns or languages, see above.
-        **options: for `"numbers"`, arguments of [`number_pairs`]; for a Hub data set or parquet, those of
-            `datasets.load_dataset`, such as `name` (the configuration) or `revision`; for JSON, `field`, the one that
-            holds the rows; for CSV and TSV, `encoding`, `column_names` of a file without a header, and `delimiter`,
-            `quoting`, `quotechar`, `doublequote`, `escapechar` of Python's `csv`. A TSV file has no quoted cells
-            unless `quoting=0` is given.
+        train_files, validation_files, test_files (*optional*): for each split, tables of one format, or aligned text
+            files.
+        source, target (`str`): columns or languages, as described above.
+        **options: options that depend on where the pairs come from:
+
+            - `"numbers"`: arguments of [`number_pairs`];
+            - a Hub data set or parquet: arguments of `datasets.load_dataset`, such as `name` (the configuration) or
+              `revision`;
+            - JSON: `field`, the field that holds the rows;
+            - CSV and TSV: `encoding`; `column_names` of a file without a header; and `delimiter`, `quoting`,
+              `quotechar`, `doublequote` and `escapechar` of Python's `csv`. A TSV file has no quoted cells unless
+              `quoting=0` is given.
 
     Returns:
-        `DatasetDict`: the splits found or given, with strings in both columns.
+        `DatasetDict`: the loaded splits, with strings in both columns.
 
     Raises:
         FileNotFoundError: if a file does not exist.
         OSError: if the cache cannot be written.
-        ValueError: if a file is empty, malformed or has another number of lines than its partner, text files are no
-            pairs of one direction, or a column is missing; the message names the file and, if known, the line.
+        ValueError: if a file is empty or malformed, if a column is missing, if aligned files differ in their number of
+            lines, or if the names of text files end in several directions. The message names the file and, if known,
+            the line.
     """
-    given = {"train": train_files, "validation": validation_files, "test": test_files}
-    files = {split: _as_paths(split_files) for split, split_files in given.items() if split_files is not None}
-    directions = sorted({"-".join(pair) for paths in files.values() for pair in languages_of(paths, same=True)})
-    if len(directions) > 1:
-        raise InputError(
-            f"the names of the text files end in {' and '.join(directions)}; give one direction, and in each pair the "
-            "file of the sources first."
-        )
+    files: dict[str, list[Path]] = {}
+    for split, split_files in (("train", train_files), ("validation", validation_files), ("test", test_files)):
+        if split_files is not None:
+            files[split] = _check_files(split_files)
+    _check_directions(files.values())
     if (dataset is None) == (not files):
         raise InputError('give either a data set ("numbers", or a name on the Hub) or files.')
     if options.get("streaming"):
@@ -97,210 +108,281 @@ def load_pairs(
         raise InputError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
     if source == target:
         raise InputError(f'source and target are both "{source}"; give two columns or languages.')
-    if files:
-        with TemporaryDirectory() as folder:
-            local = {split: [_without_pipe(path, folder) for path in paths] for split, paths in files.items()}
-            return DatasetDict({split: _read_files(paths, source, target, options) for split, paths in local.items()})
+
+    if dataset is None:
+        return _load_files(files, source, target, options)
     if dataset == "numbers":
-        languages = {"source": "en", "target": "de"}
-        return number_pairs(languages.get(source, source), languages.get(target, target), **options)
-    with input_errors():
-        loaded = load_dataset(dataset, **options)
-    if isinstance(loaded, Dataset):  # "train[:1%]" is a part of the split "train".
-        splits = {str(options.get("split", "train")).partition("[")[0]: loaded}
-    else:
-        validation = next((name for name in ("validation", "dev", "valid", "val") if name in loaded), None)
-        splits = {"validation" if name == validation else name: split for name, split in loaded.items()}
-    return DatasetDict(
-        {name: _select_columns(split, source, target, f'{name} of "{dataset}"') for name, split in splits.items()}
-    )
+        # The defaults of `source` and `target` are names of columns, which this corpus does not have.
+        source_language = "en" if source == "source" else source
+        target_language = "de" if target == "target" else target
+        return number_pairs(source_language, target_language, **options)
+    return _load_hub_dataset(dataset, source, target, options)
 
 
-def _as_paths(files: Files) -> list[Path]:
+def _check_files(files: Files) -> list[Path]:
+    """Return the paths of one split, and raise an error unless they are tables or pairs of aligned text files."""
     paths = [Path(name) for name in file_names(files)]
     for path in paths:
         check_is_input(path)
         if path.is_file() and path.stat().st_size == 0:
             raise InputError(f"{path} is empty; give a file with sentences.")
+
     suffixes = {suffix_of(path) for path in paths}
-    if len(suffixes) > 1 if suffixes & set(TABLES) else len(paths) % 2 or not paths:
+    has_tables = any(is_table(path) for path in paths)
+    mixes_formats = has_tables and len(suffixes) > 1
+    lacks_a_partner = not has_tables and len(paths) % 2 == 1
+    if not paths or mixes_formats or lacks_a_partner:
         raise InputError(
-            f"one split is in {', '.join(map(str, paths))}; give tables of one format ({', '.join(TABLES)}), or two "
+            f"one split is in {_join(paths)}; give tables of one format ({', '.join(TABLE_FORMATS)}), or two "
             "aligned text files, or several such pairs: a.en a.de b.en b.de."
         )
-    for source, target in zip(paths[::2], paths[1::2], strict=False):
-        if are_same_file(source, target):
-            raise InputError(f"{source} and {target} are one file; give the sources and the targets.")
+    for source_path, target_path in zip(paths[::2], paths[1::2], strict=False):
+        if are_same_file(source_path, target_path):
+            raise InputError(f"{source_path} and {target_path} are one file; give the sources and the targets.")
     return paths
 
 
-def _without_pipe(path: Path, folder: str) -> Path:
-    """The path, or a copy in `folder` of a pipe, which can be read only once."""
+def _check_directions(paths_of_splits: Iterable[list[Path]]) -> None:
+    """Raise ValueError if the names of text files end in different directions, such as en-de and de-en."""
+    directions = set()
+    for paths in paths_of_splits:
+        for direction in directions_of(paths):
+            directions.add(f"{direction.source}-{direction.target}")
+    if len(directions) > 1:
+        raise InputError(
+            f"the names of the text files end in {' and '.join(sorted(directions))}; give one direction, and in each "
+            "pair the file of the sources first."
+        )
+
+
+def _load_files(files: Mapping[str, list[Path]], source: str, target: str, options: Mapping[str, Any]) -> DatasetDict:
+    """Load the splits from tables or aligned text files."""
+    with TemporaryDirectory() as folder:
+        # All pipes are copied before any split is loaded: one process may write several of them in turn.
+        readable_files = {}
+        for split, paths in files.items():
+            readable_files[split] = [_copy_if_pipe(path, folder) for path in paths]
+
+        pairs = DatasetDict()
+        for split, paths in readable_files.items():
+            table_format = TABLE_FORMATS.get(suffix_of(paths[0]))
+            if table_format is None:
+                pairs[split] = _load_text_files(paths, options)
+            elif isinstance(table_format, DatasetsFormat):
+                pairs[split] = _load_with_datasets(paths, table_format, source, target, options)
+            else:
+                pairs[split] = _load_rows(paths, table_format, source, target, options)
+    return pairs
+
+
+def _copy_if_pipe(path: Path, folder: str) -> Path:
+    """Return the path of a file, or of a copy of a pipe in `folder`, because a pipe can be read only once."""
     if not is_stream(path):
         return path
+    # A folder of its own, because several pipes may have the same name.
     copy = Path(mkdtemp(dir=folder), path.name)
     with path.open("rb") as stream, copy.open("wb") as file:
         shutil.copyfileobj(stream, file)
     return copy
 
 
-def _read_files(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
-    suffix, origin = suffix_of(paths[0]), ", ".join(map(str, paths))
-    if suffix not in TABLES:
-        if options:
-            raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
-        return _copied(paths, "lines", chain.from_iterable(map(_aligned_lines, paths[::2], paths[1::2])))
-    if suffix == ".parquet":
-        # load_dataset expands patterns, but these are names.
-        files = [glob.escape(str(path)) for path in paths]
-        try:
-            table = load_dataset("parquet", data_files=files, split="train", **options)
-        except Exception as error:
-            raise InputError(f"{origin} cannot be read as parquet: {error.__cause__ or error}") from error
-        return _select_columns(table, source, target, origin)
-    read = _READERS[suffix]
-    known = ("field",) if read is _json_rows else _CSV_OPTIONS
-    if not options.keys() <= set(known):
-        raise InputError(f"{', '.join(options)}: {suffix} files take {', '.join(known)} alone.")
-    texts = (pair for path in paths for pair in _texts(path, read(path, **options), source, target))
+def _load_text_files(paths: list[Path], options: Mapping[str, Any]) -> Dataset:
+    """Load pairs of aligned text files, in which the files of the sources and of the targets alternate."""
+    if options:
+        raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
+    pairs = chain.from_iterable(map(_read_aligned_lines, paths[::2], paths[1::2]))
+    return _copy_to_cache(paths, "lines", pairs)
+
+
+def _load_with_datasets(
+    paths: list[Path], table_format: DatasetsFormat, source: str, target: str, options: Mapping[str, Any]
+) -> Dataset:
+    """Load tables of a format that `datasets` reads, such as parquet."""
+    origin = _join(paths)
+    # load_dataset expands patterns such as "*", but these are names.
+    literal_names = [glob.escape(str(path)) for path in paths]
     try:
-        pairs = _copied(paths, (suffix, source, target, options), texts)
-    except (LookupError, TypeError, UnicodeEncodeError) as error:  # Values of options; surrogates in JSON.
-        raise InputError(f"{origin} cannot be read with the options {options}: {error}") from error
-    # CSV has no types.
-    for column, name in (("source", source), ("target", target)) if read is not _json_rows else ():
-        if pc.all(pc.match_substring_regex(pairs.data.column(column), _NUMBER)).as_py():
-            logger.warning('%s: column "%s" holds numbers alone; is it the column of the sentences?', origin, name)
-        quoted = pc.match_substring_regex(pairs.data.column(column), '^".*"$')
-        if suffix == ".tsv" and "quoting" not in options and pc.mean(pc.cast(quoted, "int8")).as_py() > 0.5:
-            logger.warning('%s: most of column "%s" is in quotation marks, which stay; %s.', origin, name, _QUOTED)
+        table = load_dataset(table_format.builder, data_files=literal_names, split="train", **options)
+    except Exception as error:
+        reason = error.__cause__ or error
+        raise InputError(f"{origin} cannot be read as {table_format.builder}: {reason}") from error
+    return _select_pairs(table, source, target, origin)
+
+
+def _load_rows(
+    paths: list[Path], table_format: RowFormat, source: str, target: str, options: Mapping[str, Any]
+) -> Dataset:
+    """Load tables of a format that this package reads row by row."""
+    origin = _join(paths)
+    suffix = suffix_of(paths[0])
+    if not options.keys() <= set(table_format.options):
+        raise InputError(f"{', '.join(options)}: {suffix} files take {', '.join(table_format.options)} alone.")
+
+    def read_pairs() -> Iterator[tuple[str, str]]:
+        for path in paths:
+            yield from _read_cells(path, table_format.read_rows(path, **options), source, target)
+
+    try:
+        pairs = _copy_to_cache(paths, (suffix, source, target, dict(options)), read_pairs())
+    except (LookupError, TypeError, UnicodeEncodeError) as error:
+        # An option has a wrong value, such as an unknown encoding, or JSON contains a lone surrogate.
+        raise InputError(f"{origin} cannot be read with the options {dict(options)}: {error}") from error
+
+    if not table_format.has_types:
+        may_have_quotes = table_format.keeps_quotes and "quoting" not in options
+        _warn_of_doubtful_text(pairs, {"source": source, "target": target}, origin, may_have_quotes)
     return pairs
 
 
-def _copied(paths: list[Path], settings: Any, pairs: Iterator[tuple[str, str]]) -> Dataset:
-    """Copy the pairs of files into a file of the cache, unless an earlier call has, and memory-map it."""
-    states = [(str(path.resolve()), path.stat()) for path in paths]
-    # These values change when a file is written or replaced.
-    key = Hasher.hash([settings, [(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in states]])
+def _warn_of_doubtful_text(pairs: Dataset, columns: Mapping[str, str], origin: str, may_have_quotes: bool) -> None:
+    """Log a warning if a column of a file without types contains only numbers, or mostly text in quotation marks.
+
+    Args:
+        pairs: the pairs that were read.
+        columns: the name in the file of the columns `source` and `target`.
+        origin: the files, for the message.
+        may_have_quotes: whether quotation marks around cells were read as text by default.
+    """
+    for side, column in columns.items():
+        texts = pairs.data.column(side)
+        if pc.all(pc.match_substring_regex(texts, _NUMBER)).as_py():
+            logger.warning('%s: column "%s" contains only numbers; is it the column of the sentences?', origin, column)
+        if not may_have_quotes:
+            continue
+        is_quoted = pc.match_substring_regex(texts, '^".*"$')
+        quoted_share = pc.mean(pc.cast(is_quoted, "int8")).as_py()
+        # A few sentences are quotations, but where most are quoted, the quotation marks belong to the file format.
+        if quoted_share > 0.5:
+            logger.warning(
+                '%s: most of column "%s" is in quotation marks, which stay; %s.', origin, column, ADVICE_IF_QUOTED
+            )
+
+
+def _copy_to_cache(paths: list[Path], settings: object, pairs: Iterator[tuple[str, str]]) -> Dataset:
+    """Copy pairs into a file of the cache of `datasets`, and memory-map it.
+
+    If an earlier call has copied the same unchanged files, `pairs` is not read.
+
+    Args:
+        paths: the files from which the pairs come.
+        settings: everything else on which the pairs depend.
+        pairs: the source and the target of each pair.
+    """
+    # These values change if a file is written or replaced.
+    file_states = []
+    for path in paths:
+        state = path.stat()
+        file_states.append((str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino))
+    key = Hasher.hash([settings, file_states])
     copy = Path(config.HF_DATASETS_CACHE) / "pairs" / f"{key}.arrow"
     copy.parent.mkdir(parents=True, exist_ok=True)
+    # A second process that loads the same files waits here for the first one.
     with WeakFileLock(copy.with_suffix(".lock")):
         if not copy.is_file():
-            # Dataset.from_generator takes eight times as long.
-            with whole_file(copy, binary=True) as file, pa.ipc.new_stream(file, _TEXT) as writer:
-                while chunk := list(islice(pairs, 10_000)):
-                    writer.write_table(pa.table(list(zip(*chunk, strict=True)), schema=_TEXT))
+            _write_arrow_file(copy, pairs)
     return Dataset.from_file(str(copy))
 
 
-def _aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[str, str]]:
-    sources, targets = iterate_lines(source_path), iterate_lines(target_path)
-    for count, (source, target) in enumerate(zip_longest(sources, targets)):
+def _write_arrow_file(path: Path, pairs: Iterator[tuple[str, str]]) -> None:
+    """Write pairs as an Arrow file, a chunk at a time. `Dataset.from_generator` would take eight times as long."""
+    with whole_file(path, binary=True) as file, pa.ipc.new_stream(file, _PAIR_SCHEMA) as writer:
+        while True:
+            chunk = list(islice(pairs, _PAIRS_PER_CHUNK))
+            if not chunk:
+                break
+            sources, targets = zip(*chunk, strict=True)
+            writer.write_table(pa.table([sources, targets], schema=_PAIR_SCHEMA))
+
+
+def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[str, str]]:
+    """Yield line n of both files for each n; raise ValueError if one file has more lines than the other."""
+    source_lines = iterate_lines(source_path)
+    target_lines = iterate_lines(target_path)
+    for pair_count, (source, target) in enumerate(zip_longest(source_lines, target_lines)):
         if source is None or target is None:
-            more = count + 1 + sum(1 for _ in chain(sources, targets))
-            lines = (count, more) if source is None else (more, count)
+            # The line that was just read, and the lines that remain of the longer file.
+            longer_count = pair_count + 1 + sum(1 for _ in chain(source_lines, target_lines))
+            source_count = pair_count if source is None else longer_count
+            target_count = pair_count if target is None else longer_count
             raise InputError(
-                f"{source_path} has {lines[0]} lines and {target_path} has {lines[1]}; give files whose lines n "
-                "translate each other."
+                f"{source_path} has {source_count} lines and {target_path} has {target_count}; give files whose lines "
+                "n translate each other."
             )
         yield source, target
 
 
-def _texts(path: Path, rows: Iterator[tuple[int, Any]], source: str, target: str) -> Iterator[tuple[str, str]]:
-    """The two cells of each row of a table; rows are numbered by the lines of the file."""
+def _read_cells(path: Path, rows: Iterator[NumberedRow], source: str, target: str) -> Iterator[tuple[str, str]]:
+    """Yield the source and the target of each row of a table.
+
+    Args:
+        path: the file, for messages.
+        rows: the rows with the numbers of their lines.
+        source, target: columns, or languages in a column `translation`.
+
+    Raises:
+        ValueError: if the table has no rows, or if a row lacks a column or has no text in it.
+    """
     line = 0
     for line, row in rows:
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {line}: a {type(row).__name__}; each line must be a JSON object.")
+        cells = row
         if source not in row and isinstance(row.get("translation"), dict):
-            row = row["translation"]
+            cells = row["translation"]
         for column in (source, target):
-            _check_has(row, column, f"{path}, line {line},")
-            if not isinstance(row[column], str):
-                raise InputError(f'{path}, line {line}: column "{column}" holds {row[column]!r}, not text.')
-        yield row[source], row[target]
-    if not line:
+            check_has_column(cells, column, f"{path}, line {line},")
+            if not isinstance(cells[column], str):
+                raise InputError(f'{path}, line {line}: column "{column}" holds {cells[column]!r}, not text.')
+        yield cells[source], cells[target]
+    if line == 0:
         raise InputError(f"{path} has no rows; give a file with sentences.")
 
 
-def _csv_rows(
-    path: Path, delimiter: str = ",", quoting: Any = None, encoding: str = "utf-8-sig", **options: Any
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file with the lines in which they end; each has as many cells as the header."""
-    header = options.pop("column_names", None)
-    advice = f'quote cells that contain "{delimiter}"'
-    if quoting == csv.QUOTE_NONE:
-        advice = _QUOTED
-    with opened(path) as binary, TextIOWrapper(binary, encoding, newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter, quoting=quoting or csv.QUOTE_MINIMAL, strict=True, **options)
-        try:
-            header = header or next(rows, [])
-            for row in filter(None, rows):
-                if len(row) != len(header):
-                    raise InputError(
-                        f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; {advice}."
-                    )
-                if quoting is None and any("\n" in cell and delimiter in cell for cell in row):
-                    raise InputError(
-                        f'{path}, line {rows.line_num}: a quoted cell holds "{delimiter}" and a line break, so it may '
-                        f"be several rows; give quoting=0 (--quoting 0) if it is one cell, or {_UNQUOTED}."
-                    )
-                yield rows.line_num, dict(zip(header, row, strict=True))
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path}, line {rows.line_num + 1} or later: {error}; convert it to UTF-8, or give its encoding "
-                "(--encoding latin-1)."
-            ) from error
-        except csv.Error as error:
-            raise InputError(
-                f"{path}, line {rows.line_num}: {error}. Quote cells that contain quotation marks and double these, or "
-                f"give {_UNQUOTED}."
-            ) from error
+def _load_hub_dataset(name: str, source: str, target: str, options: Mapping[str, Any]) -> DatasetDict:
+    """Load a data set of the Hub: all of its splits, or the one that the option `split` names."""
+    with input_errors():
+        loaded = load_dataset(name, **options)
+    splits: dict[str, Dataset] = {}
+    if isinstance(loaded, Dataset):
+        # "train[:1%]" is a part of the split "train".
+        split = str(options.get("split", "train")).partition("[")[0]
+        splits[split] = loaded
+    else:
+        validation = next((split for split in _VALIDATION_NAMES if split in loaded), None)
+        for split, table in loaded.items():
+            splits["validation" if split == validation else split] = table
+    pairs = DatasetDict()
+    for split, table in splits.items():
+        pairs[split] = _select_pairs(table, source, target, f'{split} of "{name}"')
+    return pairs
 
 
-def _json_rows(path: Path, field: str | None = None) -> Iterator[tuple[int, Any]]:
-    """The rows of JSON lines, or of one array of objects, which may be a field of an object."""
-    lines, number = iterate_lines(path), 1
-    first = next(lines, "")
-    try:
-        if field is None and not first.lstrip().startswith("["):
-            for number, line in enumerate(chain([first], lines), start=1):
-                if line.strip():
-                    yield number, json.loads(line)
-            return
-        content = json.loads("\n".join([first, *lines]))
-    except json.JSONDecodeError as error:
-        allowed = "write one object per line, or one array of objects"
-        raise InputError(f"{path}, line {number}: not valid JSON ({error}); {allowed}.") from error
-    if field is not None:
-        _check_has(content, field, str(path))
-        content = content[field]
-    yield from enumerate(content, start=1)
+def _select_pairs(table: Dataset, source: str, target: str, origin: str) -> Dataset:
+    """Return the columns `source` and `target` of a table under these names.
 
+    Args:
+        table: the table.
+        source, target: columns, or languages in a column `translation`.
+        origin: the table's name in messages.
 
-_READERS: dict[str, Any] = {".csv": _csv_rows, ".json": _json_rows, ".jsonl": _json_rows}
-# Translators' TSV has no quotation marks around cells.
-_READERS[".tsv"] = partial(_csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE)
-
-
-def _check_has(names: Collection[str], column: str, origin: str) -> None:
-    if column not in names:
-        known = ", ".join(f'"{name}"' for name in names)
-        advice = _QUOTED if f'"{column}"' in names else "give two of them as source and target"
-        raise InputError(f'{origin} has no column "{column}"; it has: {known}; {advice}.')
-
-
-def _select_columns(table: Dataset, source: str, target: str, origin: str) -> Dataset:
+    Raises:
+        ValueError: if a column is missing, does not hold text, or has missing values.
+    """
     if "translation" in table.column_names and source not in table.column_names:
         table = table.flatten()
-        source, target = f"translation.{source}", f"translation.{target}"
+        source = f"translation.{source}"
+        target = f"translation.{target}"
     for column in (source, target):
-        _check_has(table.column_names, column, origin)
+        check_has_column(table.column_names, column, origin)
         if getattr(table.features[column], "dtype", None) not in ("string", "large_string"):
             raise InputError(f'{origin}: column "{column}" holds {table.features[column]}, not text.')
     pairs = table.select_columns([source, target]).rename_columns({source: "source", target: "target"})
     for name in pairs.column_names:
-        missing = pairs.data.column(name).null_count
-        if missing:
-            raise InputError(f"{origin}: {missing} of {len(pairs)} rows have no {name}; fill or remove them.")
+        missing_count = pairs.data.column(name).null_count
+        if missing_count > 0:
+            raise InputError(f"{origin}: {missing_count} of {len(pairs)} rows have no {name}; fill or remove them.")
     return pairs
+
+
+def _join(paths: list[Path]) -> str:
+    return ", ".join(str(path) for path in paths)

@@ -1,18 +1,18 @@
-"""Which sentence pairs to read: a data set, or files, with their languages and columns."""
+"""Arguments that choose sentence pairs: a data set or files, their languages and their columns."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..support.argument_checks import check_optional
 from ..support.build_arguments import option
 from ..support.language_codes import language_of
 from ..support.user_errors import InputError
+from .table_formats import is_table, suffix_of
 from .target_language import codes_of, matching_codes
-from .text_lines import TABLES, suffix_of
 
 
 if TYPE_CHECKING:
@@ -21,39 +21,124 @@ if TYPE_CHECKING:
 
 
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z0-9]{2,8})*")
+# If the names of several pairs of text files end in languages, those of the first split decide.
+_FILE_ARGUMENTS = {"train": "train_file", "test": "test_file", "validation": "validation_file"}
+_NO_RECIPE: Mapping[str, object] = MappingProxyType({})
+
 Files = str | Path | Sequence[str | Path]
+Side = Literal["source", "target"]
+
+
+class Direction(NamedTuple):
+    """The languages of the sources and of the targets, such as "en" and "de"."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class ResolvedSide:
+    """The language and the column of the sources or of the targets.
+
+    Args:
+        declared_language: the language code that an argument or a recipe names.
+        language: the declared language, or else the one in which the names of text files end.
+        column: the column of a table or of a data set.
+    """
+
+    declared_language: str | None
+    language: str | None
+    column: str
+
+
+def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, Any] = _NO_RECIPE) -> ResolvedSide:
+    """Decide which language and which column the sources or the targets have.
+
+    The first row that applies decides, as in the table of docs/train.md (these are the names for the sources):
+
+    | | language | column |
+    |---|---|---|
+    | 1. | the argument `source_lang` | the argument `source_column` |
+    | 2. | `source_lang` of the recipe, if it is the language of these pairs | the language of row 1 or 2 |
+    | 3. | the language in which the names of text files end | `"source"` |
+
+    A recipe's language is not that of the pairs if the user gives `source_column`, or text files whose names end in no
+    languages while the recipe names no files.
+
+    Args:
+        side: `"source"` or `"target"`.
+        arguments: the arguments that the user gave, by the names of the fields of `DataArguments`.
+        recipe: the arguments of a recipe.
+    """
+    column = arguments.get(f"{side}_column")
+
+    if f"{side}_lang" in arguments:
+        declared_language = arguments[f"{side}_lang"]
+    elif column or _gives_files_without_languages(arguments, recipe):
+        declared_language = None
+    else:
+        declared_language = recipe.get(f"{side}_lang")
+
+    language = declared_language
+    if language is None:
+        direction = find_direction(files_by_split(arguments).values())
+        if direction is not None:
+            language = direction.source if side == "source" else direction.target
+
+    if not column:
+        column = side if declared_language is None else declared_language
+    return ResolvedSide(declared_language, language, column)
+
+
+def _gives_files_without_languages(arguments: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
+    """Return True if the user gives text files whose names end in no languages, and the recipe names no files."""
+    if any(files_by_split(recipe).values()):
+        return False
+    for files in files_by_split(arguments).values():
+        are_text_files = len(files) > 1 and not is_table(files[0])
+        if are_text_files and find_direction([files]) is None:
+            return True
+    return False
+
+
+def files_by_split(arguments: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of the files of each split for which `arguments`, such as those of a recipe, name files."""
+    files = {}
+    for split, argument in _FILE_ARGUMENTS.items():
+        if arguments.get(argument) is not None:
+            files[split] = file_names(arguments[argument])
+    return files
 
 
 def file_names(files: Files) -> list[str]:
-    """The names of one file, or of several."""
-    return [str(file) for file in ([files] if isinstance(files, (str, Path)) else files)]
+    """Return the names of one or several files as a list of strings."""
+    if isinstance(files, (str, Path)):
+        return [str(files)]
+    return [str(file) for file in files]
 
 
-def with_recipe(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a recipe, overridden by those that are given.
+def find_direction(file_lists: Iterable[Sequence[str | Path]]) -> Direction | None:
+    """Return the first two different languages in which the names of aligned text files end, None without any."""
+    for files in file_lists:
+        for direction in directions_of(files):
+            if direction.source != direction.target:
+                return direction
+    return None
 
-    The recipe's languages are not those of given text files whose names end in no languages, or of given columns. Its
-    number of updates gives way to a number of epochs, its held-out pairs to validation pairs, and its batches to the
-    tokens of an update.
+
+def directions_of(files: Sequence[str | Path]) -> list[Direction]:
+    """Return the languages in which the names of pairs of aligned text files end.
+
+    Pairs in which a name ends in no known language are left out: `["a.en", "a.de.gz", "b.txt", "b.de"]` gives
+    `[Direction("en", "de")]`.
     """
-    names = ("train_file", "validation_file", "test_file")
-    files = [] if any(map(recipe.get, names)) else [file_names(given[name]) for name in names if given.get(name)]
-    is_unknown = any(len(each) > 1 and suffix_of(each[0]) not in TABLES and not languages_of(each) for each in files)
-    others = {f"{side}_lang" for side in ("source", "target") if is_unknown or given.get(f"{side}_column")}
-    if given.get("num_train_epochs"):
-        # The Trainer would prefer the recipe's number of updates.
-        others.add("max_steps")
-    if given.get("validation_file"):
-        others.add("validation_size")
-    if given.get("tokens_per_update"):
-        others |= {"tokens_per_batch", "gradient_accumulation_steps"}
-    return {**{name: value for name, value in recipe.items() if name not in others}, **given}
-
-
-def languages_of(files: Sequence[str | Path], same: bool = False) -> list[tuple[str, str]]:
-    """The languages that names of aligned text files end in, pair by pair; those of one language only with `same`."""
-    ends = [language_of(suffix_of(file).removeprefix(".")) for file in files]
-    return [(one, two) for one, two in zip(ends[::2], ends[1::2], strict=False) if one and two and (same or one != two)]
+    directions = []
+    for source_file, target_file in zip(files[::2], files[1::2], strict=False):
+        source_language = language_of(suffix_of(source_file).removeprefix("."))
+        target_language = language_of(suffix_of(target_file).removeprefix("."))
+        if source_language is not None and target_language is not None:
+            directions.append(Direction(source_language, target_language))
+    return directions
 
 
 @dataclass
@@ -82,98 +167,126 @@ class DataArguments:
     train_size: int = option(200_000, "Training pairs of the built-in corpus.")
 
     def __post_init__(self) -> None:
+        """Raise ValueError if a language is not a code, or contradicts the names of the text files."""
         for name in ("source_lang", "target_lang"):
             code = getattr(self, name)
             if code is not None and not (isinstance(code, str) and _LANGUAGE_CODE.fullmatch(code)):
-                column = name.replace("lang", "column")
-                raise InputError(f"{name} is {code}; give a code such as en or zh_CN, and columns with --{column}.")
-        given, of_files = tuple(map(language_of, (self.source_lang, self.target_lang))), self._languages_of_files()
-        if any(None not in pair and len(set(pair)) > 1 for pair in zip(given, of_files, strict=True)):
+                column_option = name.replace("lang", "column")
+                raise InputError(
+                    f"{name} is {code}; give a code such as en or zh_CN, and columns with --{column_option}."
+                )
+
+        direction = self._direction_of_files()
+        if direction is None:
+            return
+        # None for a code of a language that this package does not know, which contradicts nothing.
+        source_language = language_of(self.source_lang)
+        target_language = language_of(self.target_lang)
+        has_other_source = source_language is not None and source_language != direction.source
+        has_other_target = target_language is not None and target_language != direction.target
+        if has_other_source or has_other_target:
             raise InputError(
                 f"source_lang and target_lang, given or of --config, are {self.source_lang} and {self.target_lang}, "
-                f"but the files end in {of_files[0]} and {of_files[1]}; name the file of the sources first, and give "
-                "the languages of the files."
+                f"but the files end in {direction.source} and {direction.target}; name the file of the sources first, "
+                "and give the languages of the files."
             )
 
     def load(self, split: str | None = None) -> "DatasetDict":
-        """Load one split, or all of them; see `load_pairs`.
+        """Load one split, or by default all of them; see `load_pairs`.
 
         Raises:
             ValueError: if the data has no such split.
         """
+        # Imported only now, because it takes a second, and most commands check their arguments first.
         from .load_pairs import load_pairs
 
-        files = {f"{name}_files": paths for name, paths in self._files().items()}
-        if f"{split}_files" in files and self.dataset_name is None:
-            files = {f"{split}_files": files[f"{split}_files"]}
-        options: dict[str, Any] = {
-            "source": self.source_column or self.source_lang or "source",
-            "target": self.target_column or self.target_lang or "target",
-            **files,
-        }
-        pairs = load_pairs(self.dataset_name, **options, **self._options(split))
+        files = files_by_split(vars(self))
+        if split in files and self.dataset_name is None:
+            files = {split: files[split]}
+        pairs = load_pairs(
+            self.dataset_name,
+            train_files=files.get("train"),
+            validation_files=files.get("validation"),
+            test_files=files.get("test"),
+            source=resolve_side("source", vars(self)).column,
+            target=resolve_side("target", vars(self)).column,
+            **self._loading_options(split),
+        )
         if split is not None and split not in pairs:
             raise InputError(f'the data has no split "{split}", only {", ".join(pairs)}.')
         return pairs
 
     def paths(self) -> list[str]:
-        """All files that were given."""
-        return [path for paths in self._files().values() for path in paths]
-
-    def _files(self) -> dict[str, list[str]]:
-        """The files that were given, by split; those whose languages decide first."""
-        files = {"train": self.train_file, "test": self.test_file, "validation": self.validation_file}
-        return {split: paths for split, paths in files.items() if paths is not None}
-
-    def _options(self, split: str | None) -> dict[str, Any]:
-        if self.dataset_name == "numbers":
-            # The other splits do not depend on the number of training pairs.
-            train_size = self.train_size if split in (None, "train") else 1
-            return {"max_digits": self.max_digits, "train_size": train_size}
-        options = {"name": self.dataset_config_name, "split": split if self.dataset_name is not None else None}
-        options |= {name: getattr(self, name) for name in ("delimiter", "quoting", "encoding")}
-        return {name: value for name, value in options.items() if value is not None}
+        """Return the paths of all files of pairs."""
+        paths = []
+        for split_files in files_by_split(vars(self)).values():
+            paths.extend(split_files)
+        return paths
 
     def describe(self, split: str) -> str:
-        """A split in words: the name of the data set, or of the files."""
+        """Describe a split in words by the name of its data set or of its files, without folders of this machine."""
         if self.dataset_name == "numbers":
             return f"numbers of up to {self.max_digits} digits written out in words ({split})"
         if self.dataset_name is not None:
-            # The path of a local data set means nothing to others.
             path = Path(self.dataset_name)
-            return f"{path.resolve().name if path.is_dir() else self.dataset_name} ({split})"
-        names = ", ".join(Path(file).name for file in self._files().get(split, self.train_file or []))
-        return names if split in self._files() else f"held out of {names}"
+            if path.is_dir():
+                return f"{path.resolve().name} ({split})"
+            return f"{self.dataset_name} ({split})"
+
+        files = files_by_split(vars(self))
+        if split in files:
+            return ", ".join(Path(file).name for file in files[split])
+        training_files = ", ".join(Path(file).name for file in self.train_file or [])
+        return f"held out of {training_files}"
 
     def languages(self) -> tuple[str | None, str | None]:
-        """The languages that were given, or else those that the names of text files end in."""
-        of_files = self._languages_of_files()
-        return self.source_lang or of_files[0], self.target_lang or of_files[1]
+        """Return the languages of the sources and of the targets, None for an unknown one; see [`resolve_side`]."""
+        source_language = resolve_side("source", vars(self)).language
+        target_language = resolve_side("target", vars(self)).language
+        return source_language, target_language
 
     def target_language_for(self, tokenizer: "PreTrainedTokenizerBase") -> str | None:
         """Return the language to pass to `translate()` as `target_lang`, or None to leave the choice to the model.
 
-        A given `target_lang` comes first. Otherwise, a model of several target languages gets the language in which the
-        files' names end, if the model has exactly one code for it.
+        If `target_lang` is given, this is the language. Otherwise, a model with several target languages gets the
+        language in which the files' names end, provided that the model has exactly one code for it.
 
-        Raises ValueError if the model has no code for that language.
+        Raises ValueError if the model has no code for the language of the files.
         """
         codes = codes_of(tokenizer)
         if self.target_lang is not None or not codes:
             return self.target_lang
-        language = self._languages_of_files()[1]
-        if language is None:
+        direction = self._direction_of_files()
+        if direction is None:
             return None
-        matching = matching_codes(codes, language)
+        matching = matching_codes(codes, direction.target)
         if not matching:
             raise InputError(
-                f'the targets\' files end in "{language}", but the model has no code for this language, only '
+                f'the targets\' files end in "{direction.target}", but the model has no code for this language, only '
                 f"{', '.join(codes)}; give files that end in one of its languages, or in none, and --target_lang."
             )
-        return language if len(matching) == 1 else None
+        if len(matching) > 1:
+            return None
+        return direction.target
 
-    def _languages_of_files(self) -> tuple[str | None, str | None]:
-        return next(chain.from_iterable(map(languages_of, self._files().values())), (None, None))
+    def _direction_of_files(self) -> Direction | None:
+        return find_direction(files_by_split(vars(self)).values())
+
+    def _loading_options(self, split: str | None) -> dict[str, object]:
+        """Return the arguments of `load_pairs` that depend on the origin of the pairs."""
+        if self.dataset_name == "numbers":
+            # The validation and test pairs do not depend on the number of training pairs, so one is enough for them.
+            train_size = self.train_size if split in (None, "train") else 1
+            return {"max_digits": self.max_digits, "train_size": train_size}
+        options: dict[str, object] = {
+            "name": self.dataset_config_name,
+            "delimiter": self.delimiter,
+            "quoting": self.quoting,
+            "encoding": self.encoding,
+        }
+        if self.dataset_name is not None:
+            options["split"] = split
+        return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass

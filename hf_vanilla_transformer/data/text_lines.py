@@ -1,47 +1,44 @@
-"""Lines of UTF-8 text from files, compressed files, pipes and standard input."""
+"""Lines of UTF-8 text from files, gzip files, pipes and standard input."""
 
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import Any
 
 from ..support.user_errors import InputError
 
 
-_CARRIAGE_RETURNS = "carriage returns alone end its lines; convert it, for example with mac2unix."
-_ADVICE = "convert it to UTF-8, for example with iconv, or decompress it"
-
-
-# Suffixes of tables; other files of pairs are aligned text files.
-TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+_ONLY_CARRIAGE_RETURNS = "its lines end in carriage returns alone; convert it, for example with mac2unix."
+_CONVERT_OR_DECOMPRESS = "convert it to UTF-8, for example with iconv, or decompress it"
+# A slow writer delivers less than this at a time. A fast one is read a mebibyte at a time, to bound the memory.
+_BYTES_AT_ONCE = 1 << 20
 
 
 def check_is_input(path: Path) -> None:
-    """Raise OSError if a path names neither a file nor a pipe, before the work that comes before reading it."""
+    """Raise OSError if a path is neither a file nor a pipe, so that a long job fails before it starts."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; check the path.")
 
 
-def suffix_of(path: str | Path) -> str:
-    """The suffix of a name without .gz, in lower case: ".csv" of a.CSV.gz."""
-    path = Path(path)
-    return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
+def is_gzip(path: Path) -> bool:
+    """Return True if a file's name says that it is compressed with gzip."""
+    return path.suffix.lower() == ".gz"
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """Open a file or pipe for reading bytes; a .gz is decompressed.
+def open_bytes(path: Path) -> Iterator[gzip.GzipFile | BufferedReader]:
+    """Open a file or a pipe for reading bytes. A file whose name ends in .gz is decompressed.
 
     Raises:
         OSError: if there is no such file, or it cannot be read.
-        ValueError: if the file is not a whole gzip file although its name ends in .gz.
+        ValueError: if the file is not a complete gzip file although its name ends in .gz.
     """
-    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
+    open_file = gzip.open if is_gzip(path) else open
+    with open_file(path, "rb") as file:
         try:
             yield file
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -49,22 +46,27 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def iterate_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file or pipe without line ends and byte order mark; a .gz is decompressed.
+    """Yield the lines of a UTF-8 text file, a gzip file or a pipe, without line ends and byte order mark.
 
     Raises:
-        OSError, ValueError: see [`opened`] and [`decode_lines`].
+        OSError, ValueError: see [`open_bytes`] and [`decode_lines`].
     """
-    lines, line = 0, ""
-    with opened(path) as file:
+    line_count = 0
+    line = ""
+    with open_bytes(path) as file:
         for line in decode_lines(file, str(path)):
-            lines += 1
+            line_count += 1
             yield line
-    if lines == 1 and "\r" in line:
-        raise InputError(f"{path}: {_CARRIAGE_RETURNS}")
+    # A file of this form is read as a single line, whose carriage returns `decode_lines` cannot see if it ends in "\n".
+    if line_count == 1 and "\r" in line:
+        raise InputError(f"{path}: {_ONLY_CARRIAGE_RETURNS}")
 
 
 def read_lines(path: Path, count: int) -> list[str]:
-    """The lines of a file with one for each pair; raises as [`iterate_lines`], and ValueError for another number."""
+    """Read a file that must have one line for each of `count` sentence pairs.
+
+    Raises ValueError if the number of lines differs, and the errors of [`iterate_lines`].
+    """
     lines = list(iterate_lines(path))
     if len(lines) != count:
         raise InputError(f"{path} has {len(lines)} lines, but there are {count} pairs; give one line per pair.")
@@ -72,38 +74,55 @@ def read_lines(path: Path, count: int) -> list[str]:
 
 
 def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str]]:
-    """Yield lists of lines: all that a stream holds at the time, so that a slow writer's lines do not wait."""
-    rest, number = b"", 1
-    while arrived := stream.read1(1 << 20):
-        *lines, rest = (rest + arrived).split(b"\n")
+    """Yield lists of all lines that a stream has delivered, so that the lines of a slow writer need not wait.
+
+    Args:
+        stream: a binary stream, such as standard input.
+        name: the stream's name in error messages.
+    """
+    unfinished_line = b""
+    next_number = 1
+    while True:
+        arrived = stream.read1(_BYTES_AT_ONCE)
+        if not arrived:
+            break
+        *lines, unfinished_line = (unfinished_line + arrived).split(b"\n")
         if lines:
-            yield list(decode_lines([line + b"\n" for line in lines], name, number))
-            number += len(lines)
-    if rest:
-        yield list(decode_lines([rest], name, number))
+            yield list(decode_lines([line + b"\n" for line in lines], name, next_number))
+            next_number += len(lines)
+    if unfinished_line:
+        yield list(decode_lines([unfinished_line], name, next_number))
 
 
 def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:
-    """Decode lines of UTF-8 without line ends and byte order mark; errors have the name, and count from `first`.
+    """Decode lines of UTF-8, and remove their line ends and a byte order mark.
+
+    Only newlines end a line. `str.splitlines()` would also split at characters that occur inside sentences.
+
+    Args:
+        lines: the encoded lines, with their line ends.
+        name: the file's name in error messages.
+        first: the number of the first line in error messages.
 
     Raises:
-        ValueError: if a line is not UTF-8, or holds NUL characters, as UTF-16 does, or if carriage returns alone end
-            the lines.
+        ValueError: if a line is not UTF-8, if it holds NUL characters, as text in UTF-16 does, or if the lines of the
+            file end in carriage returns alone.
     """
-    # Not str.splitlines(), which splits at characters that occur inside sentences.
     for number, line in enumerate(lines, start=first):
+        # Only the first line may begin with a byte order mark.
+        encoding = "utf-8-sig" if number == 1 else "utf-8"
         try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            text = line.decode(encoding)
         except UnicodeDecodeError as error:
             byte = f"byte 0x{line[error.start]:02x}"
-            raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_ADVICE}.") from error
+            raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_CONVERT_OR_DECOMPRESS}.") from error
         if "\0" in text:
-            raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
+            raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_CONVERT_OR_DECOMPRESS}.")
         if number == 1 and not text.endswith("\n") and "\r" in text.rstrip("\r"):
-            raise InputError(f"{name}: {_CARRIAGE_RETURNS}")
+            raise InputError(f"{name}: {_ONLY_CARRIAGE_RETURNS}")
         yield text.rstrip("\r\n")
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks, so that line n of an output belongs to line n of the input."""
+    """Replace line breaks by spaces, so that line n of an output belongs to line n of the input."""
     return " ".join(text.splitlines())

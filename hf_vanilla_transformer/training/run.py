@@ -15,7 +15,7 @@ from datasets import DatasetDict, disable_progress_bars
 from transformers import Seq2SeqTrainer, TrainerState, set_seed
 
 from ..data.cleaning import held_out_size
-from ..data.pair_arguments import Files, TrainingDataArguments, with_recipe
+from ..data.pair_arguments import Files, TrainingDataArguments
 from ..support.atomic_files import check_free_space, is_disk_error, locked
 from ..support.memory_tuning import limit_onednn_cache
 from ..support.peak_memory import peak_memory
@@ -24,6 +24,7 @@ from ..support.user_errors import InputError, input_errors
 from .checkpoints import find_best, find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
 from .distillation import Teacher
 from .plan import plan
+from .recipe_overrides import override_recipe
 from .run_arguments import Settings
 from .run_checks import check_settings
 from .run_report import describe_run, prepare_push, report
@@ -77,7 +78,7 @@ def train(
     named |= {"output_dir": None if output_dir is None else str(output_dir), "dry_run": dry_run or None}
     given = {**{name: value for name, value in named.items() if value is not None}, **arguments}
     if config is not None:
-        given = with_recipe(read_recipe(config, Settings), given)
+        given = override_recipe(read_recipe(config, Settings), given)
     with prepared(Settings.from_arguments(may_plan=config is None, **given)) as finish_run:
         return finish_run()
 

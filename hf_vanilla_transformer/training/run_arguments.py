@@ -16,7 +16,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
 
 from ..acceleration.fast_path_checks import cpu_supports_matmul_in
-from ..data.pair_arguments import TrainingDataArguments, file_names, with_recipe
+from ..data.pair_arguments import TrainingDataArguments, file_names
 from ..data.tokenizer import Normalization
 from ..data.vocabularies import vocabularies_of
 from ..evaluation.scoring_arguments import ScoringArguments
@@ -30,6 +30,7 @@ from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
 from .paper_arguments import PaperTrainingArguments
+from .recipe_overrides import override_recipe
 from .teacher_arguments import TeacherArguments
 
 
@@ -399,7 +400,7 @@ class Settings(NamedTuple):
         if "tokens_per_batch" in earlier:
             # A checkpoint counts batches, so a resumed run keeps its own, whatever would fit into memory now.
             arguments.pop("tokens_per_update", None)
-        arguments = with_recipe(earlier, arguments)
+        arguments = override_recipe(earlier, arguments)
         if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
             arguments["use_cpu"] = True
         for name in (

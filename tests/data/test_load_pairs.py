@@ -144,7 +144,7 @@ def test_numbers_alone_are_text_with_a_warning(write, caplog):
     pairs = load_pairs(train_files=write("numbers.csv", "source,target\n1,eins\n-2.5,x\n"))
     assert pairs["train"][0] == {"source": "1", "target": "eins"}
     assert [message.partition(": ")[2] for message in caplog.messages] == [
-        'column "source" holds numbers alone; is it the column of the sentences?'
+        'column "source" contains only numbers; is it the column of the sentences?'
     ]
 
 
@@ -357,9 +357,9 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         ({"a.json": '[{"source": "x", "target": "\\ud800"}]'}, ValueError, r"surrogates not allowed"),
         ({"a.csv": "\ufeff"}, ValueError, r"a\.csv has no rows"),
         ({"a.csv": "source,target\n"}, ValueError, r"a\.csv has no rows"),
-        ({"a.en": "x\ry\r", "a.de": "x\n"}, ValueError, r"a\.en: carriage returns alone end its lines; convert it"),
-        ({"a.en": "x\ry\n", "a.de": "x\n"}, ValueError, r"a\.en: carriage returns alone end its lines; convert it"),
-        ({"a.jsonl": "{}\r{}\r"}, ValueError, r"a\.jsonl: carriage returns alone end its lines; convert it"),
+        ({"a.en": "x\ry\r", "a.de": "x\n"}, ValueError, r"a\.en: its lines end in carriage returns alone; convert it"),
+        ({"a.en": "x\ry\n", "a.de": "x\n"}, ValueError, r"a\.en: its lines end in carriage returns alone; convert it"),
+        ({"a.jsonl": "{}\r{}\r"}, ValueError, r"a\.jsonl: its lines end in carriage returns alone; convert it"),
         ({"a.csv": "source,target\nYes,Ja\nNo\n"}, ValueError, r"a\.csv, line 3: 1 cells, but the header has 2"),
         ({"a.parquet": "nonsense"}, ValueError, r"a\.parquet cannot be read as parquet"),
     ],

@@ -14,13 +14,13 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
 
-from ...data.pair_arguments import with_recipe
 from ...model.input_checks import InputError as ModelInputError
 from ...support.atomic_files import are_same_file
 from ...support.build_arguments import build, kinds_of
 from ...support.recipes import read_recipe, recipes
 from ...support.user_errors import InputError, UserError
 from ...support.version import __version__
+from ...training.recipe_overrides import override_recipe
 from . import PROGRAM
 
 
@@ -106,7 +106,7 @@ def given_arguments(
     given = _given(parser, known, arguments)
     config = given.pop("config", None)
     if config is not None:
-        given = with_recipe(read_recipe(config, kind), given)
+        given = override_recipe(read_recipe(config, kind), given)
         for output in (given.get(name) for name in _OUTPUTS):
             if output is not None and are_same_file(config, output):
                 raise InputError(f"{output} is also an input, {config}; write to another file.")

@@ -1,0 +1,171 @@
+"""The formats of tables from which sentence pairs can be read. To add a format, add an entry to `TABLE_FORMATS`.
+
+This module imports neither `datasets` nor `pyarrow`, because the command line needs the names of the formats at once.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from io import TextIOWrapper
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from ..support.user_errors import InputError
+from .text_lines import is_gzip, iterate_lines, open_bytes
+
+
+ADVICE_IF_QUOTED = "if cells are quoted, give quoting=0 (--quoting 0)"
+_ADVICE_IF_NOT_QUOTED = "quoting=3 (--quoting 3) if no cell is quoted"
+_CSV_OPTIONS = ("delimiter", "quoting", "quotechar", "doublequote", "escapechar", "encoding", "column_names")
+
+# The number of the line in which a row ends, and the row: a dict of cells, or any other value of JSON.
+NumberedRow = tuple[int, object]
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """A format that this package reads row by row.
+
+    Args:
+        read_rows: yields the numbered rows of a file. It takes the path and the options by name.
+        options: names of the options of `load_pairs` that `read_rows` takes.
+        has_types: True if the format distinguishes text from numbers, so that a column of numbers is an error.
+        keeps_quotes: True if quotation marks around cells belong to the text unless the option `quoting` is given.
+    """
+
+    read_rows: Callable[..., Iterator[NumberedRow]]
+    options: tuple[str, ...]
+    has_types: bool = False
+    keeps_quotes: bool = False
+
+
+@dataclass(frozen=True)
+class DatasetsFormat:
+    """A format that `datasets.load_dataset` reads; `builder` is its name there."""
+
+    builder: str
+
+
+def suffix_of(path: str | Path) -> str:
+    """Return the suffix of a file's name in lower case and without .gz, such as ".csv" for "a.CSV.gz"."""
+    path = Path(path)
+    if is_gzip(path):
+        path = Path(path.stem)
+    return path.suffix.lower()
+
+
+def is_table(path: str | Path) -> bool:
+    """Return True if a file's suffix is one of a table. All other files of pairs are aligned text files."""
+    return suffix_of(path) in TABLE_FORMATS
+
+
+def check_has_column(columns: Collection[str], column: str, origin: str) -> None:
+    """Raise ValueError if a table lacks a column; the message lists its columns and begins with `origin`."""
+    if column in columns:
+        return
+    listed_columns = ", ".join(f'"{name}"' for name in columns)
+    advice = "give two of them as source and target"
+    if f'"{column}"' in columns:
+        advice = ADVICE_IF_QUOTED
+    raise InputError(f'{origin} has no column "{column}"; it has: {listed_columns}; {advice}.')
+
+
+def _read_csv_rows(
+    path: Path,
+    delimiter: str = ",",
+    quoting: Literal[0, 1, 2, 3] | None = None,
+    encoding: str = "utf-8-sig",
+    column_names: list[str] | None = None,
+    **options: Any,
+) -> Iterator[NumberedRow]:
+    """Yield the rows of a CSV file as dicts, each with the number of the line in which it ends.
+
+    Args:
+        path: the file, which may be compressed with gzip.
+        delimiter, quoting: as in Python's `csv`. Without `quoting`, cells may be quoted, but a quoted cell that looks
+            like several rows is an error.
+        encoding: by default UTF-8, with or without a byte order mark.
+        column_names: the columns of a file without a header.
+        **options: further settings of Python's `csv`.
+
+    Raises:
+        ValueError: if a row has fewer or more cells than the header, or the file is malformed or differently encoded.
+    """
+    if quoting == csv.QUOTE_NONE:
+        advice_for_cells = ADVICE_IF_QUOTED
+    else:
+        advice_for_cells = f'quote cells that contain "{delimiter}"'
+    with open_bytes(path) as binary_file, TextIOWrapper(binary_file, encoding, newline="") as file:
+        rows = csv.reader(file, delimiter=delimiter, quoting=quoting or csv.QUOTE_MINIMAL, strict=True, **options)
+        try:
+            header = column_names or next(rows, [])
+            for row in rows:
+                if not row:  # An empty line.
+                    continue
+                if len(row) != len(header):
+                    raise InputError(
+                        f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; "
+                        f"{advice_for_cells}."
+                    )
+                # A stray quotation mark joins all rows up to the next one into a single cell.
+                if quoting is None and any("\n" in cell and delimiter in cell for cell in row):
+                    raise InputError(
+                        f'{path}, line {rows.line_num}: a quoted cell holds "{delimiter}" and a line break, so it may '
+                        f"be several rows; give quoting=0 (--quoting 0) if it is one cell, or {_ADVICE_IF_NOT_QUOTED}."
+                    )
+                yield rows.line_num, dict(zip(header, row, strict=True))
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path}, line {rows.line_num + 1} or later: {error}; convert it to UTF-8, or give its encoding "
+                "(--encoding latin-1)."
+            ) from error
+        except csv.Error as error:
+            raise InputError(
+                f"{path}, line {rows.line_num}: {error}. Quote cells that contain quotation marks and double these, or "
+                f"give {_ADVICE_IF_NOT_QUOTED}."
+            ) from error
+
+
+def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRow]:
+    """Yield the objects of a JSON file with their numbers: JSON lines, or one array of objects.
+
+    Args:
+        path: the file, which may be compressed with gzip.
+        field: the field that holds the array, if the file is a single object.
+
+    Raises:
+        ValueError: if the file is not valid JSON, or lacks the field.
+    """
+    lines = iterate_lines(path)
+    first_line = next(lines, "")
+    is_json_lines = field is None and not first_line.lstrip().startswith("[")
+    number = 1
+    try:
+        if is_json_lines:
+            for number, line in enumerate(chain([first_line], lines), start=1):
+                if line.strip():
+                    yield number, json.loads(line)
+            return
+        content = json.loads("\n".join([first_line, *lines]))
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {number}: not valid JSON ({error}); write one object per line, or one array of objects."
+        ) from error
+    if field is not None:
+        check_has_column(content, field, str(path))
+        content = content[field]
+    yield from enumerate(content, start=1)
+
+
+# The formats by the suffixes of their files, in the order in which messages list them.
+TABLE_FORMATS: dict[str, RowFormat | DatasetsFormat] = {
+    ".csv": RowFormat(_read_csv_rows, _CSV_OPTIONS),
+    # The TSV files that translators exchange have no quotation marks around cells.
+    ".tsv": RowFormat(partial(_read_csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE), _CSV_OPTIONS, keeps_quotes=True),
+    ".json": RowFormat(_read_json_rows, ("field",), has_types=True),
+    ".jsonl": RowFormat(_read_json_rows, ("field",), has_types=True),
+    ".parquet": DatasetsFormat("parquet"),
+}
