@@ -28,7 +28,7 @@ from hf_vanilla_transformer.evaluation.metrics import score_translations
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
 from hf_vanilla_transformer.support.user_errors import InputError
-from hf_vanilla_transformer.translation.alignment import Aligner, attention_of_pairs
+from hf_vanilla_transformer.translation.alignment import Aligner, compute_attention
 from hf_vanilla_transformer.translation.inference import Inference
 from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS
 
@@ -231,13 +231,13 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 def links_of_tags(model: Any, tokenizer: Any, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
     """The links by which `translate` places tags, of given translations."""
-    aligner, inference = (
-        Aligner(model, tokenizer, WORDS_AND_LETTERS, for_tags=True),
-        Inference(model, tokenizer, 4096, False),
-    )
+    aligner = Aligner(model, tokenizer, WORDS_AND_LETTERS, for_tags=True)
+    inference = Inference(model, tokenizer, 4096, False)
+    links_of_rows = {}
     with torch.inference_mode():
-        rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets)}
-    return [rows[row] for row in range(len(rows))]
+        for pair in compute_attention(inference, sources, targets):
+            links_of_rows[pair.row] = aligner(pair.source, pair.target, pair.attention)
+    return [links_of_rows[row] for row in range(len(links_of_rows))]
 
 
 def positions(source: Document, target: Document) -> list[list[tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""How to search: beam size, length penalty, lengths, stopping rule."""
+"""Command-line options of the search: beam size, length penalty, maximum length and stopping rule."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -9,13 +9,13 @@ from ..support.build_arguments import option
 from ..support.user_errors import InputError
 
 
-# Values of --early_stopping, and of `generate()`.
+# The value for `generate()` of each value of --early_stopping.
 _EARLY_STOPPING: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
 
 
 @dataclass
 class DecodingArguments:
-    """How to translate. The model's `generation_config` gives the other settings: the paper's beam search."""
+    """Settings of the search. The model's `generation_config` has the defaults, which are the paper's beam search."""
 
     _argument_group_name = "decoding"
 
@@ -37,16 +37,16 @@ class DecodingArguments:
         if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_LENGTH_PENALTY:
             raise InputError(
                 f"length_penalty is {self.length_penalty}; it must lie between -{LARGEST_LENGTH_PENALTY} and "
-                f"{LARGEST_LENGTH_PENALTY}, the paper's is 0.6."
+                f"{LARGEST_LENGTH_PENALTY}. The paper's is 0.6."
             )
 
     def generate_kwargs(self) -> dict[str, Any]:
-        """Arguments of `generate()`: those that were given."""
-        values: dict[str, Any] = {}
+        """Return arguments of `generate()` for the options that the user has set."""
+        arguments: dict[str, Any] = {}
         for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                values[field.name] = value
+            setting = getattr(self, field.name)
+            if setting is not None:
+                arguments[field.name] = setting
         if self.early_stopping is not None:
-            values["early_stopping"] = _EARLY_STOPPING[self.early_stopping]
-        return values
+            arguments["early_stopping"] = _EARLY_STOPPING[self.early_stopping]
+        return arguments

@@ -1,4 +1,4 @@
-"""`Ensemble`: several models as one, for `generate`, `translate` and `score`."""
+"""`Ensemble`: several models that `generate`, `translate` and `score` use like a single model."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,9 @@ from torch import nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..acceleration.cpu_decoder import CPUDecoder
 from ..acceleration.cpu_search import new_cpu_decoder
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.input_checks import either_cache
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, shift_right
@@ -17,16 +19,23 @@ from ..model.pretrained_model import VanillaTransformerPreTrainedModel
 from ..support.user_errors import InputError
 
 
-# What models of an ensemble have in common.
-_SAME = ("vocab_size", "source_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+# Fields of the configuration that all models of an ensemble must share.
+_SHARED_FIELDS = (
+    "vocab_size",
+    "source_vocab_size",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+)
 
 
 class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
-    """Models of one vocabulary that translate together, by the mean of their log-probabilities of each token.
+    """Several models of one vocabulary that translate together. Each token is scored by the mean of the models.
 
-    The mean is not renormalized: scores are the mean of the models' scores. Sampling needs probabilities, and
-    renormalizes. The search is that of the first model's `generation_config`. There are no attentions and no hidden
-    states, so no alignments.
+    The mean of the log-probabilities is not renormalized, so that the score of a translation is the mean of the models'
+    scores. Sampling needs probabilities, so it renormalizes them. The default settings of the search are those of the
+    first model. An ensemble returns neither attentions nor hidden states, so it gives no alignments.
 
     ```python
     ensemble = Ensemble([AutoModelForSeq2SeqLM.from_pretrained(name) for name in ("runs/one", "runs/two")])
@@ -34,11 +43,11 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     ```
 
     Args:
-        models (`Sequence[VanillaTransformerForConditionalGeneration]`): of any sizes, with the same token ids.
+        models (`Sequence[VanillaTransformerForConditionalGeneration]`): models of any sizes, with the same token ids.
 
     Raises:
-        ValueError: if there is none, if one is of another class, or if they differ in the sizes of their vocabularies
-            or in special tokens.
+        ValueError: if there is no model, if a model is of a different class, or if the models differ in the sizes of
+            their vocabularies or in special tokens.
     """
 
     def __init__(self, models: Sequence[VanillaTransformerForConditionalGeneration]):
@@ -50,16 +59,15 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                 raise InputError(
                     f"a {type(model).__name__} cannot be in an ensemble; convert it into a model of this package first."
                 )
-            for name in _SAME:
-                one, other = getattr(models[0].config, name), getattr(model.config, name)
-                if one != other:
-                    raise InputError(f"models of an ensemble have {name} {one} and {other}; give models that share it.")
-        # Of the model with the fewest learned positions, because they limit the length; sinusoids have no end.
-        configs = [model.config for model in models]
-        config = copy.deepcopy(
-            min(configs, key=lambda each: (each.position_embedding_type != "learned", each.max_position_embeddings))
-        )
-        # transformers makes a cache of so many layers.
+            for name in _SHARED_FIELDS:
+                first = getattr(models[0].config, name)
+                other = getattr(model.config, name)
+                if first != other:
+                    raise InputError(
+                        f"models of an ensemble have {name} {first} and {other}; give models that share it."
+                    )
+        config = copy.deepcopy(min((model.config for model in models), key=_rank_by_positions))
+        # transformers makes a cache with this number of layers.
         config.decoder_layers = sum(model.config.decoder_layers for model in models)
         super().__init__(config)
         self.models: Any = nn.ModuleList(models)
@@ -67,13 +75,13 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         self.training = models[0].training
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Raise ValueError: an ensemble has no folder of its own."""
+        """Raise ValueError, because an ensemble has no single set of weights."""
         raise InputError(
             "an ensemble is not one model; save each of its models, average checkpoints of one training, or distill it."
         )
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """The encoders as one; see [`_Encoders`]."""
+        """Return the encoders of all models as one module; see [`_Encoders`]."""
         return _Encoders([model.get_encoder() for model in self.models])
 
     def forward(
@@ -83,61 +91,83 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        cache: Any = None,
-        past_key_values: Any = None,
+        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
         logits_to_keep: int = 0,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Seq2SeqLMOutput:
-        """The mean log-probabilities of the next token at every target position, as `logits`, in float32.
+        """Return the mean log-probabilities of the next token at every target position, as `logits` in float32.
 
-        Arguments are those of a single model; without a cache, none is made. A cache has the layers of all models, one
-        model after the other, as `DynamicCache()` and `DynamicCache(config=ensemble.config)` do.
+        The arguments are those of a single model, except that no cache is made if none is given. A cache has the layers
+        of all models, one model after the other, as `DynamicCache()` and `DynamicCache(config=ensemble.config)` do.
 
         Raises:
-            ValueError: if attentions or hidden states are asked for, or the cache has another number of layers.
+            ValueError: if attentions or hidden states are requested, or the cache has a different number of layers.
         """
         if output_attentions or output_hidden_states:
             raise InputError("an ensemble returns neither attentions nor hidden states; ask one of its models.")
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
-        cache = self._cache_of_all_models(either_cache(cache, past_key_values))
-        options = {"attention_mask": attention_mask, "logits_to_keep": logits_to_keep, "use_cache": cache is not None}
-        options |= {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
-        each = zip(self.models, self._states(encoder_outputs[0]), self._caches(cache), strict=True)
-        logits = [
-            model(encoder_outputs=BaseModelOutput(states), cache=part, **options).logits for model, states, part in each
-        ]
+        joined_states = encoder_outputs[0]
+        joined_cache = self._cache_of_all_models(either_cache(cache, past_key_values))
+
+        logits = []
+        caches = self._split_cache(joined_cache)
+        for model, states, model_cache in zip(self.models, self._split_states(joined_states), caches, strict=True):
+            output = model(
+                encoder_outputs=BaseModelOutput(states),
+                attention_mask=attention_mask,
+                decoder_input_ids=decoder_input_ids,
+                decoder_attention_mask=decoder_attention_mask,
+                cache=model_cache,
+                use_cache=model_cache is not None,
+                logits_to_keep=logits_to_keep,
+            )
+            logits.append(output.logits)
         return Seq2SeqLMOutput(
-            logits=_mean_of_log_probs(logits), cache=cache, encoder_last_hidden_state=encoder_outputs[0]
+            logits=_mean_of_log_probs(logits), cache=joined_cache, encoder_last_hidden_state=joined_states
         )
 
     def log_probabilities(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The logits, `(..., vocabulary)`, which are mean log-probabilities; a copy unless `out` is given."""
+        """Return the logits `(..., vocabulary)`, because they are log-probabilities already; a copy without `out`.
+
+        A single model computes log-probabilities from logits here, into `out` if it is given.
+        """
         return logits.clone() if out is None else logits
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Decoder inputs for teacher forcing, as for a single model; `(batch, target)` in and out."""
+        """Return decoder inputs for teacher forcing, like a single model. Both are of shape `(batch, target)`."""
         return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
-    def new_cpu_decoder(self, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int) -> Any:
-        """The CPU decoders of the models as one; None if one of the models has none."""
-        each = zip(self.models, self._states(states), strict=True)
-        decoders = [new_cpu_decoder(model, own, mask, num_beams) for model, own in each]
-        return None if None in decoders else _Decoders(decoders)
+    def new_cpu_decoder(self, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int) -> "_Decoders | None":
+        """Return the CPU decoders of all models as one decoder, or None if one of the models has no CPU decoder.
 
-    def _states(self, states: torch.Tensor) -> Iterator[torch.Tensor]:
-        """The output of each model's encoder, `(batch, source, d_model)`, of that of [`_Encoders`]."""
-        parts = states.split([model.config.d_model for model in self.models], dim=-1)
-        return (part.to(model.dtype).contiguous() for model, part in zip(self.models, parts, strict=True))
+        Args:
+            states (`torch.Tensor` of shape `(batch, source, sum of d_model)`): the output of [`_Encoders`].
+            mask (`torch.Tensor` of shape `(batch, source)`, *optional*): 0 for padding.
+            num_beams (`int`): number of hypotheses per sentence.
+        """
+        decoders = []
+        for model, model_states in zip(self.models, self._split_states(states), strict=True):
+            decoders.append(new_cpu_decoder(model, model_states, mask, num_beams))
+        if None in decoders:
+            return None
+        return _Decoders(decoders)
+
+    def _split_states(self, states: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Split the output of [`_Encoders`] by model, into states of shape `(batch, source, d_model)`."""
+        widths = [model.config.d_model for model in self.models]
+        for model, model_states in zip(self.models, states.split(widths, dim=-1), strict=True):
+            yield model_states.to(model.dtype).contiguous()
 
     def _cache_of_all_models(self, cache: Cache | None) -> EncoderDecoderCache | None:
-        """The cache of a caller, for both attentions, with a layer for each layer of each model.
+        """Return a caller's cache for both attentions, with a layer for each decoder layer of each model.
 
         Raises:
-            ValueError: if the cache has another number of layers, such as a cache for one of the models.
+            ValueError: if the cache has a different number of layers, for example because it was made for one model.
         """
         if cache is None:
             return None
@@ -147,24 +177,28 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             _add_layers(attention_cache, self.config.decoder_layers)
         return cache
 
-    def _caches(self, cache: EncoderDecoderCache | None) -> Iterator[EncoderDecoderCache | None]:
-        """The cache of each model: the layers of one cache in turn, which holds what the models append."""
-        first: int = 0
+    def _split_cache(self, cache: EncoderDecoderCache | None) -> Iterator[EncoderDecoderCache | None]:
+        """Split a cache by model. The parts share their layers with it, so it holds what the models write."""
+        first_layer = 0
         for model in self.models:
-            last = first + model.config.decoder_layers
+            end_layer = first_layer + model.config.decoder_layers
             if cache is None:
                 yield None
             else:
-                self_attention_cache = _slice_layers(cache.self_attention_cache, first, last)
-                cross_attention_cache = _slice_layers(cache.cross_attention_cache, first, last)
+                self_attention_cache = _slice_layers(cache.self_attention_cache, first_layer, end_layer)
+                cross_attention_cache = _slice_layers(cache.cross_attention_cache, first_layer, end_layer)
                 yield EncoderDecoderCache(self_attention_cache, cross_attention_cache)
-            first = last
+            first_layer = end_layer
 
 
 def _add_layers(cache: Cache, count: int) -> None:
-    """Add the layers that a dynamic cache would add one by one when they are written to.
+    """Add layers to a dynamic cache until it has `count` of them.
 
-    Each model writes to a slice of the layers, and a layer that is added to a slice would be lost.
+    A dynamic cache adds a layer when it is first written to. But each model writes to a slice of the layers, and a
+    layer that is added to a slice would be lost.
+
+    Raises:
+        ValueError: if the cache has a different number of layers, and cannot grow or is too large.
     """
     if cache.layer_class_to_replicate is not None:
         while len(cache.layers) < count:
@@ -176,51 +210,70 @@ def _add_layers(cache: Cache, count: int) -> None:
         )
 
 
-def _slice_layers(cache: Cache, first: int, last: int) -> DynamicCache:
-    part = DynamicCache()
-    part.layers = cache.layers[first:last]
-    return part
+def _slice_layers(cache: Cache, start: int, end: int) -> DynamicCache:
+    """Return a cache that consists of some layers of a cache, without copying them."""
+    slice_of_cache = DynamicCache()
+    slice_of_cache.layers = cache.layers[start:end]
+    return slice_of_cache
 
 
 def _mean_of_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The mean of log-probabilities, `(..., vocabulary)` in float32, of logits on one device."""
+    """Compute the mean log-probabilities of several models in float32, from logits of shape `(..., vocabulary)`."""
     total = logits[0].float().log_softmax(dim=-1)
-    for each in logits[1:]:
-        total += each.float().log_softmax(dim=-1)
+    for model_logits in logits[1:]:
+        total += model_logits.float().log_softmax(dim=-1)
     return total / len(logits)
 
 
+def _rank_by_positions(config: VanillaTransformerConfig) -> tuple[bool, int]:
+    """Return a sort key by which the configuration that limits the length of an ensemble comes first.
+
+    This is the one with the fewest learned positions, because sinusoids do not limit the length.
+    """
+    has_sinusoids = config.position_embedding_type != "learned"
+    return has_sinusoids, config.max_position_embeddings
+
+
 class _Encoders(nn.Module):
-    """Encoders as one: their outputs side by side, `(batch, source, sum of d_model)`."""
+    """The encoders of several models as one module, which concatenates their outputs.
+
+    Its output is of shape `(batch, source, sum of d_model)`.
+    """
 
     def __init__(self, encoders: Sequence[nn.Module]):
         super().__init__()
-        self.encoders: Any = nn.ModuleList(encoders)
+        self.encoders = nn.ModuleList(encoders)
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> BaseModelOutput:
-        """The output for sources `(batch, source)`."""
-        states: Any = [encoder(input_ids, attention_mask=attention_mask)[0] for encoder in self.encoders]
+        """Return the concatenated outputs for sources `(batch, source)`."""
+        states = [encoder(input_ids, attention_mask=attention_mask)[0] for encoder in self.encoders]
         return BaseModelOutput(torch.cat(states, dim=-1))
 
 
 class _Decoders:
-    """CPU decoders as one, whose logits are mean log-probabilities; see [`~.cpu_decoder.CPUDecoder`]."""
+    """The CPU decoders of several models as one, whose logits are mean log-probabilities.
+
+    It has the methods of [`~.cpu_decoder.CPUDecoder`].
+    """
 
     can_prune = True
 
-    def __init__(self, decoders: Sequence[Any]):
+    def __init__(self, decoders: Sequence[CPUDecoder]):
         self._decoders = decoders
         self.outputs: dict[str, Any] = {}
 
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Return the mean log-probabilities of the next token."""
         return _mean_of_log_probs([decoder(input_ids) for decoder in self._decoders])
 
     def reorder(self, rows: torch.Tensor) -> None:
+        """Let each hypothesis continue the hypothesis in the given row."""
         for decoder in self._decoders:
             decoder.reorder(rows)
 
     def select(self, sentences: torch.Tensor) -> None:
+        """Keep the given sentences of the batch."""
         for decoder in self._decoders:
             decoder.select(sentences)

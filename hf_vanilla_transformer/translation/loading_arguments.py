@@ -1,4 +1,4 @@
-"""Which model to load, and where to."""
+"""Command-line options that choose a model and a device."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from ..support.user_errors import InputError
 
 @dataclass
 class LoadingArguments:
-    """The model to load, and where to load it."""
+    """The model to load, and the device to load it onto."""
 
     _argument_group_name = "model"
 
@@ -26,13 +26,13 @@ class LoadingArguments:
             check_device(self.device)
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments for `from_pretrained`."""
+        """Return keyword arguments for `from_pretrained`."""
         return {"revision": self.revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
 @dataclass
 class EnsembleLoadingArguments(LoadingArguments):
-    """The model to load, or several to load as an ensemble."""
+    """The model to load, or several models to load as an ensemble."""
 
     model_name_or_path: list[str] = option(  # type: ignore[assignment]
         ..., "The folder of a saved model, or its name on the Hub; several are an ensemble."
@@ -40,7 +40,7 @@ class EnsembleLoadingArguments(LoadingArguments):
 
 
 def check_device(name: str) -> None:
-    """Raise ValueError if torch does not know a device, or does not find it on this machine."""
+    """Raise ValueError if torch does not know a device, or this machine does not have it."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -1,4 +1,4 @@
-"""Loading of a tokenizer and a model from a folder or the Hub, with errors in one sentence."""
+"""Load a tokenizer and a model from a folder or the Hub, with one-sentence error messages."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -25,15 +25,23 @@ from .ensemble import Ensemble
 def explaining_missing_files(
     name: str | Path, files: Sequence[str] = ("config.json", "tokenizer_config.json")
 ) -> Iterator[None]:
-    """Explain in one sentence why a model or a tokenizer cannot be loaded from a folder or the Hub."""
+    """Turn errors of loading a model or a tokenizer into one sentence that says what is wrong and what to do.
+
+    Args:
+        name (`str` or `Path`): the folder, or the name on the Hub, that the body of the context loads.
+        files (`Sequence[str]`): files that a folder must have.
+
+    Raises:
+        FileNotFoundError: if the folder lacks one of the files, or neither a folder nor the Hub has the name.
+        NotADirectoryError: if `name` is a file.
+        ValueError: if the files cannot be loaded.
+    """
     folder = Path(name)
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
-    for file in files:
-        if folder.is_dir() and not (folder / file).is_file():
-            newest = newest_complete(folder)
-            advice = f"name one of its checkpoints, such as {newest}" if newest else "name that of a complete model"
-            raise FileNotFoundError(f"{folder} holds no {file}; {advice}.")
+    if folder.is_dir():
+        for file in files:
+            _check_file(folder, file)
     try:
         yield
     except OSError as error:
@@ -45,56 +53,98 @@ def explaining_missing_files(
             f"{name} holds a pickle that torch does not load, because it may run code; use a model whose weights are "
             "in model.safetensors."
         ) from error
-    except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
-        if isinstance(error, (ImportError, UserError)):
-            raise
+    except (ImportError, UserError):
+        raise
+    except Exception as error:
+        # transformers, tokenizers and safetensors raise many types, and often do not name the file.
         reason = reason_of(error)
-        raise InputError(reason if str(name) in reason else f"{name} cannot be loaded: {reason}") from error
+        if str(name) not in reason:
+            reason = f"{name} cannot be loaded: {reason}"
+        raise InputError(reason) from error
+
+
+def _check_file(folder: Path, file: str) -> None:
+    """Raise FileNotFoundError if a folder lacks a file; if the folder has checkpoints, name the newest one."""
+    if (folder / file).is_file():
+        return
+    checkpoint = newest_complete(folder)
+    advice = "name the folder of a complete model"
+    if checkpoint:
+        advice = f"name one of its checkpoints, such as {checkpoint}"
+    raise FileNotFoundError(f"{folder} holds no {file}; {advice}.")
 
 
 def load(
     name: str, device: str | torch.device | None = None, **options: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load tokenizer and model by `from_pretrained`; by default onto the accelerator, if torch finds one."""
+    """Load a tokenizer and its model from a folder or the Hub.
+
+    Args:
+        name (`str`): the folder, or the name on the Hub.
+        device (`str` or `torch.device`, *optional*): device of the model. The default is an accelerator if torch finds
+            one, or else the CPU.
+        **options: arguments of `from_pretrained`.
+
+    Raises:
+        OSError: if files are missing.
+        ValueError: if the files cannot be loaded, or the tokenizer belongs to another model.
+    """
     with explaining_missing_files(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        model = load_model(name, **options)
+        model: Any = load_model(name, **options)
         check_vocabulary(model.config, tokenizer)
-    # `current_accelerator` names the accelerator that torch was built for, even without one.
+    # `current_accelerator` returns the accelerator that torch was built for, even if the machine has none.
     if device is None and torch.accelerator.is_available():
         device = torch.accelerator.current_accelerator()
-    device = torch.device(device or "cpu")
-    if device.type == "cpu":
-        # Logits are large; without this the allocator returns their memory to the OS at every step.
+    chosen_device = torch.device(device or "cpu")
+    if chosen_device.type == "cpu":
+        # Logits are large. Without this, the allocator would return their memory to the OS at every step.
         keep_freed_memory()
-    on_device: Any = model
-    return tokenizer, on_device.to(device)
+    return tokenizer, model.to(chosen_device)
 
 
 def load_ensemble(
     names: Sequence[str], device: str | torch.device | None = None, **options: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load as `load` does: the model that one name is of, or an [`Ensemble`] of those that several are of.
+    """Load one model, or an [`Ensemble`] if several names are given, and the tokenizer of the first one.
 
-    The tokenizer is the first one's; ValueError if another's vocabulary differs.
+    The arguments are those of [`load`].
+
+    Raises:
+        ValueError: if the tokenizers have different vocabularies; and the errors of [`load`].
     """
-    loaded = [load(name, device, **options) for name in names]
-    vocabularies = [vocabularies_of(tokenizer) for tokenizer, _ in loaded]
-    for name, vocabulary in zip(names, vocabularies, strict=True):
-        if vocabulary != vocabularies[0]:
+    tokenizers = []
+    models: list[Any] = []
+    for name in names:
+        tokenizer, model = load(name, device, **options)
+        tokenizers.append(tokenizer)
+        models.append(model)
+    if len(names) == 1:
+        return tokenizers[0], models[0]
+
+    first_vocabularies = vocabularies_of(tokenizers[0])
+    for name, tokenizer in zip(names, tokenizers, strict=True):
+        if vocabularies_of(tokenizer) != first_vocabularies:
             raise InputError(
                 f"the tokenizers of {names[0]} and {name} differ, but an ensemble needs models of one vocabulary; give "
                 f"models that were trained with one tokenizer (--tokenizer_name {names[0]})."
             )
-    models: list[Any] = [model for _, model in loaded]
-    return loaded[0] if len(loaded) == 1 else (loaded[0][0], Ensemble(models))
+    return tokenizers[0], Ensemble(models)
 
 
 def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
-    """Load a model that has all of its weights, of the right shapes and dtypes, and finite."""
+    """Load a model, and check its weights.
+
+    Args:
+        name (`str` or `Path`): the folder, or the name on the Hub.
+        **options: arguments of `from_pretrained`.
+
+    Raises:
+        ValueError: if weights are missing or left over, have the wrong shape or dtype, or are NaN or infinite.
+    """
     config = AutoConfig.from_pretrained(name, **options)
     if config.model_type == VanillaTransformerConfig.model_type:
-        _check_files(name, hasattr(config, "quantization_config"), **options)
+        _check_files(name, is_quantized=hasattr(config, "quantization_config"), **options)
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
     except RuntimeError as error:
@@ -106,32 +156,34 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
 def _check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
     """Raise ValueError if the files of a model do not have exactly the weights that its config.json describes.
 
-    The model is loaded without memory for weights, because a damaged config.json may describe more than fit.
+    The model is loaded onto the meta device, which needs no memory for weights. A damaged config.json may describe more
+    weights than fit in memory.
     """
     if Path(name).is_dir() and not is_quantized:
         read_layout(Path(name))
+    meta_options = {**options, "device_map": "meta", "output_loading_info": True}
     with _quiet():
-        _, report = AutoModelForSeq2SeqLM.from_pretrained(
-            name, **{**options, "device_map": "meta", "output_loading_info": True}
-        )
-    for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
-        if report[key]:
-            names = ", ".join(sorted(report[key])[:2])
+        _, report = AutoModelForSeq2SeqLM.from_pretrained(name, **meta_options)
+    for key, fault in (("missing_keys", "are not in"), ("unexpected_keys", "are left over in")):
+        weights = sorted(report[key])
+        if weights:
+            examples = ", ".join(weights[:2])
             raise InputError(
-                f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
+                f"{len(weights)} weights {fault} the files of {name} ({examples}, ...): they belong to another "
                 "config.json, or were truncated; use a complete model."
             )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without progress bars and reports of transformers."""
-    shows_progress, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    """Turn off progress bars and warnings of transformers inside a context."""
+    had_progress_bar = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        if shows_progress:
+        if had_progress_bar:
             logging.enable_progress_bar()

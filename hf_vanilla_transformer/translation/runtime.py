@@ -1,6 +1,6 @@
-"""One way to ask what computes: a model in torch and an engine answer the same questions.
+"""A common interface to models in torch and to engines, for the steps that the two do differently.
 
-Translating, scoring, aligning, serving and drawing call `runtime_of` instead of telling models and engines apart.
+Translating, scoring, aligning, serving and plotting call `runtime_of`, and do not test themselves what a model is.
 """
 
 from abc import ABC, abstractmethod
@@ -9,17 +9,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from torch import nn
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .engine import Engine
 
 
 class ForcedTarget(NamedTuple):
-    """What forced decoding computes for one target.
+    """The result of forced decoding for one target.
 
     Args:
-        log_probs (`list[float]`): of each token given those before it, in nats.
+        log_probs (`list[float]`): the log-probability of each token given the tokens before it, in nats.
         attention (`torch.Tensor` of shape `(target, source)`, *optional*): cross-attention in the step that predicts
             each token, averaged over the alignment heads, on the CPU.
     """
@@ -29,43 +30,49 @@ class ForcedTarget(NamedTuple):
 
 
 class Runtime(ABC):
-    """The questions that a model in torch and an engine answer."""
+    """Facts about a model that is computed by torch or by an engine, and its forced decoding."""
 
-    # What it is, for the sentence "terms do not work with ...".
+    # Completes the sentence "terms do not work with ...".
     description: str
-    # Decoder layer and head, from 0, of the attention that alignments are read from; empty if there is none.
+    # Decoder layer and head, from 0, of the attention that alignments are read from. Empty if there is none.
     alignment_heads: list[tuple[int, int]]
-    # Why there is no such attention, if there is none.
+    # Says why there is no such attention, if there is none.
     reason_without_alignments: str
-    # Whether the search can be forced to translations that contain given phrases.
+    # Whether a search can be forced to find translations that contain given phrases.
     takes_phrases: bool
-    # Whether `generate()` calls logits processors and any stopping criteria at every step. An engine calls only those
-    # criteria that watch the search, from time to time.
+    # Whether `generate()` calls logits processors and all stopping criteria at every step. An engine calls only the
+    # criteria that watch the search, and only from time to time.
     calls_processors: bool
-    # Whether it is a module of torch, whose forward pass can be called for other outputs, such as attention weights.
+    # Whether the model is a module of torch, whose forward pass can return other outputs, such as attention weights.
     has_forward_pass: bool
 
     @abstractmethod
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """Yield what forced decoding computes for each pair of token ids, from one forward pass.
+        """Compute log-probabilities, and attention if requested, of given targets with one forward pass.
 
-        Targets are without the token that decoding starts from. No row is empty, and the model is in evaluation mode.
+        The model must be in evaluation mode.
+
+        Args:
+            sources (`Sequence[list[int]]`): token ids of each source; at least one.
+            targets (`Sequence[list[int]]`): token ids of each target, at least one, without the start token of the
+                decoder.
+            with_attention (`bool`): whether to compute attention.
         """
 
 
-def runtime_of(model: Any, tokenizer: PreTrainedTokenizerBase) -> Runtime:
-    """Return what answers for a model in torch, or for an [`~.engine.Engine`]."""
+def runtime_of(model: PreTrainedModel | Engine, tokenizer: PreTrainedTokenizerBase) -> Runtime:
+    """Return the runtime of a model in torch or of an [`~.engine.Engine`]."""
     if isinstance(model, Engine):
         return EngineRuntime(model)
     return TorchRuntime(model, tokenizer)
 
 
 class EngineRuntime(Runtime):
-    """Another runtime than torch."""
+    """The runtime of an engine."""
 
-    description = "another engine than torch"
+    description = "a different engine than torch"
     reason_without_alignments = "CTranslate2 averages heads of one layer only"
     takes_phrases = False
     calls_processors = False
@@ -78,10 +85,10 @@ class EngineRuntime(Runtime):
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """See [`Runtime`]; with attention, the engine decodes twice."""
+        """Compute log-probabilities and attention as [`Runtime`] says. With attention, the engine decodes twice."""
         source_ids = list(sources)
         target_ids = list(targets)
-        attentions: list[Any] = [None] * len(target_ids)
+        attentions: Sequence[torch.Tensor | None] = [None] * len(target_ids)
         if with_attention:
             attentions = self._engine.attention(source_ids, target_ids)
         log_probs = self._engine.log_probs(source_ids, target_ids)
@@ -89,26 +96,28 @@ class EngineRuntime(Runtime):
 
 
 class TorchRuntime(Runtime):
-    """A model of transformers in torch: of this package, or another one for sequences to sequences."""
+    """The runtime of a model in torch: a model of this package, or a different encoder-decoder of transformers."""
 
     reason_without_alignments = "it is no model of this package"
     calls_processors = True
     has_forward_pass = True
 
-    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase):
-        self._model = model
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        # Models of transformers have methods that their base class does not declare.
+        self._model: Any = model
         self._tokenizer = tokenizer
         model_type = model.config.model_type
         self.description = f'a model of the type "{model_type}"'
         self.takes_phrases = model_type == VanillaTransformerConfig.model_type
-        # An ensemble has no layers of its own.
-        has_layers = hasattr(model, "get_decoder") and hasattr(model.get_decoder(), "layers")
-        self.alignment_heads = list(getattr(model.config, "heads_for_alignment", [])) if has_layers else []
+        self.alignment_heads = []
+        # An ensemble has a configuration with alignment heads, but no decoder layers of its own to read them from.
+        if hasattr(model, "get_decoder") and hasattr(model.get_decoder(), "layers"):
+            self.alignment_heads = list(getattr(model.config, "heads_for_alignment", []))
 
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """See [`Runtime`]."""
+        """Compute log-probabilities and attention as [`Runtime`] says."""
         model = self._model
         source = self._pad(sources)
         target = self._pad(targets)
@@ -116,38 +125,71 @@ class TorchRuntime(Runtime):
         decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
         options = {"output_hidden_states": True} if with_attention else {}
         output = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False, **options)
-        attention = self._average_attention(output, source.attention_mask) if with_attention else None
-        log_probabilities = getattr(model, "log_probabilities", partial(torch.log_softmax, dim=-1))
-        # Row by row, because all log-probabilities take as much memory as the logits.
-        for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
-            log_probs = log_probabilities(output.logits[row].float()).gather(-1, target.input_ids[row, :, None])
-            own_attention = None
-            if attention is not None:
-                own_attention = attention[row, : len(target_ids), : len(source_ids)].cpu()
-            yield ForcedTarget(log_probs[: len(target_ids), 0].tolist(), own_attention)
 
-    def _pad(self, rows: Sequence[list[int]]) -> Any:
+        attention = None
+        if with_attention:
+            attention = self._average_attention(
+                output.decoder_hidden_states, output.encoder_last_hidden_state, source.attention_mask
+            )
+        # An ensemble has log-probabilities in the place of logits.
+        log_softmax = partial(torch.log_softmax, dim=-1)
+        log_probabilities = getattr(model, "log_probabilities", log_softmax)
+
+        # Row by row, because the log-probabilities of all rows would take as much memory as the logits.
+        for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
+            source_length = len(source_ids)
+            target_length = len(target_ids)
+            log_probs_of_vocabulary = log_probabilities(output.logits[row].float())
+            log_probs = log_probs_of_vocabulary.gather(-1, target.input_ids[row, :, None])
+            attention_of_pair = None
+            if attention is not None:
+                attention_of_pair = attention[row, :target_length, :source_length].cpu()
+            yield ForcedTarget(log_probs[:target_length, 0].tolist(), attention_of_pair)
+
+    def _pad(self, rows: Sequence[list[int]]) -> BatchEncoding:
+        """Return the token ids and the mask of a batch on the model's device, padded on the right."""
         padded = self._tokenizer.pad({"input_ids": list(rows)}, return_tensors="pt", padding_side="right")
         return padded.to(self._model.device)
 
-    def _average_attention(self, output: Any, source_mask: torch.Tensor) -> torch.Tensor:
-        """Return the cross-attention `(batch, target, source)`, averaged over the alignment heads, in float32."""
-        layers = self._model.get_decoder().layers
+    def _average_attention(
+        self, layer_inputs: Sequence[torch.Tensor], source_states: torch.Tensor, source_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the cross-attention `(batch, target, source)`, averaged over the alignment heads, in float32.
+
+        Args:
+            layer_inputs (`Sequence[torch.Tensor]`): the input of each decoder layer.
+            source_states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
+            source_mask (`torch.Tensor` of shape `(batch, source)`): 0 for padding.
+        """
+        decoder_layers = self._model.get_decoder().layers
         attention_of_layer = {}
         for layer in {layer for layer, _ in self.alignment_heads}:
-            states = output.decoder_hidden_states[layer]
             attention_of_layer[layer] = _cross_attention(
-                layers[layer], states, output.encoder_last_hidden_state, source_mask
+                decoder_layers[layer], layer_inputs[layer], source_states, source_mask
             )
         heads = [attention_of_layer[layer][:, head].float() for layer, head in self.alignment_heads]
         return torch.stack(heads).mean(dim=0)
 
 
-def _cross_attention(layer: Any, x: torch.Tensor, source: torch.Tensor, source_mask: torch.Tensor) -> torch.Tensor:
-    """The cross-attention `(batch, heads, target, source)` of a decoder layer, from its input and the encoder's output.
+def _cross_attention(
+    layer: nn.Module, layer_input: torch.Tensor, source_states: torch.Tensor, source_mask: torch.Tensor
+) -> torch.Tensor:
+    """Compute the cross-attention weights of a decoder layer, of shape `(batch, heads, target, source)`.
 
-    Asking the model for its attention instead would compute, and keep, that of all layers.
+    The model itself would compute and keep the attention of all layers.
+
+    Args:
+        layer (`VanillaTransformerDecoderLayer`): the layer.
+        layer_input (`torch.Tensor` of shape `(batch, target, d_model)`): its input.
+        source_states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
+        source_mask (`torch.Tensor` of shape `(batch, source)`): 0 for padding.
     """
-    look_ahead_mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
-    x = layer.attend_to_target(x, attention_mask=look_ahead_mask, output_attentions=True)
-    return layer.encoder_attn(x, source, source_mask[:, None, None].bool(), output_attentions=True)[1]
+    target_length = layer_input.shape[1]
+    all_positions = torch.ones(target_length, target_length, dtype=torch.bool, device=layer_input.device)
+    look_ahead_mask = all_positions.tril()[None, None]
+    decoder_layer: Any = layer
+    states = decoder_layer.attend_to_target(layer_input, attention_mask=look_ahead_mask, output_attentions=True)
+    _, weights = decoder_layer.encoder_attn(
+        states, source_states, source_mask[:, None, None].bool(), output_attentions=True
+    )
+    return weights

@@ -1,15 +1,16 @@
-"""`score()`: log-probabilities of given translations."""
+"""`score()`: compute the log-probabilities of given translations."""
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..model.generation_settings import length_penalty_of
 from ..model.input_checks import check_weights, sides_of
 from .concurrent_use import evaluating
+from .engine import Engine
 from .inference import Inference, forced_decoding
 
 
@@ -17,8 +18,8 @@ class Score(NamedTuple):
     """The log-probability of a translation.
 
     Args:
-        tokens (`list[str]`): of the translation, ending in `</s>`.
-        log_probs (`list[float]`): of each token given the tokens before it, in nats.
+        tokens (`list[str]`): the tokens of the translation, ending in `</s>`.
+        log_probs (`list[float]`): the log-probability of each token given the tokens before it, in nats.
         total (`float`): their sum, log P(Y | X).
         normalized (`float`): log P(Y | X) / lp(Y), the score of beam search with the model's `generation_config`.
     """
@@ -31,7 +32,7 @@ class Score(NamedTuple):
 
 @torch.inference_mode()
 def score(
-    model: Any,
+    model: PreTrainedModel | Engine,
     tokenizer: PreTrainedTokenizerBase,
     sources: Iterable[str],
     targets: Iterable[str],
@@ -40,14 +41,14 @@ def score(
     *,
     target_lang: str | None = None,
 ) -> list[Score]:
-    """Log-probabilities of given translations (forced decoding), from one forward pass per batch.
+    """Compute the log-probabilities of given translations by forced decoding, with one forward pass per batch.
 
     Args:
-        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): runs in evaluation mode; its mode is restored
+        model (`PreTrainedModel`, or an `Engine` from `load_engine`): runs in evaluation mode; its mode is restored
             afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-        sources, targets (`Iterable[str]`): sentences, and one translation of each.
-        tokens_per_batch (`int`): maximum number of tokens per batch on each side, padding included; a longer pair is
+        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
+        sources, targets (`Iterable[str]`): sentences, and one translation of each sentence.
+        tokens_per_batch (`int`): maximum number of tokens per batch on each side, padding included. A longer pair is
             its own batch.
         show_progress (`bool`): whether to show a progress bar, in pairs.
         target_lang (`str`, *optional*): as in `translate`.
@@ -62,14 +63,17 @@ def score(
             `target_lang` or needs one, or log-probabilities are NaN because weights are NaN or infinite.
     """
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
-    _, _, source_ids, target_ids = inference.tokenize_pairs(sources, targets)
-    penalty, target_side = length_penalty_of(model.generation_config), sides_of(tokenizer)[1]
+    tokenized_sources, tokenized_targets = inference.tokenize_pairs(sources, targets)
+    length_penalty = length_penalty_of(model.generation_config)
+    target_tokenizer = sides_of(tokenizer)[1]
     scores: dict[int, Score] = {}
     with evaluating(model):
-        for row, (log_probs, _) in forced_decoding(inference, source_ids, target_ids, task="scoring"):
+        for row, forced in forced_decoding(inference, tokenized_sources, tokenized_targets, task="scoring"):
+            log_probs = forced.log_probs
             total = sum(log_probs)
             if math.isnan(total):
+                # Name the weight that is NaN or infinite.
                 check_weights(model)
-            tokens: Any = target_side.convert_ids_to_tokens(target_ids[row])
-            scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))
+            tokens = target_tokenizer.convert_ids_to_tokens(tokenized_targets[row].token_ids)
+            scores[row] = Score(tokens, log_probs, total, normalized=total / length_penalty(len(log_probs)))
     return [scores[row] for row in range(len(scores))]

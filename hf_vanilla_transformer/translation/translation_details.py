@@ -1,17 +1,55 @@
-"""Scores, tokens, alignment and flags of a translation, by forced decoding of the hypotheses of a search."""
+"""Compute scores, tokens, alignment and flags of translations, by forced decoding of the hypotheses of a search."""
 
 import math
 import re
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
 
 import torch
+from transformers import GenerationConfig
 
 from ..data.vocabularies import longest_training_source
-from ..model.generation_settings import length_penalty_of, limits_length
+from ..model.generation_settings import length_penalty_of
 from ..model.input_checks import sides_of
-from .alignment import Aligner, Tokenized
-from .inference import Inference, forced_decoding
+from ..support.user_errors import InputError
+from .alignment import Aligner
+from .hypothesis_ends import HypothesisEnds
+from .inference import Inference, TokenizedText, forced_decoding
+from .runtime import ForcedTarget
 from .words_of_tokens import WORDS
+
+
+# What each flag of a translation means, as the end of a sentence such as "2 of the translations are ...".
+FLAG_MEANINGS = {
+    "longer_than_training": "longer than any source of the training",
+    "truncated": "truncated at the length limit",
+    "repetition": "caught in a loop",
+}
+
+
+class DetailLevel(StrEnum):
+    """How much `translate()` returns about each translation.
+
+    Users choose between `TEXT` and `ALL` by `return_details`. Commands and the server pass `FLAGS` if they need no
+    scores, because `ALL` takes one more forward pass per batch.
+    """
+
+    # The text alone, as a string.
+    TEXT = "text"
+    # A `Translation` with text, tokens and flags. Its other fields are empty.
+    FLAGS = "flags"
+    # A `Translation` with all of its fields.
+    ALL = "all"
+
+    @classmethod
+    def from_argument(cls, return_details: bool | str) -> "DetailLevel":
+        """Return the level for a value of the argument `return_details`; ValueError for an unknown string."""
+        if isinstance(return_details, str):
+            if return_details not in tuple(cls):
+                raise InputError(f'return_details is "{return_details}"; give True or False.')
+            return cls(return_details)
+        return cls.ALL if return_details else cls.TEXT
 
 
 class Translation(NamedTuple):
@@ -20,17 +58,19 @@ class Translation(NamedTuple):
     Args:
         text (`str`): the translation.
         score (`float`): log P(Y | X) / lp(Y), by which beam search ranks hypotheses, with the length penalty of the
-            call (section 6.1); minus infinity where the search found no hypothesis.
-        tokens (`list[str]`): as generated, so with `</s>` unless the translation is truncated. `score()` tokenizes the
-            text instead, which may give other tokens of the same text.
-        log_probs (`list[float]`): of each token given the tokens before it, in nats. They are the model's own, without
-            logits processors such as `repetition_penalty`.
-        alignment (`list` of pairs of `int`, *optional*): the links of source words and target words, as `align` returns
-            them, for documents of letters where no spaces divide words; None where a model gives no attention.
+            call (section 6.1). It is minus infinity if the search found no hypothesis.
+        tokens (`list[str]`): the generated tokens, including `</s>` unless the translation is truncated. `score()`
+            tokenizes the text instead, which may give different tokens for the same text.
+        log_probs (`list[float]`): the log-probability of each token given the tokens before it, in nats. They come from
+            the model alone, without logits processors such as `repetition_penalty`.
+        alignment (`list` of pairs of `int`, *optional*): links between the words of the source and of the translation,
+            as `align` returns them. For documents, each letter of a script without spaces counts as a word. None if the
+            model gives no attention.
         alternatives (`tuple[Translation, ...]`): the other hypotheses, best first; `num_return_sequences` - 1 of them.
-        flags (`frozenset[str]`): what may be wrong: `"truncated"` if the length limit ended the translation,
-            `"repetition"` if its tokens repeat in a row as those of the source do not, `"longer_than_training"` if the
-            source has more tokens than any that the model was trained on, and `"split"` if it was split therefore.
+        flags (`frozenset[str]`): signs that the translation may be wrong: `"truncated"` if the length limit ended it,
+            `"repetition"` if tokens repeat in a row in the translation but not in the source, `"longer_than_training"`
+            if the source has more tokens than any that the model was trained on, and `"split"` if the source was split
+            for that reason.
     """
 
     text: str
@@ -43,87 +83,136 @@ class Translation(NamedTuple):
 
 
 def untranslated(text: str, words: re.Pattern[str] = WORDS) -> Translation:
-    """Return a text as its own translation, because the model does not get it.
+    """Return a text as its own translation, for texts that are copied and not passed to the model.
 
-    Each word that the pattern finds is linked with itself.
+    Each word is aligned with itself.
+
+    Args:
+        text (`str`): the text.
+        words (`re.Pattern[str]`): matches the words that the alignment links.
     """
-    count = len(words.findall(text))
-    return Translation(text, 0.0, [], [], [(word, word) for word in range(count)])
+    num_words = len(words.findall(text))
+    alignment = [(word, word) for word in range(num_words)]
+    return Translation(text, score=0.0, tokens=[], log_probs=[], alignment=alignment)
 
 
 def describe(
-    inference: Inference, aligner: Aligner | None, sources: list[Tokenized], sequences: torch.Tensor, settings: Any
+    inference: Inference,
+    aligner: Aligner | None,
+    sources: list[TokenizedText],
+    sequences: torch.Tensor,
+    settings: GenerationConfig,
 ) -> list[Translation]:
-    """The best hypothesis of each sentence with its details, by forced decoding, and the others as its alternatives.
+    """Compute the details of the hypotheses that a search has found.
 
-    `sequences`, `(sentences, hypotheses, target)`, are those of a search with these settings, best hypothesis first.
-    Without an aligner there is no forced decoding, and no alternatives.
+    Args:
+        inference (`Inference`): the model that searched.
+        aligner (`Aligner`, *optional*): aligns the words of translations. Without it there is no forced decoding, so
+            that scores are minus infinity and there are no log-probabilities, alignments and alternatives.
+        sources (`list[TokenizedText]`): the sources of the search.
+        sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): the result of the search, the best
+            hypothesis of each sentence first.
+        settings (`GenerationConfig`): the settings of the search.
+
+    Returns:
+        `list[Translation]`: the best hypothesis of each sentence, with the others as its alternatives.
     """
-    if aligner is None:
-        sequences = sequences[:, :1]
-    tokenizer, count = inference.tokenizer, sequences.shape[1]
-    eos = settings.eos_token_id
-    eos = {eos} if isinstance(eos, int) else set(eos or ())
-    stops = [stops] if isinstance(stops := settings.stop_strings or [], str) else stops
-    rows = [_generated(row, eos, tokenizer.pad_token_id) for row in sequences.flatten(0, 1).tolist()]
-    sources = [source for source in sources for _ in range(count)]
-    decoded = {}
+    tokenizer = inference.tokenizer
+    ends = HypothesisEnds(settings, tokenizer.pad_token_id)
+    num_hypotheses = 1 if aligner is None else sequences.shape[1]
+
+    source_of_hypothesis: list[TokenizedText] = []
+    token_ids_of_hypothesis: list[list[int]] = []
+    for source, sequences_of_sentence in zip(sources, sequences[:, :num_hypotheses].tolist(), strict=True):
+        for sequence in sequences_of_sentence:
+            source_of_hypothesis.append(source)
+            token_ids_of_hypothesis.append(ends.trim(sequence))
+    texts = tokenizer.batch_decode(token_ids_of_hypothesis, skip_special_tokens=True)
+    hypotheses = [TokenizedText(*pair) for pair in zip(texts, token_ids_of_hypothesis, strict=True)]
+
+    forced_targets: dict[int, ForcedTarget] = {}
     if aligner is not None:
-        present = [index for index, row in enumerate(rows) if row]
-        sides = [sources[index][1] for index in present], [rows[index] for index in present]
-        forced_targets = forced_decoding(inference, *sides, with_attention=aligner.has_attention)
-        decoded = {present[index]: forced for index, forced in forced_targets}
-    penalty, target_side = length_penalty_of(settings), sides_of(tokenizer)[1]
-    found = []
-    for index, text in enumerate(tokenizer.batch_decode(rows, skip_special_tokens=True)):
-        source, row = sources[index], rows[index]
-        log_probs, attention = decoded.get(index, ([], None))
-        score = sum(log_probs) / penalty(len(log_probs)) if log_probs else -math.inf
-        links = aligner(source, (text, row), attention) if aligner is not None and attention is not None else None
-        flags = {
-            "truncated": not (eos.intersection(row[-1:]) or any(map(text.__contains__, stops)))
-            or len(row) >= _limit_with_forced_eos(settings, len(source[1])),
-            "repetition": has_loop(row) and not has_loop(source[1]),
-            "longer_than_training": len(source[1]) > longest_training_source(tokenizer),
-        }
-        raised = frozenset(name for name, is_so in flags.items() if is_so)
-        found.append(Translation(text, score, target_side.convert_ids_to_tokens(row), log_probs, links, flags=raised))
-    return [
-        best._replace(alternatives=tuple(other for other in others if other.tokens))
-        for best, *others in (found[start : start + count] for start in range(0, len(found), count))
-    ]
+        forced_targets = _force_hypotheses(inference, source_of_hypothesis, hypotheses, aligner.has_attention)
+
+    length_penalty = length_penalty_of(settings)
+    target_tokenizer = sides_of(tokenizer)[1]
+    longest_source = longest_training_source(tokenizer)
+    details = []
+    for index, (source, hypothesis) in enumerate(zip(source_of_hypothesis, hypotheses, strict=True)):
+        log_probs: list[float] = []
+        score = -math.inf
+        alignment = None
+        forced = forced_targets.get(index)
+        if forced is not None:
+            log_probs = forced.log_probs
+            score = sum(log_probs) / length_penalty(len(log_probs))
+        if aligner is not None and forced is not None and forced.attention is not None:
+            alignment = aligner(source, hypothesis, forced.attention)
+        tokens = target_tokenizer.convert_ids_to_tokens(hypothesis.token_ids)
+        flags = _find_flags(source, hypothesis, ends, longest_source)
+        details.append(Translation(hypothesis.text, score, tokens, log_probs, alignment, flags=flags))
+
+    translations = []
+    for start in range(0, len(details), num_hypotheses):
+        best = details[start]
+        # If a search finds fewer hypotheses than were requested, the missing ones have no tokens.
+        others = details[start + 1 : start + num_hypotheses]
+        alternatives = tuple(hypothesis for hypothesis in others if hypothesis.tokens)
+        translations.append(best._replace(alternatives=alternatives))
+    return translations
 
 
-def _limit_with_forced_eos(settings: Any, source_length: int) -> float:
-    """The length at which EOS takes the place of whatever would follow, as in OPUS-MT's settings; infinite without."""
-    if settings.forced_eos_token_id is None:
-        return math.inf
-    if not limits_length(settings) and (offset := getattr(settings, "max_length_offset", None)) is not None:
-        return source_length + offset
-    return settings.max_new_tokens or (settings.max_length or math.inf) - 1
+def _force_hypotheses(
+    inference: Inference, sources: list[TokenizedText], hypotheses: list[TokenizedText], with_attention: bool
+) -> dict[int, ForcedTarget]:
+    """Compute log-probabilities and attention of hypotheses by forced decoding.
+
+    Returns:
+        `dict[int, ForcedTarget]`: by the index of the hypothesis. Hypotheses without tokens are left out.
+    """
+    indices = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.token_ids]
+    sources_to_force = [sources[index] for index in indices]
+    hypotheses_to_force = [hypotheses[index] for index in indices]
+    forced_targets = {}
+    for row, forced in forced_decoding(inference, sources_to_force, hypotheses_to_force, with_attention):
+        forced_targets[indices[row]] = forced
+    return forced_targets
 
 
-def _generated(row: list[int], eos: set[int], pad: int) -> list[int]:
-    """The tokens of a hypothesis, without its start token, up to EOS or to the padding at its end."""
-    ids = row[1:]
-    for position, token in enumerate(ids, start=1):
-        if token in eos:
-            return ids[:position]
-    while ids and ids[-1] == pad:
-        ids.pop()
-    return ids
+def _find_flags(
+    source: TokenizedText, hypothesis: TokenizedText, ends: HypothesisEnds, longest_source: float
+) -> frozenset[str]:
+    """Return the flags of a hypothesis, see [`Translation`]; `longest_source` is the longest one of the training."""
+    source_length = len(source.token_ids)
+    flags = set()
+    if ends.is_truncated(hypothesis.token_ids, hypothesis.text, source_length):
+        flags.add("truncated")
+    if has_loop(hypothesis.token_ids) and not has_loop(source.token_ids):
+        flags.add("repetition")
+    if source_length > longest_source:
+        flags.add("longer_than_training")
+    return frozenset(flags)
 
 
-def has_loop(tokens: list[Any], most_tokens: int = 8, least_times: int = 4) -> bool:
-    """Whether some tokens are repeated in a row so often that a model is likely to have been caught in a loop.
+def has_loop(tokens: Sequence[Hashable], most_tokens: int = 8, least_times: int = 4) -> bool:
+    """Return True if some tokens repeat in a row so often that the model was probably caught in a loop.
 
-    At most `most_tokens` must occur `least_times` in a row; one or two tokens, three times as often.
+    Args:
+        tokens (`Sequence[Hashable]`): the tokens of a text.
+        most_tokens (`int`): longest run of tokens whose repetition counts.
+        least_times (`int`): number of times in a row that a run must occur. A run of one or two tokens must occur three
+            times as often, because ordinary text has such repetitions, for example rows of dots.
     """
     for length in range(1, most_tokens + 1):
+        times = least_times if length > 2 else 3 * least_times
+        # If tokens equal the ones `length` before them this many times in a row, the run has occurred `times` times.
+        needed = length * (times - 1)
         repeated = 0
-        needed = length * ((least_times if length > 2 else 3 * least_times) - 1)
         for position in range(length, len(tokens)):
-            repeated = repeated + 1 if tokens[position] == tokens[position - length] else 0
+            if tokens[position] == tokens[position - length]:
+                repeated += 1
+            else:
+                repeated = 0
             if repeated >= needed:
                 return True
     return False

@@ -20,7 +20,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.apps.conversion.ctranslate2 import with_heads_first
 from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderLayer
-from hf_vanilla_transformer.translation.alignment import attention_of_pairs, link
+from hf_vanilla_transformer.translation.alignment import compute_attention, link
 from hf_vanilla_transformer.translation.inference import Inference
 from tests.generation.by_hand import forced_pass
 from tests.models import decisive_model
@@ -110,9 +110,9 @@ def test_attention_comes_from_the_layers_own_masked_self_attention(model, tokeni
     heads = model.config.heads_for_alignment
     output = forced_pass(model, *map(torch.tensor, ids), output_attentions=True)
     with torch.inference_mode():
-        ((_, _, _, attention),) = attention_of_pairs(Inference(model, tokenizer, 4096), [source], [target])
+        (pair,) = compute_attention(Inference(model, tokenizer, 4096), [source], [target])
     expected = sum(output.cross_attentions[layer][0, head, :-1] for layer, head in heads) / len(heads)
-    torch.testing.assert_close(attention, expected)
+    torch.testing.assert_close(pair.attention, expected)
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 30, 4096])
@@ -198,7 +198,7 @@ def test_links_of_tokens():
 
 
 def test_what_is_no_pair(model, tokenizer):
-    with pytest.raises(ValueError, match="there are 2 sources and 1 targets; give a target per source"):
+    with pytest.raises(ValueError, match="2 sources and 1 targets"):
         align(model, tokenizer, ["a", "b"], ["a"])
     with pytest.raises(TypeError, match="targets is one string; give a list"):
         align(model, tokenizer, ["a"], "a")

@@ -58,7 +58,7 @@ def test_translate_score_and_align_use_it(engine, tokenizer):
 
 
 def test_what_needs_a_model_of_torch_says_so(engine, tokenizer):
-    with pytest.raises(ValueError, match="do not work with another engine than torch"):
+    with pytest.raises(ValueError, match=r"terms do not work with .*engine"):
         translate(engine, tokenizer, ["one"], glossary=Glossary({"one": "eins"}, tokenizer))
     with pytest.raises(ValueError, match="ConstantEngine returns no attention weights; give the model in torch"):
         forward_pass(engine, tokenizer, "one")

@@ -189,7 +189,7 @@ def test_nothing_to_score(model, tokenizer):
 
 
 def test_scores_of_what_is_no_pair(model, tokenizer):
-    with pytest.raises(ValueError, match="there are 2 sources and 1 targets; give a target per source"):
+    with pytest.raises(ValueError, match="2 sources and 1 targets"):
         score(model, tokenizer, ["a", "two"], ["a"])
     with pytest.raises(TypeError, match="targets is one string; give a list"):
         score(model, tokenizer, ["a"], "a")
@@ -313,7 +313,7 @@ def test_a_long_sentence_gets_a_warning_and_a_progress_bar(monkeypatch, caplog, 
     expected = translate(model, tokenizer, texts, **options)
     assert not caplog.records
     length = len(tokenizer(texts[1]).input_ids)
-    monkeypatch.setattr("hf_vanilla_transformer.translation.translate._LONG", length)
+    monkeypatch.setattr("hf_vanilla_transformer.translation.translate._LONG_SOURCE", length)
     assert translate(model, tokenizer, texts, tokens_per_batch=1, show_progress=True, **options) == expected
     assert [record.getMessage() for record in caplog.records] == [
         f"a sentence has {length} tokens; its time grows with the square of that, so split it."
@@ -330,13 +330,13 @@ def test_the_steps_of_a_long_sentence_are_counted(monkeypatch, tokenizer):
             super().close()
 
     monkeypatch.setattr("hf_vanilla_transformer.translation.translate.tqdm", Bar)
-    monkeypatch.setattr("hf_vanilla_transformer.translation.translate._LONG", 1)
+    monkeypatch.setattr("hf_vanilla_transformer.translation.translate._LONG_SOURCE", 1)
     translate(model, tokenizer, ["two"], show_progress=True, max_new_tokens=6, min_new_tokens=6)
     assert ("a long sentence", 6) in seen
 
 
 def test_logits_processors_of_the_caller_are_kept_for_a_long_sentence(monkeypatch, tokenizer):
-    monkeypatch.setattr("hf_vanilla_transformer.translation.translate._LONG", 1)
+    monkeypatch.setattr("hf_vanilla_transformer.translation.translate._LONG_SOURCE", 1)
     calls = []
 
     def record(input_ids, scores):

@@ -187,11 +187,11 @@ def _token_ids(
     ids = encode(tokenizer, [codes.put_before(source) for source in sources]).input_ids
     if targets is None:
         return ids, [_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in ids]
-    _, _, _, target_ids = Inference(model, tokenizer, tokens_per_batch=1).tokenize_pairs(sources, targets)
+    _, tokenized_targets = Inference(model, tokenizer, tokens_per_batch=1).tokenize_pairs(sources, targets)
     if generate_kwargs:
         raise InputError(f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one.")
     start = model.config.decoder_start_token_id
-    return ids, [[start, *row] for row in target_ids]
+    return ids, [[start, *target.token_ids] for target in tokenized_targets]
 
 
 def _best_hypothesis(

@@ -10,12 +10,13 @@ from unicodedata import normalize
 
 import regex
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.text_lines import iterate_lines
 from ...model.input_checks import is_blank
 from ...support.user_errors import InputError
 from ...translation.concurrent_use import encode
+from ...translation.engine import Engine
 from ...translation.required_phrases import Phrase, PhraseSizes
 from .forced_phrases import ForcedPhrases, check_is_beam_search
 
@@ -126,7 +127,7 @@ class Glossary:
         # One more for the token that ends a sentence.
         return PhraseSizes(positions, tokens + 1, len(occurrences))
 
-    def search(self, model: Any, phrases: list[list[Phrase]]) -> ForcedPhrases:
+    def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> ForcedPhrases:
         """The search for translations with the phrases of each sentence, as whole words."""
         return ForcedPhrases(phrases, letter_edges(self._tokenizer, model.config.vocab_size))
 

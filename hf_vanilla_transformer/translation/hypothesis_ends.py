@@ -1,0 +1,77 @@
+"""Find where the hypotheses of a search end, and whether the length limit ended them."""
+
+import math
+
+from transformers import GenerationConfig
+
+from ..model.generation_settings import limits_length
+
+
+class HypothesisEnds:
+    """Knows how hypotheses may end by the settings of a search: by EOS, a stop string or the length limit.
+
+    Args:
+        settings (`GenerationConfig`): settings of the search.
+        pad_token_id (`int`): the token after the end of a sequence.
+    """
+
+    def __init__(self, settings: GenerationConfig, pad_token_id: int):
+        self._settings = settings
+        self._pad_token_id = pad_token_id
+
+        eos = settings.eos_token_id
+        if eos is None:
+            self._eos_token_ids = set()
+        elif isinstance(eos, int):
+            self._eos_token_ids = {eos}
+        else:
+            self._eos_token_ids = set(eos)
+
+        stop_strings = settings.stop_strings or []
+        self._stop_strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
+
+    def trim(self, sequence: list[int]) -> list[int]:
+        """Return the generated tokens of a sequence, without its start token, up to EOS or to the padding at its end.
+
+        The tokens include EOS.
+        """
+        token_ids = sequence[1:]
+        for position, token in enumerate(token_ids):
+            if token in self._eos_token_ids:
+                return token_ids[: position + 1]
+        while token_ids and token_ids[-1] == self._pad_token_id:
+            token_ids.pop()
+        return token_ids
+
+    def is_truncated(self, token_ids: list[int], text: str, source_length: int) -> bool:
+        """Return True if the length limit ended a hypothesis.
+
+        Args:
+            token_ids (`list[int]`): its tokens, from [`trim`].
+            text (`str`): its text.
+            source_length (`int`): number of tokens of the source, on which the limit may depend.
+        """
+        ends_in_eos = bool(token_ids) and token_ids[-1] in self._eos_token_ids
+        has_stop_string = any(stop_string in text for stop_string in self._stop_strings)
+        if not ends_in_eos and not has_stop_string:
+            return True
+        return len(token_ids) >= self._length_of_forced_eos(source_length)
+
+    def _length_of_forced_eos(self, source_length: int) -> float:
+        """Return the length at which the search forces EOS in the place of any other token; infinite without such EOS.
+
+        The settings of OPUS-MT models force EOS at the length limit, so EOS at this length does not mean that the
+        translation is complete.
+        """
+        settings = self._settings
+        if settings.forced_eos_token_id is None:
+            return math.inf
+        offset = getattr(settings, "max_length_offset", None)
+        if offset is not None and not limits_length(settings):
+            return source_length + offset
+        if settings.max_new_tokens:
+            return settings.max_new_tokens
+        if settings.max_length:
+            # `max_length` includes the start token.
+            return settings.max_length - 1
+        return math.inf
