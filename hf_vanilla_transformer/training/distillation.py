@@ -30,6 +30,7 @@ from ..support.user_errors import InputError
 from ..translation.engine import load_engine
 from ..translation.model_loading import load_ensemble
 from ..translation.translate import translate
+from ..translation.translation_details import FLAG_MEANINGS, DetailLevel
 from .plan import spoken_duration
 from .run_arguments import TRAINED, Settings
 from .run_checks import check_tokenizer
@@ -45,7 +46,7 @@ _SAMPLE = 100
 # The reason, in the log and in the card, why a monolingual source is not translated.
 _EVALUATED = "in the test or validation pairs"
 # Rules that remove a translation, by the flag that it has.
-_FLAGS = {"truncated": "truncated at the length limit", "repetition": "caught in a loop"}
+_FLAGS = {flag: FLAG_MEANINGS[flag] for flag in ("truncated", "repetition")}
 
 
 class Hypothesis(NamedTuple):
@@ -257,7 +258,7 @@ class Teacher:
         self, tokenizer: PreTrainedTokenizerBase, model: Any, sources: list[str]
     ) -> Iterator[tuple[str, list[Hypothesis]]]:
         """Each source with its hypotheses, best first; all of the search if one of them is chosen."""
-        search: dict[str, Any] = {**self._search, "return_details": "flags"}
+        search: dict[str, Any] = {**self._search, "return_details": DetailLevel.FLAGS}
         if self._target_code:
             search["target_lang"] = self._target_code
         if self._arguments.nearest_to_reference:

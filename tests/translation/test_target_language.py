@@ -14,6 +14,7 @@ from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.data.target_language import TargetCodes, codes_of, find_code, short_name
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.translation.sentence_splitting import split_into_pieces
+from hf_vanilla_transformer.translation.translation_details import DetailLevel
 from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS, TokenTexts
 from tests.apps.conversion.opus_mt import convert_several, write_opus_mt
 
@@ -193,7 +194,7 @@ class TestTranslate:
         for text, options in ((LONG, {"target_lang": "fr"}), (f">>fr<< {LONG}", {})):
             rows.clear()
             (translation,) = translate(
-                model, tokenizer, [text], split_sentences=True, return_details="flags", **options, **SEARCH
+                model, tokenizer, [text], split_sentences=True, return_details=DetailLevel.FLAGS, **options, **SEARCH
             )
             assert "split" in translation.flags
             assert "longer_than_training" not in translation.flags

@@ -12,7 +12,7 @@ import hf_vanilla_transformer
 from hf_vanilla_transformer import Translation, load_engine, score, translate
 from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.translation import translation_details
-from hf_vanilla_transformer.translation.translation_details import has_loop
+from hf_vanilla_transformer.translation.translation_details import DetailLevel, has_loop
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
 
@@ -89,9 +89,12 @@ def test_stop_strings_end_a_translation(model, tokenizer, as_settings, stops):
     model = copy.deepcopy(model)
     if as_settings:
         model.generation_config.update(**given)
-    (found,) = translate(model, tokenizer, ["forty-two"], return_details="flags", **({} if as_settings else given))
+    (found,) = translate(
+        model, tokenizer, ["forty-two"], return_details=DetailLevel.FLAGS, **({} if as_settings else given)
+    )
     assert (found.text, found.flags) == ("zweiund", frozenset())
-    (other,) = translate(model, tokenizer, ["forty-two"], return_details="flags", stop_strings="u", max_new_tokens=1)
+    options = {"return_details": DetailLevel.FLAGS, "stop_strings": "u", "max_new_tokens": 1}
+    (other,) = translate(model, tokenizer, ["forty-two"], **options)
     assert (other.text, other.flags) == ("z", {"truncated"})
 
 
@@ -99,10 +102,20 @@ def test_flags_need_no_forced_decoding(model, tokenizer, monkeypatch):
     texts, options = ["six thousand and thirteen", "", "two"], {"max_new_tokens": 2, "num_beams": 1}
     expected = translate(model, tokenizer, texts, return_details=True, **options)
     monkeypatch.setattr(translation_details, "forced_decoding", None)
-    found = translate(model, tokenizer, texts, return_details="flags", **options)
+    found = translate(model, tokenizer, texts, return_details=DetailLevel.FLAGS, **options)
     assert [(each.text, each.tokens, each.flags) for each in found] == [
         (each.text, each.tokens, each.flags) for each in expected
     ]
+
+
+@pytest.mark.parametrize("return_details", ["flags", DetailLevel.FLAGS])
+def test_detail_level_from_argument_flags(return_details):
+    assert DetailLevel.from_argument(return_details) is DetailLevel.FLAGS
+
+
+def test_detail_level_from_argument_unknown(model, tokenizer):
+    with pytest.raises(ValueError, match='return_details is "scores"'):
+        translate(model, tokenizer, ["two"], return_details="scores")
 
 
 def test_log_probabilities_are_the_model_s_without_logits_processors(model, tokenizer):

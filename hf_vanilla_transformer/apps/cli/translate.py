@@ -26,7 +26,7 @@ from ...support.user_errors import InputError
 from ...translation.decoding_arguments import DecodingArguments
 from ...translation.loading_arguments import EnsembleLoadingArguments
 from ...translation.translate import translate
-from ...translation.translation_details import Translation
+from ...translation.translation_details import FLAG_MEANINGS, DetailLevel, Translation
 from ..documents.translate_documents import translate_documents
 from ..terms.glossary import Glossary
 from .documents import document_files, translate_files
@@ -45,9 +45,9 @@ STDIN = "/dev/stdin"
 SUBTITLES = (".srt", ".sbv", ".vtt")
 # What flags of translations mean, and what to do. "split" is what --split_sentences does.
 REMEDIES = {
-    "longer_than_training": "longer than any source of the training (split them by --split_sentences)",
-    "truncated": "truncated at the length limit (raise --max_new_tokens)",
-    "repetition": "caught in a loop (write shorter sentences, or raise --num_beams)",
+    "longer_than_training": f"{FLAG_MEANINGS['longer_than_training']} (split them by --split_sentences)",
+    "truncated": f"{FLAG_MEANINGS['truncated']} (raise --max_new_tokens)",
+    "repetition": f"{FLAG_MEANINGS['repetition']} (write shorter sentences, or raise --num_beams)",
 }
 
 
@@ -109,7 +109,7 @@ class TranslationArguments:
     def translate_kwargs(self) -> dict[str, Any]:
         """Arguments of `translate()` and of `translate_documents()`."""
         values = {
-            "return_details": True if self.output_fields() is not None else "flags",
+            "return_details": DetailLevel.FLAGS if self.output_fields() is None else DetailLevel.ALL,
             "split_sentences": (self.source_lang or True) if self.split_sentences else False,
             "target_lang": self.target_lang,
             "num_return_sequences": self.num_return_sequences,

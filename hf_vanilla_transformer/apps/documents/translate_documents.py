@@ -16,7 +16,7 @@ from ...translation.inference import Inference
 from ...translation.required_phrases import RequiredPhrases
 from ...translation.sentence_splitting import Piece, join_without_alternatives
 from ...translation.translate import TextTranslator
-from ...translation.translation_details import Translation
+from ...translation.translation_details import DetailLevel, Translation
 from ...translation.words_of_tokens import WORDS_AND_LETTERS
 from .markup_document import FORMATS, Document
 
@@ -30,7 +30,7 @@ def translate_documents(
     tokens_per_batch: int = ...,
     show_progress: bool = ...,
     *,
-    return_details: Literal[True, "flags"],
+    return_details: Literal[True, DetailLevel.FLAGS, DetailLevel.ALL],
     **kwargs: Any,
 ) -> list[Translation]: ...
 
@@ -56,7 +56,7 @@ def translate_documents(
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
     *,
-    return_details: bool | Literal["flags"] = False,
+    return_details: bool | DetailLevel = False,
     split_sentences: bool | str = False,
     glossary: RequiredPhrases | None = None,
     copy_letterless: bool | None = None,
@@ -116,9 +116,9 @@ def translate_documents(
     for document in parsed:
         translations_of_document = list(islice(translations_of_texts, len(document.texts)))
         translations.append(_translation_of_document(document, translations_of_document))
-    if return_details:
-        return translations
-    return [translation.text for translation in translations]
+    if DetailLevel.from_argument(return_details) is DetailLevel.TEXT:
+        return [translation.text for translation in translations]
+    return translations
 
 
 def read_document(kind: str, markup: str, codes: TargetCodes) -> tuple[Document, list[Source]]:

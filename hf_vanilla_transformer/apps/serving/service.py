@@ -18,7 +18,7 @@ from ...translation.concurrent_use import encode
 from ...translation.runtime import runtime_of
 from ...translation.sentence_splitting import Piece, join_translations, split_into_pieces
 from ...translation.translate import translate
-from ...translation.translation_details import Translation, untranslated
+from ...translation.translation_details import DetailLevel, Translation, untranslated
 from ..documents.translate_documents import read_document, translate_documents
 from ..terms.glossary import Glossary
 from .batcher import Batch, Lane, Lanes
@@ -315,7 +315,7 @@ class Service:
     def _translate(
         self, texts: list[str], options: dict[str, Any], is_abandoned: Callable[[], bool]
     ) -> list[Translation]:
-        defaults = {"return_details": "flags", "copy_letterless": self._copies_letterless}
+        defaults = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
         kwargs = {**defaults, **self._generate_kwargs, **options}
         kwargs["stopping_criteria"] = [Interruption(is_abandoned)]
         kwargs["tokens_per_batch"] = self.settings.tokens_per_batch

@@ -20,6 +20,6 @@ def test_the_page_says_what_may_be_wrong(model, tokenizer):
     (fine,) = translate(model, tokenizer, ["nine"], return_details=True)
     (cut,) = translate(model, tokenizer, ["forty-two"], return_details=True, max_new_tokens=2)
     assert _notes(fine) == ""
-    assert _notes(cut) == "The limit of length ended the translation."
+    assert _notes(cut) == "The translation was truncated at the length limit."
     every = cut._replace(flags=frozenset({"split", "longer_than_training", "truncated", "repetition"}))
     assert _notes(every).count(".") == 4

@@ -13,7 +13,7 @@ from ....data.target_language import short_name
 from ....model.input_checks import is_blank, sides_of
 from ....translation.concurrent_use import encode
 from ....translation.sentence_splitting import join_translations
-from ....translation.translation_details import Translation
+from ....translation.translation_details import FLAG_MEANINGS, Translation
 from ...pictures.attention import plot_attention
 from ...pictures.forward_pass import KINDS
 from ...pictures.token_labels import token_texts
@@ -48,7 +48,7 @@ _HELP = "A term and its translation in each line. More beams place terms better.
 _FLAGS = {
     "split": "A sentence is longer than any that the model was trained on, so it was split.",
     "longer_than_training": "The text is longer than any that the model was trained on.",
-    "truncated": "The limit of length ended the translation.",
+    "truncated": f"The translation was {FLAG_MEANINGS['truncated']}.",
     "repetition": "The translation repeats itself.",
 }
 _TITLES = {
