@@ -1,17 +1,18 @@
-"""`translate_documents()`: documents of HTML or XML in, the same documents with translated texts out."""
+"""Translate documents of HTML or XML: their texts are translated, and everything else stays."""
 
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Literal, overload
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.target_language import Source, TargetCodes
 from ...model.input_checks import copies_letterless
 from ...support.argument_checks import check_strings
 from ...support.user_errors import InputError
 from ...translation.alignment import Aligner
+from ...translation.engine import Engine
 from ...translation.inference import Inference
 from ...translation.required_phrases import RequiredPhrases
 from ...translation.sentence_splitting import Piece, join_without_alternatives
@@ -23,8 +24,8 @@ from .markup_document import FORMATS, Document
 
 @overload
 def translate_documents(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel | Engine,
+    tokenizer: PreTrainedTokenizerBase,
     documents: Iterable[str],
     format: str = ...,
     tokens_per_batch: int = ...,
@@ -37,8 +38,8 @@ def translate_documents(
 
 @overload
 def translate_documents(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel | Engine,
+    tokenizer: PreTrainedTokenizerBase,
     documents: Iterable[str],
     format: str = ...,
     tokens_per_batch: int = ...,
@@ -49,7 +50,7 @@ def translate_documents(
 
 @torch.inference_mode()
 def translate_documents(
-    model: Any,
+    model: PreTrainedModel | Engine,
     tokenizer: PreTrainedTokenizerBase,
     documents: Iterable[str],
     format: str = "html",
@@ -62,34 +63,34 @@ def translate_documents(
     copy_letterless: bool | None = None,
     target_lang: str | None = None,
     **generate_kwargs: Any,
-) -> list[Any]:
-    """Translate the texts of documents block by block, and put the tags inside of each block around the right words.
+) -> list[str] | list[Translation]:
+    """Translate the texts of documents block by block, and put the tags inside a block around the right words.
 
-    A tag comes out around the words that are linked with those inside of it, see `align`; in Chinese, Thai and others,
-    whose words no spaces divide, around letters.
+    An element of a translation is around the words that are linked with the words inside the original element; see
+    `align`. In scripts without spaces between words, such as Chinese and Thai, it is around letters.
 
     Args:
         model, tokenizer, tokens_per_batch, show_progress, return_details, glossary, generate_kwargs: as in `translate`.
-            The model must give alignments if a document has tags inside of a block. Tokens, scores and the alignment of
-            a document are those of its texts, one after the other.
-        documents (`Iterable[str]`): documents, or parts of them.
+            If a document has tags inside of a block, the model must support alignments. The tokens, the score and the
+            alignment of a document are composed of those of its texts, one after the other.
+        documents (`Iterable[str]`): documents, or parts of documents.
         format (`str`): `"html"`, which needs selectolax, or `"xml"`.
-        split_sentences (`bool` or `str`): whether to translate each block sentence by sentence; see `translate`.
-        copy_letterless (`bool`, *optional*): whether blocks and their parts are their own translations if they have no
-            letter, as in `translate`. By default they are also if the model's folder does not say what its training
-            pairs do.
-        target_lang (`str`, *optional*): the language to translate into, as in `translate`; its code is put before each
-            block. A document that begins with a code, before its tags or in its first text, keeps it for all of its
-            texts that do not begin with another one.
+        split_sentences (`bool` or `str`): True to translate each block sentence by sentence; see `translate`.
+        copy_letterless (`bool`, *optional*): True to copy blocks without letters, such as a cell with "2024", instead
+            of translating them; see `translate`. By default, they are copied unless the model has learned from its
+            training pairs to translate such texts.
+        target_lang (`str`, *optional*): the language to translate into, as in `translate`. Its code is put before each
+            block. If a document starts with a code, before its tags or in its first text, this code holds for all of
+            its texts that do not start with a code themselves.
 
     Returns:
         `list[str]`, or `list[Translation]` with `return_details`: one translation per document.
 
     Raises:
-        ImportError: if selectolax is missing for HTML, or sentencex for texts to split.
+        ImportError: if selectolax is needed for HTML, or sentencex for `split_sentences`, and it is missing.
         TypeError: if `documents` is one string, or contains anything but strings.
-        ValueError: if `format` is unknown, XML is not well-formed, or the model gives no alignments; and whatever
-            `translate` raises.
+        ValueError: if `format` is unknown, if XML is not well-formed, if the model has no alignments to place tags by,
+            or for any reason for which `translate` raises it.
     """
     if format not in FORMATS:
         raise InputError(f"format is {format!r}; choose one of {', '.join(FORMATS)}.")
@@ -105,63 +106,68 @@ def translate_documents(
         copy_letterless=copy_letterless,
     )
     codes = inference.codes()
-    parsed = []
-    texts = []
+    parsed_documents: list[Document] = []
+    sources: list[Source] = []
     for markup in check_strings("documents", documents):
-        document, texts_of_document = read_document(format, markup, codes)
-        parsed.append(document)
-        texts += texts_of_document
-    translations_of_texts = iter(translator.translate_texts(texts))
-    translations = []
-    for document in parsed:
+        document, sources_of_document = read_document(format, markup, codes)
+        parsed_documents.append(document)
+        sources += sources_of_document
+    # All texts are translated together, so that texts of several documents share batches.
+    translations_of_texts = iter(translator.translate_texts(sources))
+    translations: list[Translation] = []
+    for document in parsed_documents:
         translations_of_document = list(islice(translations_of_texts, len(document.texts)))
-        translations.append(_translation_of_document(document, translations_of_document))
+        translations.append(_translate_document(document, translations_of_document))
     if DetailLevel.from_argument(return_details) is DetailLevel.TEXT:
         return [translation.text for translation in translations]
     return translations
 
 
-def read_document(kind: str, markup: str, codes: TargetCodes) -> tuple[Document, list[Source]]:
+def read_document(format: str, markup: str, codes: TargetCodes) -> tuple[Document, list[Source]]:
     """Parse a document of HTML or XML, and read its texts with the codes of their target languages.
 
-    A code at the beginning of the document, before its tags or in its first text, is that of all texts that do not
-    begin with another one.
+    If the document starts with a code, before its tags or in its first text, this code holds for all texts that do not
+    start with a code themselves.
     """
-    # The code is no markup; XML would not be well-formed with it.
+    # A code before the tags is removed first, because XML would not be well-formed with it.
     whole = codes.read(markup)
-    document = Document(kind, whole.text)
+    document = Document(format, whole.text)
     has_code_before_tags = whole.text != markup
     code_of_document = whole.code
     if document.texts and not has_code_before_tags:
-        # If the first text has no code either, this is the default again.
+        # If the first text has no code either, this is the default code again.
         code_of_document = codes.read(document.texts[0]).code
     return document, [codes.read(text, code_of_document) for text in document.texts]
 
 
-def _translation_of_document(document: Document, translations: list[Translation]) -> Translation:
-    """Return the document with the translations of its texts; its other details are those of the texts, line by line.
+def _translate_document(document: Document, translations: list[Translation]) -> Translation:
+    """Return the translation of a document, with alternatives, from the translations of its texts.
 
-    Its n-th alternative has the n-th of each text, or the last one that a text has.
+    Its n-th alternative contains the n-th alternative of each text, or the last one of a text that has fewer.
     """
-    if document.has_tags and any(translation.alignment is None for translation in translations if translation.text):
+    lacks_alignment = any(translation.alignment is None for translation in translations if translation.text)
+    if document.has_tags and lacks_alignment:
         raise InputError(
             "markup is placed by word alignments, which this model does not give; use a single model of this package."
         )
     hypotheses_of_texts = [(translation, *translation.alternatives) for translation in translations]
     most_hypotheses = max(map(len, hypotheses_of_texts), default=1)
-    written = []
-    for number in range(most_hypotheses):
-        chosen = []
+    written: list[Translation] = []
+    for rank in range(most_hypotheses):
+        chosen: list[Translation] = []
         for hypotheses in hypotheses_of_texts:
-            last = len(hypotheses) - 1
-            chosen.append(hypotheses[min(number, last)]._replace(alternatives=()))
-        written.append(_write(document, chosen))
-    best, *others = written
-    return best._replace(alternatives=tuple(others))
+            worst_rank = len(hypotheses) - 1
+            hypothesis = hypotheses[min(rank, worst_rank)]
+            chosen.append(hypothesis._replace(alternatives=()))
+        written.append(_write_document(document, chosen))
+    return written[0]._replace(alternatives=tuple(written[1:]))
 
 
-def _write(document: Document, translations: list[Translation]) -> Translation:
-    """Write the document with one translation of each of its texts."""
+def _write_document(document: Document, translations: list[Translation]) -> Translation:
+    """Return a document with one translation of each of its texts.
+
+    The details, such as tokens and scores, are those of the texts one after the other, as if each text were a line.
+    """
     texts = [translation.text for translation in translations]
     links = [translation.alignment or [] for translation in translations]
     if len(translations) == 1:
