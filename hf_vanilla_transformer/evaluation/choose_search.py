@@ -16,7 +16,7 @@ ALPHAS = (0.6, 1.0, 1.5)
 # Values of `early_stopping`; the first one is the paper's.
 STOPPING_RULES: tuple[str | bool, ...] = ("never", True)
 # More pairs would take longer and hardly change the choice.
-PAIRS_OF_A_CHOICE = 500
+PAIRS_TO_CHOOSE_SEARCH = 500
 
 
 def choose_search(

@@ -14,7 +14,7 @@ from ..model.generation_settings import limits_length
 from ..support.user_errors import InputError
 from ..translation.model_loading import load
 from ..translation.translate import translate
-from .metrics import METRICS, describe_exact_match, metric_names, score_translations
+from .metrics import METRICS, describe_exact_match, score_translations, select_metrics
 from .scoring_arguments import ScoringArguments
 
 
@@ -97,7 +97,7 @@ def evaluate(
         facts["decoding"] = describe_search(model, translate_kwargs)
     if references is None:
         references = pairs["references" if "references" in pairs.column_names else "target"]
-    metrics = metric_names(*["token_error_rate"] * token_error_rate)
+    metrics = select_metrics(*["token_error_rate"] * token_error_rate)
     options: dict[str, Any] = {"metrics": metrics, "against": against, **scoring.options(pairs)}
     scores = score_translations(translations, references, **options)
     return Evaluation({**scores, **facts}, [*translations])

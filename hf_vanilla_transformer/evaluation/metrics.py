@@ -137,7 +137,7 @@ class Bleu(SacreBleuMetric):
     """Corpus BLEU (Papineni et al. 2002) in percent, comparable by its signature.
 
     Options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`. By default the tokenization is that of
-    [`default_tokenization`].
+    [`choose_bleu_tokenization`].
     """
 
     scorer = BLEU
@@ -146,7 +146,7 @@ class Bleu(SacreBleuMetric):
     options = ("tokenize", "lowercase")
 
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, Any]:
-        tokenize = options.get("tokenize") or default_tokenization(references)
+        tokenize = options.get("tokenize") or choose_bleu_tokenization(references)
         options["tokenize"] = tokenize
         if tokenize not in BLEU.TOKENIZERS:
             raise InputError(f"tokenize is {tokenize!r}; choose one of: {', '.join(map(str, BLEU.TOKENIZERS))}.")
@@ -227,12 +227,12 @@ METRICS: dict[str, type[SacreBleuMetric]] = {"bleu": Bleu, "chrf": ChrF, "ter": 
 METRICS["token_error_rate"] = TokenErrorRate
 
 
-def metric_names(*requested: str) -> list[str]:
+def select_metrics(*requested: str) -> list[str]:
     """Names of `METRICS`: all but those that are computed on request only, which are added if they are given here."""
     return [name for name, metric in METRICS.items() if name in requested or not metric.is_on_request]
 
 
-def bleu_tokenization(language: str | None) -> str | None:
+def find_bleu_tokenization(language: str | None) -> str | None:
     """The tokenization for BLEU in a target language that writes no spaces between words; None for other languages.
 
     Args:
@@ -244,7 +244,7 @@ def bleu_tokenization(language: str | None) -> str | None:
     return _TOKENIZATION_OF.get(language_of(language) or "")
 
 
-def default_tokenization(references: Sequence[Any]) -> str:
+def choose_bleu_tokenization(references: Sequence[Any]) -> str:
     """Return BLEU's tokenization for references in an unknown language, each a string or a list of strings.
 
     It is `"char"` if most of their letters are of Thai, Lao, Tibetan, Burmese or Khmer, which write no spaces between
@@ -303,8 +303,8 @@ def score_translations(
         references (`Sequence`): for each translation one reference, or a list of them, of the same length for all.
         tokenize (`str`, *optional*): sacrebleu's tokenization for BLEU: `"13a"` for plain text, `"none"` for text that
             is already tokenized, `"char"` for sentences with fewer than four words; by default that of
-            [`default_tokenization`]. With `"zh"` and `"ja-mecab"` TER counts edits of characters, and in scripts such
-            as Thai with all but `"none"`.
+            [`choose_bleu_tokenization`]. With `"zh"` and `"ja-mecab"` TER counts edits of characters, and in scripts
+            such as Thai with all but `"none"`.
         lowercase (`bool`): whether BLEU and chrF ignore case, as TER does.
         metrics (`Iterable[str]`, *optional*): names of `METRICS`; by default all that are not on request.
         against (`Sequence[str]`, *optional*): translations by another system, the baseline of sacrebleu's paired
@@ -338,7 +338,7 @@ def score_translations(
         "split_characters": tokenize != "none",
     }
     scores: dict[str, Any] = {}
-    for name in metric_names() if metrics is None else metrics:
+    for name in select_metrics() if metrics is None else metrics:
         taken = {option: options[option] for option in METRICS[name].options}
         found = METRICS[name]().compute(predictions=hypotheses, references=lists, against=against, **taken)
         scores |= {name: found.pop("score"), **{f"{name}_{key}": value for key, value in found.items()}}

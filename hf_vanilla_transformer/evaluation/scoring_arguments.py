@@ -52,9 +52,9 @@ class ScoringArguments:
         Raises:
             ValueError: if the tokenization needs a library that is not installed.
         """
-        from .metrics import bleu_tokenization
+        from .metrics import find_bleu_tokenization
 
-        return replace(self, bleu_tokenize=self.bleu_tokenize or bleu_tokenization(language))
+        return replace(self, bleu_tokenize=self.bleu_tokenize or find_bleu_tokenization(language))
 
     def options(self, pairs: "Dataset") -> dict[str, Any]:
         """Arguments of `score_translations`, for pairs; translations of the built-in corpus are single words."""
@@ -63,11 +63,11 @@ class ScoringArguments:
 
 def _tokenization_of_pairs(pairs: "Dataset") -> str:
     """Return BLEU's tokenization for pairs whose target language is unknown."""
-    from .metrics import ENOUGH_FOR_SCRIPT, default_tokenization
+    from .metrics import ENOUGH_FOR_SCRIPT, choose_bleu_tokenization
 
     if "number" in pairs.column_names:
         return "char"
     column = "references" if "references" in pairs.column_names else "target"
     if column not in pairs.column_names:
         return "13a"
-    return default_tokenization(pairs[:ENOUGH_FOR_SCRIPT][column])
+    return choose_bleu_tokenization(pairs[:ENOUGH_FOR_SCRIPT][column])

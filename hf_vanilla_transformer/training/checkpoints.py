@@ -20,7 +20,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..support.checkpoint_marks import MARK, checkpoints_in, complete_checkpoints, fault_of, mark_complete, step_of
 from ..support.user_errors import InputError
 from .process_seeds import seed_order_of_lengths
-from .trainer_callbacks import RecordFacts, evaluations_without_improvement
+from .trainer_callbacks import RecordFacts, count_evaluations_without_improvement
 
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class CompleteCheckpoints(TrainerCallback):
             args.save_total_limit = abs(args.save_total_limit)
 
 
-def find_best(state: TrainerState, folder: Path) -> None:
+def restore_path_of_best(state: TrainerState, folder: Path) -> None:
     """Set the path of a run's best checkpoint, which may have been moved, or written without the path."""
     best = folder / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
     if best.is_dir():
@@ -155,16 +155,16 @@ def find_checkpoint(wanted: str, folder: Path) -> Path | None:
     return checkpoint
 
 
-def are_all_unfinished(folder: Path) -> bool:
+def has_only_unfinished_checkpoints(folder: Path) -> bool:
     """Whether no checkpoint in a folder has the file that its run writes last; True without checkpoints."""
     return not any((each / MARK).exists() or _is_finished_without_mark(each) for each in checkpoints_in(folder))
 
 
-def is_finished(args: TrainingArguments, checkpoint: Path) -> bool:
+def is_last_checkpoint(args: TrainingArguments, checkpoint: Path) -> bool:
     """Whether a checkpoint is the last of the run that the arguments describe, early stopping included."""
     state = TrainerState.load_from_json(str(checkpoint / _STATE))
     patience = getattr(args, "early_stopping_patience", None)
-    if patience is not None and evaluations_without_improvement(state) >= patience:
+    if patience is not None and count_evaluations_without_improvement(state) >= patience:
         return True
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
@@ -221,7 +221,7 @@ def _is_whole(path: Path) -> bool:
     return path.is_file()
 
 
-def processes_of(checkpoint: Path) -> int:
+def count_processes(checkpoint: Path) -> int:
     """Return the number of processes that wrote a checkpoint of the Trainer, or 0 if no random state tells it."""
     several = len(list(checkpoint.glob("rng_state_*.pth")))
     if several > 0:

@@ -8,7 +8,7 @@ from datasets import DatasetDict
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..evaluation.choose_search import ALPHAS, PAIRS_OF_A_CHOICE
+from ..evaluation.choose_search import ALPHAS, PAIRS_TO_CHOOSE_SEARCH
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .corpus import Corpus
 from .run_arguments import RunArguments, Settings
@@ -82,8 +82,8 @@ def estimate_costs(
     else:
         seconds = _compute_training_seconds(model, args, trained_tokens, tflops)
         # The bfloat16 TFLOP/s of the other GPU say that it computes in 16 bits, whatever this machine does.
-        training_memory = TrainingMemory.of(model, args, None, in_16_bits=True)
-        memory = training_memory.of_batch(int(padded_tokens.max()) / 2)
+        training_memory = TrainingMemory.for_model(model, args, None, in_16_bits=True)
+        memory = training_memory.bytes_for_batch(int(padded_tokens.max()) / 2)
 
     target_tokens = round(corpus.training_pairs * float(corpus.target_lengths.mean()))
     # Weights take 4 bytes each. A checkpoint also has the two moments of Adam.
@@ -149,7 +149,7 @@ def _estimate_search_seconds(settings: Settings, corpus: Corpus, updates: int, t
     if settings.model.choose_search:
         # Each length penalty is tried, and then the second stopping rule.
         searches = len(ALPHAS) + 1
-        beam_sentences += searches * min(corpus.validation_pairs, PAIRS_OF_A_CHOICE)
+        beam_sentences += searches * min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
 
     tokens_per_sentence = float(corpus.target_lengths.mean())
     greedy_seconds = greedy_sentences * trial.greedy_seconds_per_token

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import pair_lengths
 from ..data.tokenized_pairs import tokenize_pairs
-from ..evaluation.choose_search import PAIRS_OF_A_CHOICE
+from ..evaluation.choose_search import PAIRS_TO_CHOOSE_SEARCH
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError
@@ -22,7 +22,7 @@ from .cost_estimate import Costs, estimate_costs
 from .run_arguments import TOKENS_PER_PROCESS, ModelArguments, Settings
 from .run_checks import check_numbers
 from .run_setup import target_language_of, tokenizer_of
-from .update_batches import DeviceMemory, count_tokens_that_fit, device_memory, split_update, with_batches
+from .update_batches import DeviceMemory, count_tokens_that_fit, read_device_memory, set_batches_of_update, split_update
 
 
 # Recipes, and the fewest training pairs of each. The last two bounds are the geometric means of the 30,000, 200,000
@@ -134,7 +134,7 @@ def plan(
         # The memory of a GPU that is not here is unknown. The plan says how much one batch needs.
         tokens_that_fit = sys.maxsize
     else:
-        memory = memory or device_memory(settings.args.device)
+        memory = memory or read_device_memory(settings.args.device)
         tokens_that_fit = _count_tokens_that_fit(row if chooses else {}, given, tokenizer, memory)
     arguments = {}
     if chooses:
@@ -144,7 +144,7 @@ def plan(
     kept = corpus.drop_pairs_over(max_tokens)
     # The trial takes pairs by their numbers in the corpus that is left.
     data["train"] = data["train"].select(corpus.find_rows_up_to(max_tokens))
-    planned = with_batches(planned, tokens_that_fit, kept.longest_sentence)
+    planned = set_batches_of_update(planned, tokens_that_fit, kept.longest_sentence)
     per_epoch = updates_of_epoch(corpus, planned.given, settings.args.world_size)
     # As the Trainer counts them.
     steps, epochs = planned.args.max_steps, planned.args.num_train_epochs
@@ -325,7 +325,7 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     if model.keep_better:
         lines.append("after the training: the better of average and last checkpoint, by BLEU on the validation pairs")
     if model.choose_search:
-        pairs = min(corpus.validation_pairs, PAIRS_OF_A_CHOICE)
+        pairs = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
         lines.append(f"search: length penalty and stopping rule are chosen on {pairs:,} validation pairs")
     if (larger := row_for(corpus.training_pairs, on_gpu=True)) != name:
         lines.insert(1, f"{larger}, for so many pairs, needs a GPU; --config {larger} selects it on a CPU, too")

@@ -21,7 +21,13 @@ from ..support.memory_tuning import limit_onednn_cache
 from ..support.peak_memory import peak_memory
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError, input_errors
-from .checkpoints import find_best, find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
+from .checkpoints import (
+    find_checkpoint,
+    is_last_checkpoint,
+    remove_checkpoints,
+    remove_later_marks,
+    restore_path_of_best,
+)
 from .distillation import Teacher
 from .plan import plan
 from .recipe_overrides import override_recipe
@@ -31,7 +37,7 @@ from .run_report import describe_run, prepare_push, report
 from .run_saving import RunStoppedError, how_to_resume, save_arguments, save_average, save_model
 from .run_setup import build_trainer, check_has_validation, load_training_pairs, prepare_pairs
 from .trainer_callbacks import DivergedError, EarlyStopping, RecordFacts
-from .update_batches import smallest_device_memory
+from .update_batches import read_smallest_device_memory
 
 
 logger = logging.getLogger(__name__)
@@ -171,7 +177,7 @@ def with_plan(settings: Settings, pairs: DatasetDict, teacher: Teacher | None) -
             given["validation_size"] = held_out_size(len(pairs["train"]))
             pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=given["validation_size"]))
         is_first, expected = settings.args.process_index == 0, pairs if teacher is None else teacher.expected(pairs)
-        memory = smallest_device_memory(settings.args.device)
+        memory = read_smallest_device_memory(settings.args.device)
         planned: list[Any] = [plan(expected, chooses=settings.plans, memory=memory, **given) if is_first else None]
     (chosen,) = broadcast_object_list(planned)
     for line in chosen.lines():
@@ -200,7 +206,7 @@ def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
 
     Another optimizer or schedule raises ValueError: the Trainer would continue with the checkpoint's.
     """
-    facts = RecordFacts() if checkpoint is None else RecordFacts.of_checkpoint(checkpoint)
+    facts = RecordFacts() if checkpoint is None else RecordFacts.read_checkpoint(checkpoint)
     base, optimizer = settings.model.model_name_or_path, settings.args.describe_optimizer()
     if base is not None and Path(base).is_dir():
         # Not the path, because checkpoints may be pushed; the dot, because "mine" alone may be a name on the Hub.
@@ -273,7 +279,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
         RunStoppedError: if the loss diverges, a checkpoint does not fit, or the disk is full.
     """
     output = Path(str(trainer.args.output_dir))
-    if checkpoint is not None and is_finished(trainer.args, checkpoint):
+    if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
         # From the last checkpoint the Trainer would make one more update. The model has its weights already.
         logger.info("%s is the end of the run, so no updates are left", checkpoint)
         trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
@@ -281,7 +287,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
         trainer.is_deepspeed_enabled = trainer.is_fsdp_enabled = False
         if trainer.is_world_process_zero():
             remove_later_marks(output, trainer.state.global_step)
-        find_best(trainer.state, output)
+        restore_path_of_best(trainer.state, output)
         if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
             trainer._load_best_model()
         return None

@@ -18,7 +18,7 @@ from ..support.atomic_files import check_free_space
 from ..support.checkpoint_marks import checkpoints_in
 from ..support.output_files import check_can_write
 from ..support.user_errors import InputError
-from .checkpoints import are_all_unfinished, is_finished
+from .checkpoints import has_only_unfinished_checkpoints, is_last_checkpoint
 from .run_arguments import ModelArguments, RunArguments, Settings
 
 
@@ -47,7 +47,7 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         check_validation(args)
         check_average(model_args, args)
         check_chosen_search(settings)
-    if model_args.average_last and checkpoint is not None and not resumes and is_finished(args, checkpoint):
+    if model_args.average_last and checkpoint is not None and not resumes and is_last_checkpoint(args, checkpoint):
         raise InputError(
             f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
             "average those of the earlier run with `hf-vanilla-transformer average`."
@@ -59,7 +59,7 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
     if base is not None and not resumes and Path(base).is_dir() and Path(base).resolve().is_relative_to(folder):
         raise InputError(f"{base} lies in {output}, which the run replaces; name another --output_dir.")
     # A job that was killed during its first checkpoint starts again.
-    has_nothing = are_all_unfinished(output) and not _model_files(output)
+    has_nothing = has_only_unfinished_checkpoints(output) and not _model_files(output)
     starts_again = args.resume_from_checkpoint == "auto" and has_nothing
     if not (model_args.overwrite or resumes or starts_again):
         check_holds_no_run(output)

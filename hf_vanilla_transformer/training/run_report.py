@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, Seq2SeqTrainer
 from ..acceleration.int8_quantization import Int8Config
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.target_language import TargetCodes
-from ..evaluation.choose_search import PAIRS_OF_A_CHOICE, choose_search
+from ..evaluation.choose_search import PAIRS_TO_CHOOSE_SEARCH, choose_search
 from ..evaluation.curve_files import write_curve
 from ..evaluation.evaluate import describe_scores, describe_search, evaluate
 from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card, location_of, name_of_base
@@ -185,7 +185,7 @@ def evaluate_saved(
 def save_chosen_search(settings: Settings, pairs: DatasetDict) -> dict[str, str]:
     """Choose what was not given of the search, and save it with the model; returns a row for the card."""
     tokenizer, model = load(str(settings.output), settings.args.device)
-    sample = pairs["validation"].select(pick_evenly_spaced_rows(len(pairs["validation"]), PAIRS_OF_A_CHOICE))
+    sample = pairs["validation"].select(pick_evenly_spaced_rows(len(pairs["validation"]), PAIRS_TO_CHOOSE_SEARCH))
     logger.info("choosing length penalty and stopping rule on %s validation pairs", f"{len(sample):,}")
     chosen, scores = choose_search(model, tokenizer, sample, settings.scoring, **settings.decoding.generate_kwargs())
     for described, bleu in scores.items():

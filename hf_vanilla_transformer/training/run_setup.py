@@ -48,7 +48,7 @@ from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from ..support.memory_tuning import keep_freed_memory
 from ..support.user_errors import InputError
 from ..translation.model_loading import explaining_missing_files, load_model
-from .checkpoints import CompleteCheckpoints, processes_of
+from .checkpoints import CompleteCheckpoints, count_processes
 from .optimizer_and_schedule import PaperSchedule
 from .process_seeds import ProcessSeeds
 from .r_drop import RDropTrainer
@@ -65,7 +65,12 @@ from .trainer_callbacks import (
     ReleaseMemory,
     StopWhenDiverged,
 )
-from .update_batches import count_tokens_that_fit, longest_sentence_of, smallest_device_memory, with_batches
+from .update_batches import (
+    count_tokens_that_fit,
+    find_longest_sentence,
+    read_smallest_device_memory,
+    set_batches_of_update,
+)
 
 
 # The default of save_total_limit, because the checkpoints of a long run would fill a disk.
@@ -106,8 +111,8 @@ def build_trainer(
     if checkpoint is not None:
         warn_of_other_processes(checkpoint, args.world_size)
     if args.tokens_per_update is not None:
-        tokens_that_fit = count_tokens_that_fit(model, args, smallest_device_memory(args.device))
-        settings = with_batches(settings, tokens_that_fit, longest_sentence_of(data["train"]))
+        tokens_that_fit = count_tokens_that_fit(model, args, read_smallest_device_memory(args.device))
+        settings = set_batches_of_update(settings, tokens_that_fit, find_longest_sentence(data["train"]))
     scored = pairs.get("validation", pairs["train"])
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(scored))
     log_run_sizes = LogRunSizes(model.num_parameters(), len(data["train"]))
@@ -327,7 +332,7 @@ def digest(data: Dataset) -> str:
 
 def warn_of_other_processes(checkpoint: Path, processes: int) -> None:
     """Log a warning if another number of processes wrote the checkpoint from which this run resumes."""
-    earlier = processes_of(checkpoint)
+    earlier = count_processes(checkpoint)
     if earlier not in (0, processes):
         logger.warning(
             "%s was written by %d processes, and this run has %d, so the batches of an update and the order of the "

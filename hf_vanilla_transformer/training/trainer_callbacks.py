@@ -36,7 +36,7 @@ from .paper_arguments import describe_precision
 logger = logging.getLogger(__name__)
 
 # Validation pairs that every evaluation translates and logs.
-SHOWN = 5
+EXAMPLES_PER_EVALUATION = 5
 _WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
 
 
@@ -103,18 +103,18 @@ class EarlyStopping(EarlyStoppingCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        self.early_stopping_patience_counter = evaluations_without_improvement(state)
-        save_with_checkpoints(self, state)
+        self.early_stopping_patience_counter = count_evaluations_without_improvement(state)
+        ensure_saved_state(self, state)
 
 
-def evaluations_without_improvement(state: TrainerState) -> int:
+def count_evaluations_without_improvement(state: TrainerState) -> int:
     """The count that an early-stopping callback saved in a checkpoint; 0 if there was no such callback."""
     saved: Any = state.stateful_callbacks
     of_callback = saved.get(EarlyStopping.__name__) or saved.get(EarlyStoppingCallback.__name__) or {}
     return of_callback.get("attributes", {}).get("early_stopping_patience_counter", 0)
 
 
-def save_with_checkpoints(callback: TrainerCallback, state: Any) -> None:
+def ensure_saved_state(callback: TrainerCallback, state: Any) -> None:
     """Make the Trainer save a callback's state if the checkpoint that it resumed from has none; it raises KeyError."""
     state.stateful_callbacks.setdefault(type(callback).__name__, {})
 
@@ -166,7 +166,7 @@ class RecordFacts(TrainerCallback, ExportableState):
     _counted = math.inf  # Until when `seconds` counts; outside of the training no time passes.
 
     @classmethod
-    def of_checkpoint(cls, checkpoint: Path) -> "RecordFacts":
+    def read_checkpoint(cls, checkpoint: Path) -> "RecordFacts":
         """The facts that a checkpoint holds; none if its run did not use this callback."""
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         return cls(**state.get("stateful_callbacks", {}).get(cls.__name__, {}).get("args", {}))
@@ -177,7 +177,7 @@ class RecordFacts(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._counted = time.monotonic()
-        save_with_checkpoints(self, state)
+        ensure_saved_state(self, state)
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add to the log `training_seconds`, without evaluations, and `evaluation_seconds`, since the start."""
@@ -224,7 +224,7 @@ class LogExamples(TrainerCallback):
 
     def __init__(self, trainer: Seq2SeqTrainer, tokenizer: PreTrainedTokenizerBase, pairs: Dataset):
         self.trainer, self.tokenizer = trainer, tokenizer
-        self.examples = pairs.select(pick_evenly_spaced_rows(len(pairs), SHOWN))
+        self.examples = pairs.select(pick_evenly_spaced_rows(len(pairs), EXAMPLES_PER_EVALUATION))
 
     def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         # A model whose training diverged may have no translation.

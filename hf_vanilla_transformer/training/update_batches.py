@@ -45,7 +45,7 @@ class TrainingMemory:
     most_logits: float
 
     @classmethod
-    def of(
+    def for_model(
         cls, model: PreTrainedModel, args: RunArguments, memory: DeviceMemory | None, *, in_16_bits: bool
     ) -> "TrainingMemory":
         """Count the bytes for a model, which may be on the meta device, and a device, whose memory may be unknown.
@@ -76,11 +76,11 @@ class TrainingMemory:
             logits_per_token *= 2
         return cls(fixed, int(per_token), logits_per_token, most_logits)
 
-    def of_batch(self, tokens: float) -> int:
+    def bytes_for_batch(self, tokens: float) -> int:
         """Return the bytes at the peak of an update whose batches have so many tokens on each side."""
         return int(self.fixed + tokens * self.per_token + min(tokens * self.logits_per_token, self.most_logits))
 
-    def tokens_in(self, size: float) -> int:
+    def tokens_that_fit_into(self, size: float) -> int:
         """Return the most tokens on each side of a batch with which a training fits into `size` bytes, or 0."""
         room = size - self.fixed
         if self.most_logits < math.inf:
@@ -89,7 +89,7 @@ class TrainingMemory:
         return max(0, int(room / (self.per_token + self.logits_per_token)))
 
 
-def device_memory(device: torch.device) -> DeviceMemory | None:
+def read_device_memory(device: torch.device) -> DeviceMemory | None:
     """Return the memory of an accelerator, or None for a CPU, and for devices that do not report it.
 
     What torch holds for reuse in this process counts as free.
@@ -104,9 +104,9 @@ def device_memory(device: torch.device) -> DeviceMemory | None:
     return DeviceMemory(free + unused, total)
 
 
-def smallest_device_memory(device: torch.device) -> DeviceMemory | None:
+def read_smallest_device_memory(device: torch.device) -> DeviceMemory | None:
     """Return the memory of that process's device that has least of it free; every process must call this."""
-    memories = gather_object([device_memory(device)])
+    memories = gather_object([read_device_memory(device)])
     if None in memories:
         return None
     return min(memories, key=lambda memory: memory.free)
@@ -122,8 +122,8 @@ def count_tokens_that_fit(model: PreTrainedModel, args: RunArguments, memory: De
     """
     if memory is None:
         return TOKENS_PER_PROCESS
-    training = TrainingMemory.of(model, args, memory, in_16_bits=bool(args.bf16 or args.fp16))
-    return training.tokens_in(_USABLE_SHARE * memory.free)
+    training = TrainingMemory.for_model(model, args, memory, in_16_bits=bool(args.bf16 or args.fp16))
+    return training.tokens_that_fit_into(_USABLE_SHARE * memory.free)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def split_update(
     return UpdateBatches(tokens_per_batch, gradient_accumulation_steps)
 
 
-def with_batches(settings: Settings, tokens_that_fit: int, longest_sentence: int) -> Settings:
+def set_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sentence: int) -> Settings:
     """Split an update of `tokens_per_update` with [`split_update`]; settings without it are returned as they are.
 
     `settings.args` are changed. The settings that are returned have the batches among what was given, because a run
@@ -192,7 +192,7 @@ def with_batches(settings: Settings, tokens_that_fit: int, longest_sentence: int
     return settings._replace(given=given)
 
 
-def longest_sentence_of(data: Dataset) -> int:
+def find_longest_sentence(data: Dataset) -> int:
     """Return the number of tokens of the longest sentence of tokenized pairs, on either side."""
     source, target = pair_lengths(data)
     return int(max(source.max(), target.max()))

@@ -19,9 +19,9 @@ from hf_vanilla_transformer.evaluation.evaluate import describe_scores, evaluate
 from hf_vanilla_transformer.evaluation.metrics import (
     METRICS,
     SacreBleuMetric,
-    bleu_tokenization,
     describe_exact_match,
-    metric_names,
+    find_bleu_tokenization,
+    select_metrics,
 )
 from hf_vanilla_transformer.hub.model_card import About, fill_model_card
 from tests.models import small_model
@@ -89,7 +89,7 @@ def test_scores_of_languages_without_spaces_are_those_of_their_characters(langua
         assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(divided[0], divided[1:], force=True).score)
         assert Bleu().compute(predictions=[translation], references=[reference])["score"] == scores["bleu"]
         assert Ter().compute(predictions=[translation], references=[reference])["score"] == scores["ter"]
-        assert bleu_tokenization(language) == "char"
+        assert find_bleu_tokenization(language) == "char"
 
 
 def test_words_that_are_divided_by_spaces_stay_words():
@@ -129,10 +129,10 @@ def test_scores_with_several_references_are_those_of_sacrebleu_s_command(tmp_pat
     both = [*zip(REFERENCES, other, strict=True)]
     for pairs in (both, [[*pair] for pair in both]):
         scores = score_translations(HYPOTHESES, pairs)
-        assert [scores[name] for name in metric_names()] == [
+        assert [scores[name] for name in select_metrics()] == [
             pytest.approx(each["score"], abs=1e-6) for each in expected
         ]
-        assert [scores[f"{name}_signature"] for name in metric_names()] == [each["signature"] for each in expected]
+        assert [scores[f"{name}_signature"] for name in select_metrics()] == [each["signature"] for each in expected]
         assert scores["exact_match"] == 50
     assert score_translations(HYPOTHESES, REFERENCES)["exact_match"] == 0
 
@@ -298,7 +298,7 @@ def test_evaluating_given_translations():
     ],
 )
 def test_tokenization_by_language(language, tokenization):
-    assert bleu_tokenization(language) == tokenization
+    assert find_bleu_tokenization(language) == tokenization
     assert tokenization in (None, *BLEU.TOKENIZERS)
 
 

@@ -9,7 +9,7 @@ from transformers import TrainerState
 
 from hf_vanilla_transformer import PaperTrainingArguments, last_complete_checkpoint
 from hf_vanilla_transformer.apps.cli import train
-from hf_vanilla_transformer.training.checkpoints import is_finished
+from hf_vanilla_transformer.training.checkpoints import is_last_checkpoint
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
 from tests.invariants.killed import MAX_STEPS, PLACES, SAVE_STEPS, TORN, exit_code, start, stock_run
 
@@ -110,4 +110,4 @@ def test_script(tmp_path, recipe, whole_script_run, place):
 )
 def test_the_end_of_a_run(tmp_path, arguments, finished):
     TrainerState(global_step=10, epoch=2.5).save_to_json(str(tmp_path / "trainer_state.json"))
-    assert is_finished(PaperTrainingArguments(output_dir=str(tmp_path), **arguments), tmp_path) == finished
+    assert is_last_checkpoint(PaperTrainingArguments(output_dir=str(tmp_path), **arguments), tmp_path) == finished

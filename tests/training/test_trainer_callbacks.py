@@ -15,7 +15,7 @@ def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
     first.on_train_begin(None, TrainerState(), None)
     state = {"stateful_callbacks": {"RecordFacts": first.state()}}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
-    second = RecordFacts.of_checkpoint(tmp_path)
+    second = RecordFacts.read_checkpoint(tmp_path)
     second.on_train_begin(None, TrainerState(), None)
     second.on_train_end(None, None, None)
     monkeypatch.undo()
@@ -24,5 +24,5 @@ def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
 
 def test_a_checkpoint_without_facts(tmp_path):
     (tmp_path / "trainer_state.json").write_text("{}")
-    found = RecordFacts.of_checkpoint(tmp_path)
+    found = RecordFacts.read_checkpoint(tmp_path)
     assert (found.base_model, found.optimizer, found.seconds) == (None, None, 0)

@@ -24,10 +24,10 @@ from hf_vanilla_transformer.training.update_batches import (
     TrainingMemory,
     UpdateBatches,
     count_tokens_that_fit,
-    device_memory,
-    smallest_device_memory,
+    read_device_memory,
+    read_smallest_device_memory,
+    set_batches_of_update,
     split_update,
-    with_batches,
 )
 from tests.apps.cli.tiny_run import TINY
 from tests.invariants.killed import run_as_two
@@ -116,8 +116,8 @@ def test_split_update_keeps_what_is_given(explicit, expected, fit):
 
 @pytest.mark.parametrize("preset", PEAKS)
 def test_training_memory_is_the_measured_one(preset):
-    memory = TrainingMemory.of(model_of(preset), arguments(), gpu(80), in_16_bits=True)
-    assert memory.of_batch(UPDATE) == pytest.approx(PEAKS[preset], rel=0.05)
+    memory = TrainingMemory.for_model(model_of(preset), arguments(), gpu(80), in_16_bits=True)
+    assert memory.bytes_for_batch(UPDATE) == pytest.approx(PEAKS[preset], rel=0.05)
 
 
 @pytest.mark.parametrize("preset", PEAKS)
@@ -156,7 +156,10 @@ def test_r_drop_needs_all_logits():
     model = model_of("base")
     plain, r_drop = (count_tokens_that_fit(model, arguments(r_drop_alpha=alpha), gpu(80)) for alpha in (0.0, 2.0))
     assert 0 < r_drop < plain / 2
-    assert TrainingMemory.of(model, arguments(r_drop_alpha=2.0), gpu(80), in_16_bits=True).of_batch(r_drop) < 80 * GIB
+    assert (
+        TrainingMemory.for_model(model, arguments(r_drop_alpha=2.0), gpu(80), in_16_bits=True).bytes_for_batch(r_drop)
+        < 80 * GIB
+    )
 
 
 def test_count_tokens_that_fit_without_a_known_memory():
@@ -164,24 +167,24 @@ def test_count_tokens_that_fit_without_a_known_memory():
     assert count_tokens_that_fit(model_of("big"), arguments(), None) == 3_125
 
 
-def test_device_memory(monkeypatch):
-    assert device_memory(torch.device("cpu")) is None
+def test_read_device_memory(monkeypatch):
+    assert read_device_memory(torch.device("cpu")) is None
     module = SimpleNamespace(
         mem_get_info=lambda device: (700, 1_000), memory_reserved=lambda device: 90, memory_allocated=lambda device: 30
     )
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     # 60 bytes are reserved, but in use by no tensor.
-    assert device_memory(torch.device("cuda", 0)) == DeviceMemory(760, 1_000)
+    assert read_device_memory(torch.device("cuda", 0)) == DeviceMemory(760, 1_000)
     del module.mem_get_info
-    assert device_memory(torch.device("mps")) is None
+    assert read_device_memory(torch.device("mps")) is None
 
 
 def test_the_smallest_device_decides(monkeypatch):
     memories = [gpu(24), gpu(8), gpu(80)]
     monkeypatch.setattr(update_batches, "gather_object", lambda own: memories)
-    assert smallest_device_memory(torch.device("cpu")) == gpu(8)
+    assert read_smallest_device_memory(torch.device("cpu")) == gpu(8)
     memories[1] = None
-    assert smallest_device_memory(torch.device("cpu")) is None
+    assert read_smallest_device_memory(torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize("processes", [1, 2, 8])
@@ -193,7 +196,7 @@ def test_an_update_of_base_has_25_000_tokens(way, memory, processes, monkeypatch
     settings = Settings.from_arguments(**recipe, output_dir="unused", bf16=True, use_cpu=True)
     fit = count_tokens_that_fit(model_of("base"), settings.args, memory)
     if way == "config":
-        settings = with_batches(settings, fit, longest_sentence=40)
+        settings = set_batches_of_update(settings, fit, longest_sentence=40)
     else:
         chosen = choose(recipe, corpus(), processes, {}, tokens_that_fit=fit)
         settings = Settings.from_arguments(**chosen, output_dir="unused", use_cpu=True)
@@ -273,7 +276,7 @@ def test_a_plan_on_a_gpu(memory, given_arguments, expected, on_a_gpu):
 
 
 def test_a_plan_asks_the_gpu_for_its_memory(on_a_gpu, monkeypatch):
-    monkeypatch.setattr(plan_module, "device_memory", lambda device: gpu(8))
+    monkeypatch.setattr(plan_module, "read_device_memory", lambda device: gpu(8))
     found = plan(pairs_of(30), bf16=True, use_cpu=True, output_dir="unused").arguments
     assert found["gradient_accumulation_steps"] == 2
 
@@ -342,7 +345,7 @@ def train_with_unequal_memory(folder):
     """Train in one of two processes, of which the second has a smaller device."""
     size = (100, 50)[int(os.environ["RANK"])]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(update_batches, "device_memory", lambda device: DeviceMemory(size, 1_000))
+        patch.setattr(update_batches, "read_device_memory", lambda device: DeviceMemory(size, 1_000))
         patch.setattr(run_setup, "count_tokens_that_fit", lambda model, args, memory: memory.free)
         run.train(output_dir=Path(folder) / "run", **{**RUN, "tokens_per_update": 200, "max_steps": 2})
 

@@ -16,7 +16,7 @@ from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.apps.cli import plot, train
 from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
 from hf_vanilla_transformer.training import run_report, run_saving
-from hf_vanilla_transformer.training.trainer_callbacks import SHOWN
+from hf_vanilla_transformer.training.trainer_callbacks import EXAMPLES_PER_EVALUATION
 from tests.apps.cli.tiny_run import assert_is_mean, evaluated, recipe, weights_of
 
 
@@ -265,12 +265,14 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert best["bleu"] == pytest.approx(expected["bleu"])
     assert best["chrf"] == pytest.approx(expected["chrf"])
     shown = examples_in(capsys.readouterr().out)
-    assert len(shown) == 3 * SHOWN
+    assert len(shown) == 3 * EXAMPLES_PER_EVALUATION
     rows = [0, 2, 4, 6, 8]
     sources, references = ([pairs[side][row] for row in rows] for side in ("source", "target"))
     assert [(source, reference) for source, _, reference in shown] == 3 * list(zip(sources, references, strict=True))
-    first = points.index(best) * SHOWN
-    assert [prediction for _, prediction, _ in shown[first : first + SHOWN]] == [translations[row] for row in rows]
+    first = points.index(best) * EXAMPLES_PER_EVALUATION
+    assert [prediction for _, prediction, _ in shown[first : first + EXAMPLES_PER_EVALUATION]] == [
+        translations[row] for row in rows
+    ]
 
     saved = AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config
     assert (saved.num_beams, saved.length_penalty) == (3, 0.9)
