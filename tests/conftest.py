@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
@@ -24,31 +25,6 @@ def cache_of_datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
         patch.setenv("HF_DATASETS_CACHE", str(folder))
         yield
-
-
-# Files, and folders with a trailing slash, in which a worker process spends much time. Tests whose processes wait for
-# each other at every layer alternate with tests of one process, because otherwise four processes would share two cores.
-LONG = (
-    "tests/parallel/test_fsdp.py",
-    "tests/ecosystem/test_compile.py",
-    "tests/parallel/",
-    "tests/invariants/test_processes.py",
-    "tests/hub/test_push_pull.py",
-    "tests/invariants/test_resuming.py",
-    "tests/hub/test_train.py",
-    "tests/test_wheel.py",
-    "tests/test_launcher.py",
-    "tests/invariants/",
-    "tests/hub/",
-    "tests/model/test_remote_code.py",
-    "tests/test_notebook.py",
-    "tests/training/test_trainer.py",
-    "tests/device/",
-    "tests/benchmarks/",
-    "tests/scripts/",
-    "tests/ecosystem/test_export.py",
-    "tests/apps/cli/",
-)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,11 +73,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Run long files first, so that no worker runs one alone at the end."""
     if config.getoption("--plain-operations"):
         skip_fast_attention(items)
-    places = {
-        item: next((place for place, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
-        for item in items
-    }
-    items.sort(key=places.__getitem__)
+    items_of_files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        items_of_files.setdefault(item.path, []).append(item)
+    items[:] = chain.from_iterable(order_files(list(items_of_files.values())))
+
+
+def order_files(files: list[list[pytest.Item]]) -> list[list[pytest.Item]]:
+    """Put files with long tests before the others.
+
+    Among the long ones, files whose processes wait for each other at every layer alternate with files of one process.
+    Otherwise two workers would run two of the former at the same time, and four processes would share two cores.
+    """
+    with_several_processes = []
+    long_with_one_process = []
+    short = []
+    for file in files:
+        if has_marker(file, "several_processes"):
+            with_several_processes.append(file)
+        elif has_marker(file, "long") or has_marker(file, "slow"):
+            long_with_one_process.append(file)
+        else:
+            short.append(file)
+    alternating = chain.from_iterable(zip_longest(with_several_processes, long_with_one_process))
+    return [*filter(None, alternating), *short]
+
+
+def has_marker(file: list[pytest.Item], name: str) -> bool:
+    """Return True if any test of a file has a marker."""
+    return any(item.get_closest_marker(name) for item in file)
 
 
 def skip_fast_attention(items: list[pytest.Item]) -> None:

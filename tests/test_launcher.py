@@ -16,6 +16,8 @@ from hf_vanilla_transformer.apps.conversion.ctranslate2_process import CTranslat
 from hf_vanilla_transformer_launcher import CUDNN_VARIABLE, VALUE, VARIABLE, is_about_waiting, reason_against
 
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
 TRANSLATE = ["translate", "--model_name_or_path", str(FIXTURE)]

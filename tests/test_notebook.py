@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
 
+
+pytestmark = pytest.mark.long
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 QUICKSTART, ANNOTATED = NOTEBOOKS / "quickstart.ipynb", NOTEBOOKS / "annotated.ipynb"

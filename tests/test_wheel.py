@@ -14,6 +14,8 @@ import pytest
 import hf_vanilla_transformer
 
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")

@@ -13,6 +13,8 @@ from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.models import IMPORTED, pad, sentences, small_model
 
 
+pytestmark = pytest.mark.long
+
 exporters = pytest.importorskip("transformers.exporters", reason="this version of transformers has no exporters")
 if not hasattr(exporters, "ExportedModel"):
     pytest.skip("this version of transformers cannot load what it exports", allow_module_level=True)

@@ -10,6 +10,8 @@ from tests.hub.conftest import FIXTURE
 from tests.hub.server import Fault, File
 
 
+pytestmark = pytest.mark.long
+
 WEIGHTS = (FIXTURE / "model.safetensors").read_bytes()
 NAMES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 

@@ -1,8 +1,13 @@
 """The code of docs/share.md works."""
 
+import pytest
+
 from tests.hub.server import WRITER
 from tests.hub.test_push_pull import ALWAYS_THERE, OF_A_MODEL, OF_A_TOKENIZER
 from tests.model.test_remote_code import SHIPPED
+
+
+pytestmark = pytest.mark.long
 
 
 def test_the_blocks_of_the_page(hub, run_child, tmp_path):

@@ -11,6 +11,9 @@ from tests.hub.conftest import ROOT
 from tests.hub.server import File
 
 
+pytestmark = pytest.mark.long
+
+
 def test_train_takes_its_name(hub, tmp_path):
     pytest.importorskip("sentencepiece")
     name, folder = "Helsinki-NLP/opus-mt-en-de", write_opus_mt(tmp_path / "opus")

@@ -13,6 +13,8 @@ from tests.hub.server import WRITER
 from tests.model.test_remote_code import SHIPPED
 
 
+pytestmark = pytest.mark.long
+
 OF_A_MODEL = {"config.json", "generation_config.json", "model.safetensors"}
 OF_A_TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 ALWAYS_THERE = {".gitattributes", "README.md"}

@@ -21,6 +21,8 @@ from tests.hub.test_push_pull import ALWAYS_THERE, OF_A_MODEL, OF_A_TOKENIZER
 from tests.model.test_remote_code import SHIPPED
 
 
+pytestmark = pytest.mark.long
+
 MINE = {"notes.txt", "my_vanilla_transformer.py", "examples/config.json"}
 OF_A_RUN = ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | SHIPPED | {"scores.json"}
 

@@ -19,6 +19,8 @@ from tests.models import small_model
 from tests.training.toy import copy_task
 
 
+pytestmark = pytest.mark.long
+
 UPDATES = 4
 SAVED_AT = 2
 ROWS = 4

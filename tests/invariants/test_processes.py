@@ -17,6 +17,8 @@ from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_wei
 from tests.invariants.killed import MAX_STEPS, exit_code, run_as_two, start, two_ranks
 
 
+pytestmark = [pytest.mark.long, pytest.mark.several_processes]
+
 LAST = f"checkpoint-{MAX_STEPS}"
 DDP = Path(train.__file__).parents[2] / "recipes" / "accelerate" / "ddp.yaml"
 

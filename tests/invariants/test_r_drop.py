@@ -10,6 +10,8 @@ from tests.invariants.killed import run_as_two
 from tests.training.test_r_drop import make_trainer
 
 
+pytestmark = pytest.mark.long
+
 SENTENCES_AN_UPDATE, ACCUMULATION = 8, 2
 
 

@@ -14,6 +14,8 @@ from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_wei
 from tests.invariants.killed import MAX_STEPS, PLACES, SAVE_STEPS, TORN, exit_code, start, stock_run
 
 
+pytestmark = pytest.mark.long
+
 KILLED = -9
 LAST = f"checkpoint-{MAX_STEPS}"
 

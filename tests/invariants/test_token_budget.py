@@ -18,6 +18,8 @@ from tests.models import small_model
 from tests.training.toy import copy_task
 
 
+pytestmark = pytest.mark.long
+
 UPDATES_AN_EPOCH = 4
 MAX_STEPS = 10
 LAST = f"checkpoint-{MAX_STEPS}"

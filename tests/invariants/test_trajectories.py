@@ -12,6 +12,8 @@ from tests.invariants.trajectories import SENTENCES_AN_UPDATE, UPDATES, trajecto
 from tests.models import small_model
 
 
+pytestmark = pytest.mark.long
+
 LARGEST_DIFFERENCE = 1e-5
 # Rounding errors of 20 updates point either way; an error of the formula, however small, does not.
 LARGEST_DRIFT = 1e-6

@@ -34,6 +34,8 @@ from tests.models import IMPORTED, decisive_model, small_config
 from tests.without_package import SEARCHES, SENTENCES, tokens_of, tokens_of_searches
 
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 FIXTURE = ROOT / "fixtures" / "numbers_tiny"
 PAGE = ROOT.parent / "docs" / "share.md"

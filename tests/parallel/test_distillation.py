@@ -16,7 +16,7 @@ from hf_vanilla_transformer.translation.model_loading import load
 from tests.invariants.killed import run_as_two
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.several_processes]
 
 TEACHER = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 SOURCES = ["one", "two", "six", "seven", "ten", "twenty", "thirty"]

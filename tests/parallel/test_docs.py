@@ -12,7 +12,7 @@ from tests.parallel.models import TRAINED
 from tests.test_docs import ROOT, blocks
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.several_processes]
 
 
 def run_program(block: str, folder: Path) -> None:

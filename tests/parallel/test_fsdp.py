@@ -19,7 +19,7 @@ from tests.parallel.models import (
 from tests.parallel.training import SAVED_AT, UPDATES, make_trainer, prediction, trajectory
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.several_processes]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.parallel.models import PROCESSES, TRAINED, load_results
 from tests.parallel.training import SAVED_AT, UPDATES, make_trainer
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.several_processes]
 
 D_MODEL = 32
 EXPECTED_ENGINES = {"DDP": "DistributedType.MULTI_CPU", "FSDP2": "DistributedType.FSDP"}

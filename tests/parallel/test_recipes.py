@@ -10,7 +10,7 @@ from accelerate.utils import DistributedType
 from tests.models import small_model
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.several_processes]
 
 FOLDER = Path(__file__).parents[2] / "hf_vanilla_transformer" / "recipes" / "accelerate"
 KINDS = {

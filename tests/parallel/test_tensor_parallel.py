@@ -12,7 +12,7 @@ from tests.parallel import tensor_parallel
 from tests.parallel.models import BEAMS, NAMES, PROCESSES, TIED_TO_THE_SOFTMAX, inputs, save_models
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.several_processes]
 
 # What every process has whole: norms, biases added after the parts are summed, and learned positions.
 WHOLE = ("layer_norm.weight", "layer_norm.bias", "out_proj.bias", "fc2.bias", "embed_positions.weight")

@@ -18,7 +18,7 @@ from tests.models import decisive_model
 from tests.parallel.test_recipes import FOLDER
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.several_processes]
 
 DDP = FOLDER / "ddp.yaml"
 SENTENCES = ["one", "two houses", "", "a small house", "one small house", "two", "a house"]

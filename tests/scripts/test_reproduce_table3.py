@@ -14,6 +14,8 @@ from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER
 from scripts import reproduce_table3
 
 
+pytestmark = pytest.mark.long
+
 # Table 3 as printed: N, d_model, d_ff, h, d_k, d_v, P_drop, eps_ls. Row A keeps h d_k, B keeps d_v, and C keeps h.
 TABLE_3 = {
     "base": (6, 512, 2048, 8, 64, 64, 0.1, 0.1),

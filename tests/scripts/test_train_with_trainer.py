@@ -21,6 +21,8 @@ from scripts import train_with_trainer
 from tests.invariants.killed import run_as_two
 
 
+pytestmark = pytest.mark.long
+
 UPDATES, SAVE_STEPS, WARMUP, D_MODEL = 6, 2, 3, 32
 SIZES = {"d_model": D_MODEL, "d_ff": 48, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
 

@@ -18,6 +18,9 @@ from tests.models import pad, small_config, small_model
 from tests.training.toy import Gradients, copy_task
 
 
+pytestmark = pytest.mark.long
+
+
 def make_trainer(folder, tokenizer, model, **arguments):
     defaults = {"per_device_train_batch_size": 8, "disable_tqdm": True, "save_strategy": "no"}
     args = PaperTrainingArguments(output_dir=str(folder), **{**defaults, **arguments})

@@ -9,6 +9,9 @@ from tests.models import decisive_model
 from tests.support.missing_packages import without_matplotlib
 
 
+pytestmark = pytest.mark.long
+
+
 def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     _, path = recipe(tmp_path, target_lang="de", max_steps=2)

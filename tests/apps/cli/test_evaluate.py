@@ -22,6 +22,9 @@ from tests.apps.cli.tiny_run import lines, recipe
 from tests.models import small_model
 
 
+pytestmark = pytest.mark.long
+
+
 def test_numbers_are_scored_by_character_if_not_told_otherwise():
     numbers = Dataset.from_dict({"number": [1], "source": ["one"], "target": ["eins"]})
     assert ScoringArguments().options(numbers)["tokenize"] == "char"

@@ -28,6 +28,8 @@ from tests.models import small_model
 from tests.parity.paper_numpy import learning_rate
 
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -20,6 +20,9 @@ from hf_vanilla_transformer.training.trainer_callbacks import EXAMPLES_PER_EVALU
 from tests.apps.cli.tiny_run import assert_is_mean, evaluated, recipe, weights_of
 
 
+pytestmark = pytest.mark.long
+
+
 def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
     scored = []
 

@@ -26,6 +26,8 @@ from hf_vanilla_transformer.training.run_checks import check_space
 from tests.apps.cli.tiny_run import TINY_RUN, assert_is_mean, weights_of, write_recipe
 
 
+pytestmark = pytest.mark.long
+
 recipe = partial(write_recipe, {**TINY_RUN, "max_steps": 4, "save_steps": 2})
 
 

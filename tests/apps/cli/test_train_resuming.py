@@ -12,6 +12,9 @@ from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
 from tests.apps.cli.tiny_run import evaluated, recipe
 
 
+pytestmark = pytest.mark.long
+
+
 def test_resuming_elsewhere_does_not_overwrite(trained, tmp_path, finished):
     arguments = recipe(tmp_path, output_dir=str(trained), resume_from_checkpoint=str(finished / "checkpoint-3"))
     with pytest.raises(SystemExit, match="already holds a model or checkpoints"):

@@ -21,6 +21,8 @@ from hf_vanilla_transformer.training import run, run_arguments, run_checks, run_
 from tests.apps.cli.tiny_run import TINY_RUN, write_recipe
 
 
+pytestmark = pytest.mark.long
+
 TINY = {**TINY_RUN, "max_steps": 4, "save_steps": 2}
 
 

@@ -23,6 +23,9 @@ from hf_vanilla_transformer.translation.model_loading import load
 from tests.apps.cli.tiny_run import lines
 
 
+pytestmark = pytest.mark.long
+
+
 def test_translations_do_not_replace_their_sources(trained, tmp_path):
     path = tmp_path / "a.en"
     path.write_text("seven\n")
