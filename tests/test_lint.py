@@ -1,6 +1,6 @@
 import pytest
 
-from tests import conftest, lint
+from tests import lint
 
 
 @pytest.mark.parametrize("text", ["Whoever trains", "SUCH A ONE", "12 ms a step", "gives freed memory back"])
@@ -16,8 +16,3 @@ def test_a_banned_phrase_is_found(tmp_path, text):
 def test_what_is_checked_is_there():
     for pattern in (*lint.CODE[:1], *lint.PROSE[:2]):
         assert lint.files(pattern), pattern
-
-
-def test_long_files_of_the_order_exist():
-    for name in conftest.LONG:
-        assert (lint.ROOT / name).exists(), name
