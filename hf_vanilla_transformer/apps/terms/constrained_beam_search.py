@@ -1,11 +1,23 @@
 """Lexically constrained beam search: every hypothesis contains the phrases that its sentence must have.
 
-Post and Vilar (2018) share the beam between banks, one for each number of tokens that the phrases still need, so that
-hypotheses with more of the phrases are not compared with those that have fewer. As in Hu et al. (2019), a batch is
-searched at once.
+Without a constraint, hypotheses that contain a phrase would lose against others early, because a forced token often
+has a low probability. Therefore Post and Vilar (2018) divide the candidates of each step into banks, by the number of
+tokens that they still need for their phrases. Candidates compete only within their bank, and the beam takes some of
+each bank. As in Hu et al. (2019), all sentences of a batch are searched together.
 
-Shapes have the named axes of `model/beam_search.py`, and: phrases (of a sentence), positions (the tokens of all
-alternatives of a sentence's phrases, one after the other), hypotheses (running ones or candidates).
+A phrase has one or more alternatives, each a list of tokens, of which one must occur. All alternatives of a sentence
+are laid out one after the other, and each of their tokens is a position. For the phrases [[5, 6], [7]] (the tokens 5 6,
+or the token 7) and [[5, 8]], these are:
+
+    position    0  1  2  3  4
+    token       5  6  7  5  8
+    phrase      0  0  0  1  1
+
+After the token 5, a hypothesis has matched positions 0 and 3, so it needs only one more token for either phrase. If 6
+follows, it matches position 1. This is the last one of its alternative, so phrase 0 occurs.
+
+Shapes have the named axes of `model/beam_search.py`, and three more: phrases (of a sentence), positions (see above),
+and hypotheses (running ones or candidates).
 """
 
 from collections import Counter
@@ -21,276 +33,338 @@ from ...support.user_errors import InputError
 
 
 _NO_TOKEN = -1
-# Kinds of positions, as bits: first and last of an alternative, and before a token that begins with a letter.
-_FIRST, _LAST, _LETTER_FOLLOWS = 1, 2, 4
 # The alternatives of a phrase, each a tuple of token ids.
 Phrase = tuple[tuple[int, ...], ...]
 
 
 class States(NamedTuple):
-    """What hypotheses contain of the phrases of their sentences.
+    """Describes how much of the phrases of their sentences hypotheses contain.
 
     Args:
-        begun (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): whether the tokens end in those of an
-            alternative up to each position.
-        missing (`torch.LongTensor` of shape `(active, hypotheses, phrases)`): occurrences that each phrase lacks;
-            negative where it has more.
-        open_ends (`torch.LongTensor` of shape `(active, hypotheses, phrases)`): occurrences at the end of the tokens
-            that count only if no letter follows.
-        ends_in_letter (`torch.BoolTensor` of shape `(active, hypotheses)`): whether a letter would touch the last one.
+        matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): whether a hypothesis ends in the tokens
+            of an alternative up to each position.
+        missing (`torch.LongTensor` of shape `(active, hypotheses, phrases)`): how many more times each phrase must
+            occur; negative if it occurs more often than required.
+        revocable (`torch.LongTensor` of shape `(active, hypotheses, phrases)`): occurrences that are counted, but would
+            no longer count if a letter followed, because then the phrase would end inside a word.
+        ends_in_letter (`torch.BoolTensor` of shape `(active, hypotheses)`): whether a hypothesis ends in a letter, so
+            that a letter that follows would belong to the same word.
     """
 
-    begun: torch.Tensor
+    matched: torch.Tensor
     missing: torch.Tensor
-    open_ends: torch.Tensor
+    revocable: torch.Tensor
     ends_in_letter: torch.Tensor
 
     def take(self, chosen: torch.Tensor) -> "States":
-        """The states of hypotheses `chosen`, `(active, candidates)`."""
-        return States(
-            *(
-                each.gather(1, chosen.view(*chosen.shape, *[1] * (each.ndim - 2)).expand(-1, -1, *each.shape[2:]))
-                for each in self
-            )
-        )
+        """Return the states of the chosen hypotheses, given by their indices `(active, candidates)`."""
+        return States(*(_take_hypotheses(values, chosen) for values in self))
 
     def select(self, sentences: torch.Tensor) -> "States":
-        """Those of the given sentences of the batch, `(kept,)`."""
-        return States(*(each[sentences] for each in self))
+        """Return the states of the given sentences of the batch, `(remaining,)`."""
+        return States(*(values[sentences] for values in self))
+
+
+def _take_hypotheses(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Take the chosen hypotheses `(active, candidates)` from values `(active, hypotheses, ...)`."""
+    other_axes = values.shape[2:]
+    ones = [1] * len(other_axes)
+    indices = chosen.view(*chosen.shape, *ones).expand(-1, -1, *other_axes)
+    return values.gather(1, indices)
 
 
 class Tables(NamedTuple):
-    """The alternatives of a sentence's phrases, one after the other; of a batch, padded.
+    """The phrases of a sentence as tensors. For a batch, the tensors are padded and have a first axis `batch`.
+
+    Tracked tokens are those that the search must consider in any case: the tokens of phrases, because they may match a
+    position, and the tokens that end a hypothesis.
 
     Args:
         tokens (`torch.LongTensor` of shape `(positions,)`): the token of each position.
-        kinds (`torch.LongTensor` of shape `(positions,)`): bits of `_FIRST`, `_LAST` and `_LETTER_FOLLOWS`.
-        saved (`torch.LongTensor` of shape `(positions,)`): how many tokens less than a whole phrase are needed after
-            the position.
-        owners (`torch.LongTensor` of shape `(positions,)`): the number of the phrase of each position.
-        columns (`torch.LongTensor` of shape `(positions,)`): the index of each position's token in `own_tokens`.
-        own_tokens (`torch.LongTensor` of shape `(own,)`): the distinct tokens of all phrases, and those that end a
-            hypothesis.
-        lengths (`torch.LongTensor` of shape `(phrases,)`): the tokens that each phrase takes anywhere.
+        is_first (`torch.BoolTensor` of shape `(positions,)`): whether a position is the first of its alternative.
+        is_last (`torch.BoolTensor` of shape `(positions,)`): whether a position is the last of its alternative.
+        letter_follows (`torch.BoolTensor` of shape `(positions,)`): whether the next token of the alternative begins
+            with a letter.
+        saved (`torch.LongTensor` of shape `(positions,)`): how many tokens a hypothesis that has matched a position has
+            saved, compared with one that needs the whole phrase. It is 0 at the last position, because then the phrase
+            is no longer missing.
+        phrases (`torch.LongTensor` of shape `(positions,)`): the index of the phrase of each position.
+        columns (`torch.LongTensor` of shape `(positions,)`): the index of each position's token in `tracked_tokens`.
+        tracked_tokens (`torch.LongTensor` of shape `(tracked,)`): the distinct tracked tokens.
+        lengths (`torch.LongTensor` of shape `(phrases,)`): the number of tokens of each phrase's shortest alternative
+            that may follow any token.
         required (`torch.LongTensor` of shape `(phrases,)`): how many times each phrase must occur.
     """
 
     tokens: torch.Tensor
-    kinds: torch.Tensor
+    is_first: torch.Tensor
+    is_last: torch.Tensor
+    letter_follows: torch.Tensor
     saved: torch.Tensor
-    owners: torch.Tensor
+    phrases: torch.Tensor
     columns: torch.Tensor
-    own_tokens: torch.Tensor
+    tracked_tokens: torch.Tensor
     lengths: torch.Tensor
     required: torch.Tensor
 
 
-# What fills up each of the tables of a sentence with fewer positions, tokens or phrases than another one.
-_PADDING = (_NO_TOKEN, 0, 0, 0, 0, _NO_TOKEN, 0, 0)
-
-
 class PhraseStates:
-    """The phrases of a batch of sentences, and what its hypotheses contain of them.
+    """Follows how much of their phrases the hypotheses of a batch contain, token by token.
 
-    A phrase occurs where one of its alternatives ends. Occurrences may overlap, so a longer phrase counts for those
-    inside it; a phrase that is given n times must occur at n positions. All alternatives are matched at once, position
-    by position (the Shift-And algorithm of Baeza-Yates and Gonnet 1992).
+    A phrase occurs where one of its alternatives ends. Occurrences may overlap, so that a phrase inside a longer one
+    counts as well. If a phrase is given n times, it must occur at n positions of the hypothesis. All alternatives are
+    matched concurrently, position by position, by the Shift-And algorithm (Baeza-Yates and Gonnet 1992).
+
+    An occurrence counts only as whole words. It does not count if its first or last token is a part of a longer word,
+    which is so if two letters meet there, with or without tokens between them that have no text.
+
+    Several methods compute values for each hypothesis and each of several next tokens. The axis of these next tokens is
+    called columns.
 
     Args:
-        phrases (`list[list[Phrase]]`): of each sentence.
-        letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`): whether each token begins, and ends, with a
-            letter, and whether it has no text. An occurrence counts only as a whole: not if two letters meet at one of
-            its edges, with or without tokens between them that have no text.
+        phrases (`list[list[Phrase]]`): the phrases of each sentence.
+        letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`): for each token, whether it begins with a letter,
+            whether it ends with a letter, and whether it has no text.
         eos (`torch.LongTensor` of shape `(num_eos,)`): tokens that end a hypothesis.
     """
 
     def __init__(self, phrases: list[list[Phrase]], letter_edges: torch.Tensor, eos: torch.Tensor):
-        self._begins, self._ends, self._is_empty = letter_edges
-        self._tables = _pad([_tables(of_sentence, self._begins, eos) for of_sentence in phrases])
-        vocabulary = letter_edges.shape[1]
-        # One more column, for the padding of `own_tokens`.
-        is_own = torch.zeros(len(phrases), vocabulary + 1, dtype=torch.bool, device=letter_edges.device)
-        is_own.scatter_(1, self.own_tokens.where(self.own_tokens != _NO_TOKEN, vocabulary), True)
-        self._is_own = is_own[:, :vocabulary]
+        self._begins_with_letter, self._ends_with_letter, self._has_no_text = letter_edges
+        tables = [_build_tables(phrases_of_sentence, self._begins_with_letter, eos) for phrases_of_sentence in phrases]
+        self._tables = _pad_tables(tables)
+
+        vocab_size = letter_edges.shape[1]
+        # The padding of `tracked_tokens` marks one more column, which is then left out.
+        marked_tokens = self.tracked_tokens.where(self.tracked_tokens != _NO_TOKEN, vocab_size)
+        is_tracked = torch.zeros(len(phrases), vocab_size + 1, dtype=torch.bool, device=letter_edges.device)
+        is_tracked.scatter_(1, marked_tokens, True)
+        self._is_tracked = is_tracked[:, :vocab_size]
 
     @property
-    def own_tokens(self) -> torch.Tensor:
-        """The distinct tokens of each sentence's phrases and those that end a hypothesis, then -1: `(active, own)`."""
-        return self._tables.own_tokens
+    def tracked_tokens(self) -> torch.Tensor:
+        """The tracked tokens of each sentence (see [`Tables`]), padded with -1, of shape `(active, tracked)`."""
+        return self._tables.tracked_tokens
 
     def start(self) -> States:
-        """The states of empty hypotheses, one for each sentence."""
+        """Return the states of one empty hypothesis for each sentence."""
         required = self._tables.required
-        states = States(
-            begun=torch.zeros_like(self._tables.tokens, dtype=torch.bool),
-            missing=required,
-            open_ends=torch.zeros_like(required),
-            ends_in_letter=torch.zeros(len(required), dtype=torch.bool, device=required.device),
+        return States(
+            matched=torch.zeros_like(self._tables.tokens, dtype=torch.bool)[:, None],
+            missing=required[:, None],
+            revocable=torch.zeros_like(required)[:, None],
+            ends_in_letter=torch.zeros(len(required), dtype=torch.bool, device=required.device)[:, None],
         )
-        return States(*(state[:, None] for state in states))
 
     def follow(self, states: States, tokens: torch.Tensor) -> States:
-        """The states after one more token of each hypothesis, `(active, hypotheses)`."""
-        touches = (states.ends_in_letter & self._begins[tokens])[..., None]
-        begun = self._may_follow(states, touches) & (tokens[..., None] == self._tables.tokens[:, None])
-        occurs = self._occurrences(begun, torch.zeros_like(self._tables.columns), 1)[:, :, 0]
-        is_empty = self._is_empty[tokens]
-        ends_in_letter = self._ends[tokens] | (is_empty & states.ends_in_letter)
-        missing = states.missing + states.open_ends * touches - occurs
-        open_ends = (occurs + states.open_ends * is_empty[..., None]) * ends_in_letter[..., None]
-        return States(begun, missing, open_ends, ends_in_letter)
+        """Return the states after one more token of each hypothesis; tokens are of shape `(active, hypotheses)`."""
+        letters_meet = (states.ends_in_letter & self._begins_with_letter[tokens])[..., None]
+        is_token_of_position = tokens[..., None] == self._tables.tokens[:, None]
+        matched = self._may_come_next(states, letters_meet) & is_token_of_position
+        only_column = torch.zeros_like(self._tables.columns)
+        occurs = self._count_occurrences(matched, only_column, num_columns=1)[:, :, 0]
+
+        has_no_text = self._has_no_text[tokens]
+        ends_in_letter = self._ends_with_letter[tokens] | (has_no_text & states.ends_in_letter)
+        # If letters meet, revocable occurrences are missing again. After a token without text they stay revocable.
+        missing = states.missing + states.revocable * letters_meet - occurs
+        revocable = (occurs + states.revocable * has_no_text[..., None]) * ends_in_letter[..., None]
+        return States(matched, missing, revocable, ends_in_letter)
 
     def needed(self, states: States) -> torch.Tensor:
-        """The number of tokens with which hypotheses can have all of their phrases, `(active, hypotheses)`.
+        """Return the number of tokens with which hypotheses can get all of their phrases, `(active, hypotheses)`.
 
-        It is 0 for those that have them, and one token lowers it by at least 1: the next of the phrase that has begun,
-        or else the first of a missing one, unless a letter that may not follow begins all of its alternatives. Phrases
-        that overlap may take fewer.
+        It is 0 for hypotheses that have all phrases. Otherwise a suitable next token lowers it by at least 1: the next
+        token of a matched alternative, or the first token of a missing phrase. (The exception is a phrase all of whose
+        alternatives begin with a letter, after a hypothesis that ends in a letter.) Phrases that overlap may take fewer
+        tokens.
         """
-        missing, open_ends = states.missing[:, :, None], states.open_ends[:, :, None]
-        return self._count_needed(states.begun, missing, open_ends, torch.zeros_like(self._tables.columns))[:, :, 0]
+        missing = states.missing[:, :, None]
+        revocable = states.revocable[:, :, None]
+        only_column = torch.zeros_like(self._tables.columns)
+        return self._count_needed(states.matched, missing, revocable, only_column)[:, :, 0]
 
-    def needed_after_own_tokens(self, states: States) -> torch.Tensor:
-        """Compute [`needed`] after each hypothesis and each of `own_tokens`, `(active, hypotheses, own)`.
+    def needed_after_tracked_tokens(self, states: States) -> torch.Tensor:
+        """Compute [`needed`] after each tracked token would follow each hypothesis, `(active, hypotheses, tracked)`.
 
-        Only its own token reaches a position. So time and memory grow with positions + own tokens x phrases, and not
-        with own tokens x positions, as they would if each hypothesis followed each token.
+        Each position is matched by one token only, so its column is that of this token. Therefore time and memory grow
+        with positions + tracked tokens x phrases. If each hypothesis followed each token, they would grow with tracked
+        tokens x positions.
         """
-        tokens = self.own_tokens.clamp(min=0)
+        # The padding of `tracked_tokens` is replaced by a valid token. The results for it are never used.
+        tokens = self.tracked_tokens.clamp(min=0)
         ended_in_letter = states.ends_in_letter[..., None]
-        touches = ended_in_letter & self._begins[tokens][:, None]
-        is_empty = self._is_empty[tokens][:, None]
-        ends_in_letter = self._ends[tokens][:, None] | (is_empty & ended_in_letter)
+        letters_meet = ended_in_letter & self._begins_with_letter[tokens][:, None]
+        has_no_text = self._has_no_text[tokens][:, None]
+        ends_in_letter = self._ends_with_letter[tokens][:, None] | (has_no_text & ended_in_letter)
 
-        may_follow = self._may_follow(states, _at_positions(touches, self._tables.columns))
-        begun = may_follow & (self._tables.tokens != _NO_TOKEN)[:, None]
-        occurs = self._occurrences(begun, self._tables.columns, tokens.shape[1])
+        may_come_next = self._may_come_next(states, _at_positions(letters_meet, self._tables.columns))
+        matched = may_come_next & (self._tables.tokens != _NO_TOKEN)[:, None]
+        occurs = self._count_occurrences(matched, self._tables.columns, num_columns=tokens.shape[1])
 
-        open_before = states.open_ends[:, :, None]
-        missing = states.missing[:, :, None] + open_before * touches[..., None] - occurs
-        open_ends = (occurs + open_before * is_empty[..., None]) * ends_in_letter[..., None]
-        return self._count_needed(begun, missing, open_ends, self._tables.columns)
+        # The same update as in `follow`, with one more axis.
+        revocable_before = states.revocable[:, :, None]
+        missing = states.missing[:, :, None] + revocable_before * letters_meet[..., None] - occurs
+        revocable = (occurs + revocable_before * has_no_text[..., None]) * ends_in_letter[..., None]
+        return self._count_needed(matched, missing, revocable, self._tables.columns)
 
     def needed_after_other_tokens(self, states: States, tokens: torch.Tensor) -> torch.Tensor:
-        """Compute [`needed`] after tokens that are in no phrase; both are of shape `(active, hypotheses, others)`."""
-        touches = states.ends_in_letter[..., None] & self._begins[tokens]
-        untouched = self._tokens_of_missing(states.missing)[..., None]
-        touched = self._tokens_of_missing(states.missing + states.open_ends)[..., None]
-        return touched.where(touches, untouched)
+        """Compute [`needed`] after tokens that are in no phrase; both are of shape `(active, hypotheses, tokens)`.
 
-    def are_own(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Which of the tokens `(active, hypotheses, candidates)` are among `own_tokens`, in their shape."""
-        return self._is_own.gather(1, tokens.flatten(1)).view(tokens.shape)
+        Such a token matches no position. It matters only whether it begins with a letter.
+        """
+        letters_meet = states.ends_in_letter[..., None] & self._begins_with_letter[tokens]
+        needed_otherwise = self._tokens_of_missing(states.missing)[..., None]
+        needed_if_letters_meet = self._tokens_of_missing(states.missing + states.revocable)[..., None]
+        return needed_if_letters_meet.where(letters_meet, needed_otherwise)
+
+    def are_tracked(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return whether each of the tokens `(active, hypotheses, candidates)` is a tracked token of its sentence."""
+        return self._is_tracked.gather(1, tokens.flatten(1)).view(tokens.shape)
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep the given sentences of the batch, `(kept,)`."""
+        """Keep the given sentences of the batch, `(remaining,)`."""
         self._tables = Tables(*(table[sentences] for table in self._tables))
-        self._is_own = self._is_own[sentences]
+        self._is_tracked = self._is_tracked[sentences]
 
-    def _may_follow(self, states: States, touches: torch.Tensor) -> torch.Tensor:
-        """Whether its token may come next at each position, `(active, hypotheses, positions)`.
+    def _may_come_next(self, states: States, letters_meet: torch.Tensor) -> torch.Tensor:
+        """Return whether the token of each position may match it next, `(active, hypotheses, positions)`.
 
-        `touches` has one value for all positions, or one for each: whether two letters would meet.
-        """
-        is_first = (self._tables.kinds & _FIRST > 0)[:, None]
-        return torch.where(is_first, ~touches, states.begun.roll(1, dims=2))
-
-    def _occurrences(self, begun: torch.Tensor, columns: torch.Tensor, num_columns: int) -> torch.Tensor:
-        """Count 1 where a phrase ends at any position of a column, `(active, hypotheses, columns, phrases)`."""
-        num_phrases = self._tables.required.shape[1]
-        num_cells = num_columns * num_phrases
-        cells = (columns * num_phrases + self._tables.owners)[:, None].expand_as(begun)
-        ends = begun & (self._tables.kinds & _LAST > 0)[:, None]
-        # Positions where nothing ends mark a cell that is left out.
-        marks = begun.new_zeros(*begun.shape[:2], num_cells + 1).scatter_(2, cells.where(ends, num_cells), True)
-        return marks[..., :num_cells].unflatten(2, (num_columns, num_phrases)).long()
-
-    def _count_needed(
-        self, begun: torch.Tensor, missing: torch.Tensor, open_ends: torch.Tensor, columns: torch.Tensor
-    ) -> torch.Tensor:
-        """Count the tokens that hypotheses need, `(active, hypotheses, columns)`.
+        The first position of an alternative may always be matched, unless it would begin inside a word. Any other
+        position may be matched if the one before it is.
 
         Args:
-            begun (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
-            missing (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
-            open_ends (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
-            columns (`torch.LongTensor` of shape `(active, positions)`): to which each position belongs.
+            states (`States`): the states of the hypotheses.
+            letters_meet (`torch.BoolTensor` of shape `(active, hypotheses, positions or 1)`): whether the next token
+                would continue a word.
         """
-        cells = columns * missing.shape[3] + self._tables.owners
+        matched_before = states.matched.roll(1, dims=2)
+        return torch.where(self._tables.is_first[:, None], ~letters_meet, matched_before)
+
+    def _count_occurrences(self, matched: torch.Tensor, columns: torch.Tensor, num_columns: int) -> torch.Tensor:
+        """Return 1 for each column and phrase if an alternative of the phrase ends at any position of the column.
+
+        Args:
+            matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
+            columns (`torch.LongTensor` of shape `(active, positions)`): the column of each position.
+            num_columns (`int`): number of columns.
+
+        Returns:
+            `torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`.
+        """
+        num_phrases = self._tables.required.shape[1]
+        num_cells = num_columns * num_phrases
+        # The cell of a column and a phrase in the flattened result.
+        cells = (columns * num_phrases + self._tables.phrases)[:, None].expand_as(matched)
+        ends_here = matched & self._tables.is_last[:, None]
+        # Positions where no alternative ends mark one more cell, which is then left out.
+        marked_cells = cells.where(ends_here, num_cells)
+        is_marked = matched.new_zeros(*matched.shape[:2], num_cells + 1).scatter_(2, marked_cells, True)
+        return is_marked[..., :num_cells].unflatten(2, (num_columns, num_phrases)).long()
+
+    def _count_needed(
+        self, matched: torch.Tensor, missing: torch.Tensor, revocable: torch.Tensor, columns: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the number of tokens that hypotheses need for their phrases, `(active, hypotheses, columns)`.
+
+        These are the tokens of all missing phrases, less the tokens that the longest matched alternative has already.
+
+        Args:
+            matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
+            missing (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
+            revocable (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
+            columns (`torch.LongTensor` of shape `(active, positions)`): the column of each position.
+        """
+        cells = columns * missing.shape[3] + self._tables.phrases
         is_missing = _at_positions((missing > 0).flatten(2), cells)
-        # The next letter of a phrase that has begun would undo an occurrence that another needs.
-        is_open = ((open_ends > 0) & (missing + open_ends > 0)).any(dim=3)
-        undoes = _at_positions(is_open, columns) & (self._tables.kinds & _LETTER_FOLLOWS > 0)[:, None]
-        saved = self._tables.saved[:, None] * (begun & is_missing & ~undoes)
-        whole = self._tokens_of_missing(missing.flatten(1, 2)).view(missing.shape[:3])
-        most_saved = torch.zeros_like(whole).scatter_reduce(2, columns[:, None].expand_as(saved), saved, "amax")
-        return whole - most_saved
+        # A matched alternative saves nothing if its next token begins with a letter, and this letter would revoke an
+        # occurrence that is needed.
+        has_needed_revocable = ((revocable > 0) & (missing + revocable > 0)).any(dim=3)
+        next_token_revokes = _at_positions(has_needed_revocable, columns) & self._tables.letter_follows[:, None]
+        saved = self._tables.saved[:, None] * (matched & is_missing & ~next_token_revokes)
+
+        whole_phrases = self._tokens_of_missing(missing.flatten(1, 2)).view(missing.shape[:3])
+        columns_of_saved = columns[:, None].expand_as(saved)
+        most_saved = torch.zeros_like(whole_phrases).scatter_reduce(2, columns_of_saved, saved, "amax")
+        return whole_phrases - most_saved
 
     def _tokens_of_missing(self, missing: torch.Tensor) -> torch.Tensor:
-        """The tokens that missing phrases take if none of them has begun; `missing` has one more, last axis."""
+        """Return the number of tokens of missing phrases if none of them is matched in part.
+
+        `missing` is of shape `(active, hypotheses, phrases)`, and the result of shape `(active, hypotheses)`.
+        """
         return (missing.clamp(min=0) * self._tables.lengths[:, None]).sum(dim=2)
 
 
 def _at_positions(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Take the value of each position's column: `(active, hypotheses, positions)` of `(.., columns)`."""
+    """Take the value of each position's column: `(active, hypotheses, positions)` from `(.., columns)`."""
     return values.gather(2, columns[:, None].expand(-1, values.shape[1], -1))
 
 
-def _tables(phrases: list[Phrase], begins: torch.Tensor, eos: torch.Tensor) -> Tables:
-    """Tables of a sentence's phrases; `begins`: whether each token begins with a letter.
+def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: torch.Tensor) -> Tables:
+    """Build the tables of one sentence.
 
-    Without a loop over tokens, which would hold the interpreter for a second where phrases are many and long.
+    There is no Python loop over tokens, because it would take a second for many long phrases, and block other threads
+    meanwhile.
+
+    Args:
+        phrases (`list[Phrase]`): the phrases of the sentence.
+        begins_with_letter (`torch.BoolTensor` of shape `(vocabulary,)`): whether each token begins with a letter.
+        eos (`torch.LongTensor` of shape `(num_eos,)`): tokens that end a hypothesis.
     """
+    # Phrases with the same alternatives are one phrase that must occur several times.
     required = Counter(tuple(sorted(phrase)) for phrase in phrases)
     alternatives: list[tuple[int, ...]] = []
-    owners: list[int] = []
-    lengths: list[int] = []
+    phrase_of_alternative: list[int] = []
+    phrase_lengths: list[int] = []
     for number, phrase in enumerate(required):
-        # An alternative that begins with a letter cannot follow every token.
-        anywhere = [tokens for tokens in phrase if not begins[tokens[0]]] or phrase
-        lengths.append(min(map(len, anywhere)))
         alternatives += phrase
-        owners += [number] * len(phrase)
+        phrase_of_alternative += [number] * len(phrase)
+        # An alternative that begins with a letter cannot follow every token, so it may not be counted on.
+        always_possible = [tokens for tokens in phrase if not begins_with_letter[tokens[0]]]
+        phrase_lengths.append(min(map(len, always_possible or phrase)))
 
-    device = begins.device
+    device = begins_with_letter.device
     tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)
-    lengths_of_alternatives = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)
-    lengths_of_phrases = torch.tensor(lengths, dtype=torch.long, device=device)
-    owners_of_alternatives = torch.tensor(owners, dtype=torch.long, device=device)
-    starts = lengths_of_alternatives.cumsum(0) - lengths_of_alternatives
+    alternative_lengths = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)
+    phrases_of_alternatives = torch.tensor(phrase_of_alternative, dtype=torch.long, device=device)
+    lengths = torch.tensor(phrase_lengths, dtype=torch.long, device=device)
 
-    owners_of_positions = owners_of_alternatives.repeat_interleave(lengths_of_alternatives)
-    places = torch.arange(len(tokens), device=device) - starts.repeat_interleave(lengths_of_alternatives)
-    # The tokens of the alternative that come after each position.
-    left = lengths_of_alternatives.repeat_interleave(lengths_of_alternatives) - places - 1
-    is_last = left == 0
-    letter_follows = begins[tokens].roll(-1) & ~is_last
-    kinds = _FIRST * (places == 0) + _LAST * is_last + _LETTER_FOLLOWS * letter_follows
-    saved = (lengths_of_phrases[owners_of_positions] - left).clamp(min=0).masked_fill(is_last, 0)
-    own_tokens, columns = torch.cat([tokens, eos.to(device)]).unique(return_inverse=True)
+    # For each position: its phrase, its place in its alternative, and how many tokens of the alternative follow.
+    phrases_of_positions = phrases_of_alternatives.repeat_interleave(alternative_lengths)
+    starts = alternative_lengths.cumsum(0) - alternative_lengths
+    places = torch.arange(len(tokens), device=device) - starts.repeat_interleave(alternative_lengths)
+    num_following = alternative_lengths.repeat_interleave(alternative_lengths) - places - 1
+
+    is_last = num_following == 0
+    letter_follows = begins_with_letter[tokens].roll(-1) & ~is_last
+    saved = (lengths[phrases_of_positions] - num_following).clamp(min=0).masked_fill(is_last, 0)
+    tracked_tokens, columns = torch.cat([tokens, eos.to(device)]).unique(return_inverse=True)
     return Tables(
         tokens=tokens,
-        kinds=kinds,
+        is_first=places == 0,
+        is_last=is_last,
+        letter_follows=letter_follows,
         saved=saved,
-        owners=owners_of_positions,
+        phrases=phrases_of_positions,
         columns=columns[: len(tokens)],
-        own_tokens=own_tokens,
-        lengths=lengths_of_phrases,
+        tracked_tokens=tracked_tokens,
+        lengths=lengths,
         required=torch.tensor(list(required.values()), dtype=torch.long, device=device),
     )
 
 
-def _pad(tables: list[Tables]) -> Tables:
-    """Join the tables of several sentences; a first axis `batch` is added."""
-    joined = []
-    # Each table is a tuple of columns, so `zip` gives the same column of all sentences.
-    for columns, fill in zip(zip(*tables, strict=True), _PADDING, strict=True):
-        joined.append(pad_sequence(list(columns), batch_first=True, padding_value=fill))
-    return Tables(*joined)
+def _pad_tables(tables: list[Tables]) -> Tables:
+    """Join the tables of several sentences along a new first axis `batch`, padded to the largest sizes."""
+    padded = {}
+    for name in Tables._fields:
+        fill = _NO_TOKEN if name in ("tokens", "tracked_tokens") else 0
+        table_of_sentences = [getattr(table, name) for table in tables]
+        padded[name] = pad_sequence(table_of_sentences, batch_first=True, padding_value=fill)
+    return Tables(**padded)
 
 
 def check_number_of_lists(phrases: Sequence[Sequence], prompts: torch.Tensor) -> None:
-    """Raise ValueError unless there is a list of phrases for each of the prompts `(batch, length)`."""
+    """Raise ValueError unless there is one list of phrases for each of the prompts `(batch, length)`."""
     if len(phrases) != len(prompts):
         raise InputError(
             f"phrases has {len(phrases)} lists for {len(prompts)} sentences; give a list for each sentence, "
@@ -299,24 +373,28 @@ def check_number_of_lists(phrases: Sequence[Sequence], prompts: torch.Tensor) ->
 
 
 class ConstrainedBeamSearch(BeamSearch):
-    """A beam search whose hypotheses contain all phrases of their sentences, those of a forced prefix included.
+    """A beam search whose hypotheses contain all phrases of their sentences. Phrases in a forced prefix count.
 
-    In each step the candidates are the best of each bank, and every token of a phrase is considered after every
-    hypothesis. The running hypotheses are the best of each bank, then the second best, and so on; where there are more
-    banks than beams, those that need the fewest tokens. So there is always a hypothesis that can have all phrases in
-    time. A sentence without phrases is searched as by [`BeamSearch`].
+    - Each step considers the best tokens after every hypothesis, and all tokens of phrases and EOS.
+    - A bank consists of the candidates that need the same number of tokens for their phrases. The best candidates of
+      each bank are kept.
+    - The next running hypotheses are the best of each bank, then the second best of each bank, and so on. If there are
+      more banks than beams, the banks that need the fewest tokens come first. So there is always a hypothesis that can
+      get all of its phrases within the length limit.
+
+    A sentence without phrases has a single bank, so it is searched as by [`BeamSearch`].
 
     Args:
         num_beams (`int`): as in [`BeamSearch`].
-        phrases (`list[list[Phrase]]`): of each sentence.
+        phrases (`list[list[Phrase]]`): the phrases of each sentence.
         letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`): see [`PhraseStates`].
         prompts (`torch.LongTensor` of shape `(batch, length)`): tokens before the first generated one.
         eos (`torch.LongTensor` of shape `(num_eos,)`): tokens that end a hypothesis.
         **options: arguments of [`BeamSearch`].
 
     Raises:
-        ValueError: if there are not as many lists of phrases as sentences, or a sentence's phrases may not fit into its
-            limit.
+        ValueError: if the number of lists of phrases differs from the number of sentences, or a sentence's phrases may
+            not fit into its length limit.
     """
 
     def __init__(
@@ -331,86 +409,113 @@ class ConstrainedBeamSearch(BeamSearch):
     ):
         super().__init__(num_beams, num_eos=len(eos), **options)
         check_number_of_lists(phrases, prompts)
-        self._eos, self._phrases = eos, PhraseStates(phrases, letter_edges, eos)
+        self._eos = eos
+        self._phrases = PhraseStates(phrases, letter_edges, eos)
         states = self._phrases.start()
         for tokens in prompts.split(1, dim=1):
             states = self._phrases.follow(states, tokens)
-        self._check_limits(self._phrases.needed(states)[:, 0] + min(1, len(eos)))
-        # The states of the running hypotheses, and the number of tokens that the candidates need.
-        self._states = states.take(torch.zeros_like(self.limits)[:, None].expand(-1, num_beams))
+        num_tokens_to_end = min(1, len(eos))
+        self._check_limits(self._phrases.needed(states)[:, 0] + num_tokens_to_end)
+        # The states of the running hypotheses, which are equal at first.
+        first_hypothesis = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)
+        self._states = states.take(first_hypothesis)
+        # The number of tokens that each candidate needs for its phrases, which is its bank.
         self._needed = self._phrases.needed(self._states)
 
     def _check_limits(self, needed: torch.Tensor) -> None:
-        for sentence in (needed > self.limits).nonzero()[:1, 0].tolist():
+        """Raise ValueError if a sentence needs more tokens `(batch,)` than its length limit allows."""
+        sentences = (needed > self.limits).nonzero()[:, 0].tolist()
+        if sentences:
+            sentence = sentences[0]
             raise InputError(
                 f"the phrases of sentence {sentence} of the batch take up to {int(needed[sentence])} tokens, </s> "
                 f"included, but its limit is {int(self.limits[sentence])}; give more max_new_tokens or fewer phrases."
             )
 
     def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Extend as [`BeamSearch.extend`] does, also by the tokens of phrases; `do_sample` must be False."""
-        active, num_beams = self._scores.shape
-        log_probs = log_probs.view(active, num_beams, -1)
-        # Every token of a phrase and every end is a candidate, so those among the best tokens are no second one.
-        own = self._phrases.own_tokens[:, None].expand(-1, num_beams, -1)
-        _, best = top_tokens(log_probs.flatten(0, 1), min(self.num_candidates, log_probs.shape[2]))
-        best = best.view(active, num_beams, -1)
-        are_candidates = torch.cat([~self._phrases.are_own(best), own != _NO_TOKEN], dim=2)
-        by_beam = torch.cat([best, own.clamp(min=0)], dim=2)
-        totals = self._scores[..., None] + log_probs.gather(2, by_beam)
-        totals = totals.where(are_candidates, NO_HYPOTHESIS)
-        needed_after_best = self._phrases.needed_after_other_tokens(self._states, best)
-        needed_after_own = self._phrases.needed_after_own_tokens(self._states)
-        self._needed = torch.cat([needed_after_best, needed_after_own], dim=2).flatten(1)
+        """Extend the running hypotheses by the best tokens and by all tracked tokens, and keep the best of each bank.
 
-        tokens = by_beam.flatten(1)
-        beams = torch.arange(num_beams, device=best.device)
-        beams = beams.repeat_interleave(by_beam.shape[2]).expand_as(tokens)
-        is_early_end = torch.isin(tokens, self._eos) & (self._needed > 0)
-        scores = _only(totals.flatten(1), ~is_early_end)
-        scores = _only(scores, _ranks(scores, self._needed) < self.num_candidates)
-        self._candidates = scores, beams, tokens
+        Arguments and result are those of [`BeamSearch.extend`]; `do_sample` must be False.
+        """
+        num_active, num_beams = self._scores.shape
+        log_probs_by_beam = log_probs.view(num_active, num_beams, -1)
+        num_best = min(self.num_candidates, log_probs_by_beam.shape[2])
+        _, best_tokens = top_tokens(log_probs_by_beam.flatten(0, 1), num_best)
+        best_tokens = best_tokens.view(num_active, num_beams, -1)
+        tracked_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)
+
+        # A best token that is tracked would be a second candidate with the same token, so it is left out.
+        is_candidate = torch.cat([~self._phrases.are_tracked(best_tokens), tracked_tokens != _NO_TOKEN], dim=2)
+        tokens_by_beam = torch.cat([best_tokens, tracked_tokens.clamp(min=0)], dim=2)
+        scores_by_beam = self._scores[..., None] + log_probs_by_beam.gather(2, tokens_by_beam)
+        scores_by_beam = scores_by_beam.where(is_candidate, NO_HYPOTHESIS)
+        needed_after_best = self._phrases.needed_after_other_tokens(self._states, best_tokens)
+        needed_after_tracked = self._phrases.needed_after_tracked_tokens(self._states)
+        self._needed = torch.cat([needed_after_best, needed_after_tracked], dim=2).flatten(1)
+
+        # From here on, the candidates of all beams are on one axis.
+        tokens = tokens_by_beam.flatten(1)
+        beams = torch.arange(num_beams, device=tokens.device)
+        beams = beams.repeat_interleave(tokens_by_beam.shape[2]).expand_as(tokens)
+        ends_too_early = torch.isin(tokens, self._eos) & (self._needed > 0)
+        scores = _keep_scores(scores_by_beam.flatten(1), ~ends_too_early)
+        is_among_best = _rank_within_banks(scores, self._needed) < self.num_candidates
+        scores = _keep_scores(scores, is_among_best)
+
+        self._candidates = (scores, beams, tokens)
         self.length += 1
-        return beams + self._first_rows[:active], tokens
+        return beams + self._first_rows[:num_active], tokens
 
     def prune(self, is_finished: torch.Tensor, is_truncated: torch.Tensor) -> None:
-        """As [`BeamSearch.prune`], without candidates that cannot continue and lack a phrase."""
+        """Split the candidates as [`BeamSearch.prune`] does, without those that end and lack a phrase."""
         scores, beams, tokens = self._candidates
         lacks_phrases = (is_finished | is_truncated) & (self._needed > 0)
-        self._candidates = _only(scores, ~lacks_phrases), beams, tokens
+        self._candidates = (_keep_scores(scores, ~lacks_phrases), beams, tokens)
         super().prune(is_finished, is_truncated)
 
     def _best_running(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose the next running hypotheses, as [`BeamSearch._best_running`] does, from all banks in turn."""
+        # Sort by the rank within the bank first, and by the bank second.
         num_banks = self._needed.max() + 1
-        order = _ranks(scores, self._needed) * num_banks + self._needed
+        order = _rank_within_banks(scores, self._needed) * num_banks + self._needed
         order = order.where(exists(scores), torch.iinfo(order.dtype).max)
         chosen = order.topk(self.num_beams, largest=False).indices
-        scores, by_score = scores.gather(1, chosen).sort(dim=1, descending=True)
+
+        # `BeamSearch` expects the best hypothesis first.
+        chosen_scores, by_score = scores.gather(1, chosen).sort(dim=1, descending=True)
         chosen = chosen.gather(1, by_score)
+
         _, beams, tokens = self._candidates
-        self._states = self._phrases.follow(self._states.take(beams.gather(1, chosen)), tokens.gather(1, chosen))
-        return scores, chosen
+        states_before = self._states.take(beams.gather(1, chosen))
+        self._states = self._phrases.follow(states_before, tokens.gather(1, chosen))
+        return chosen_scores, chosen
 
     def drop_finished(self) -> torch.Tensor:
-        """As [`BeamSearch.drop_finished`]."""
-        kept = super().drop_finished()
-        self._phrases.select(kept)
-        self._states = self._states.select(kept)
-        return kept
+        """Remove the sentences that are done from the batch, as [`BeamSearch.drop_finished`] does."""
+        remaining = super().drop_finished()
+        self._phrases.select(remaining)
+        self._states = self._states.select(remaining)
+        return remaining
 
 
-def _only(scores: torch.Tensor, are_kept: torch.Tensor) -> torch.Tensor:
-    """The scores of the kept candidates that exist; others become no hypotheses, and so do NaN and minus infinity."""
-    return scores.where(are_kept & exists(scores), NO_HYPOTHESIS)
+def _keep_scores(scores: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:
+    """Return the scores of the kept candidates; the others are marked as not existing.
+
+    Candidates whose score is NaN or minus infinity are not kept either.
+    """
+    return scores.where(is_kept & exists(scores), NO_HYPOTHESIS)
 
 
-def _ranks(scores: torch.Tensor, banks: torch.Tensor) -> torch.Tensor:
-    """The rank of each candidate among those of its bank, 0 for the best score; all are `(active, candidates)`."""
-    order = scores.argsort(dim=1, descending=True, stable=True)
-    order = order.gather(1, banks.gather(1, order).argsort(dim=1, stable=True))
+def _rank_within_banks(scores: torch.Tensor, banks: torch.Tensor) -> torch.Tensor:
+    """Return the rank of each candidate in its bank, 0 for the best score; all are of shape `(active, candidates)`."""
+    # Sort by bank, and within a bank by score: a stable sort by bank keeps the order of the sort by score.
+    by_score = scores.argsort(dim=1, descending=True, stable=True)
+    order = by_score.gather(1, banks.gather(1, by_score).argsort(dim=1, stable=True))
     sorted_banks = banks.gather(1, order)
+
+    # The rank is the distance from the first candidate of the bank.
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
-    is_first = torch.ones_like(order, dtype=torch.bool)
-    is_first[:, 1:] = sorted_banks[:, 1:] != sorted_banks[:, :-1]
-    firsts = places.where(is_first, 0).cummax(dim=1).values
-    return torch.empty_like(order).scatter(1, order, places - firsts)
+    is_first_of_bank = torch.ones_like(order, dtype=torch.bool)
+    is_first_of_bank[:, 1:] = sorted_banks[:, 1:] != sorted_banks[:, :-1]
+    bank_starts = places.where(is_first_of_bank, 0).cummax(dim=1).values
+    return torch.empty_like(order).scatter(1, order, places - bank_starts)

@@ -1,11 +1,12 @@
-"""Phrases that every translation must have, as a search for transformers' `generate(custom_generate=...)`."""
+"""`ForcedPhrases`: force phrases into translations, by `generate(custom_generate=...)` of transformers."""
 
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedTokenizerBase, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
 
 from ...model.beam_search import BeamSearch
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -18,34 +19,34 @@ _SHAPE = "give a list of phrases for each sentence; a phrase is a list of token 
 
 
 class ForcedPhrases:
-    """Searches for hypotheses that contain the phrases of their sentence.
+    """A search for hypotheses that contain the phrases of their sentence.
 
     ```python
     model.generate(**inputs, custom_generate=ForcedPhrases([[[5, 6], [[7], [8, 9]]], []]), num_beams=10)
     ```
 
-    `generate()` calls it with the prepared inputs of the model. It needs a model of this package, or an
-    [`~hf_vanilla_transformer.Ensemble`] of several, and beam search.
+    `generate()` calls it with the prepared inputs of the model. It needs beam search, and a model of this package or an
+    [`~hf_vanilla_transformer.Ensemble`] of such models.
 
     Args:
         phrases (`Sequence[Sequence]`): for each sentence of the batch, the phrases that its hypotheses must contain. A
             phrase is a list of token ids, or a list of alternatives, each a list of token ids, of which one must occur.
-        letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`, *optional*): whether each token begins, and ends,
-            with a letter, and whether it has no text. With it phrases are whole words, see
-            [`~hf_vanilla_transformer.apps.terms.constrained_beam_search.PhraseStates`].
+        letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`, *optional*): for each token, whether it begins with
+            a letter, whether it ends with a letter, and whether it has no text. If it is given, phrases occur only as
+            whole words; see [`~hf_vanilla_transformer.apps.terms.constrained_beam_search.PhraseStates`].
 
     Attributes:
-        phrases (`list[list[Phrase]]`): for each sentence, its phrases; a `Phrase` is a tuple of alternatives.
+        phrases (`list[list[Phrase]]`): the phrases of each sentence. A `Phrase` is a tuple of alternatives.
 
     Raises:
-        TypeError: if `phrases` has another shape, or a token id is not a whole number.
+        TypeError: if `phrases` has a different shape, or a token id is not a whole number.
         ValueError: if a phrase is empty.
     """
 
     def __init__(self, phrases: Sequence[Sequence], letter_edges: torch.Tensor | None = None):
         self.phrases: list[list[Phrase]] = []
-        for phrases_of_sentence in _as_sequence(phrases):
-            self.phrases.append([_as_phrase(phrase) for phrase in _as_sequence(phrases_of_sentence)])
+        for phrases_of_sentence in _check_sequence(phrases):
+            self.phrases.append([_read_phrase(phrase) for phrase in _check_sequence(phrases_of_sentence)])
         self._letter_edges = letter_edges
 
     def __call__(
@@ -56,17 +57,17 @@ class ForcedPhrases:
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         synced_gpus: bool = False,
-        streamer: Any = None,
-        tokenizer: Any = None,
+        streamer: BaseStreamer | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         **model_kwargs: Any,
     ) -> Any:
-        """Run the model's beam search, as `generate()` does; it returns the same.
+        """Run the model's beam search with phrases. The arguments and the result are those of `generate()`.
 
         Raises:
-            ValueError: if a token id is out of range or ends a sentence, all alternatives of a phrase are forbidden by
-                `bad_words_ids` or `suppress_tokens`, the model or its settings have no beam search, `letter_edges` is
-                for another vocabulary, there are not as many lists of phrases as sentences, or the phrases of a
-                sentence may not fit into its limit.
+            ValueError: if a token id is out of range or ends a sentence; if `bad_words_ids` or `suppress_tokens` forbid
+                all alternatives of a phrase; if the model or its settings have no beam search; if `letter_edges`
+                belongs to another vocabulary; if the number of lists of phrases differs from the number of sentences;
+                or if the phrases of a sentence may not fit into its length limit.
         """
         model_type = model.config.model_type
         if model_type != VanillaTransformerConfig.model_type:
@@ -81,12 +82,14 @@ class ForcedPhrases:
             if not any(phrases):
                 return new_beam_search(prompts, settings)
             eos = settings._eos_token_tensor
+            if eos is None:
+                eos = prompts.new_empty(0)
             return ConstrainedBeamSearch(
                 settings.num_beams,
                 phrases=phrases,
                 letter_edges=letter_edges.to(prompts.device),
                 prompts=prompts,
-                eos=prompts.new_empty(0) if eos is None else eos,
+                eos=eos,
                 **search_options(prompts, settings),
             )
 
@@ -102,8 +105,8 @@ class ForcedPhrases:
         )
 
 
-def check_is_beam_search(settings: Any) -> None:
-    """Raise ValueError if settings, a `GenerationConfig`, are not those of a beam search."""
+def check_is_beam_search(settings: GenerationConfig) -> None:
+    """Raise ValueError unless the settings choose beam search."""
     fault = None
     if settings.do_sample:
         fault = "do_sample is True"
@@ -116,7 +119,7 @@ def check_is_beam_search(settings: Any) -> None:
 
 
 def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> torch.Tensor:
-    """Return edges of the right shape; without any, no token has a letter."""
+    """Return `letter_edges` if their shape and dtype are right; without them, edges by which no token has a letter."""
     if letter_edges is None:
         return torch.zeros(3, vocab_size, dtype=torch.bool)
     edges = torch.as_tensor(letter_edges)
@@ -128,51 +131,68 @@ def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> t
     return edges
 
 
-def _as_sequence(value: Any) -> Sequence:
+def _check_sequence(value: object) -> Sequence:
+    """Return a level of the nested lists of `phrases`; TypeError unless it is a list or another sequence."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"phrases contains {value!r}; {_SHAPE}.")
     return value
 
 
-def _as_phrase(value: Any) -> Phrase:
-    """Read a phrase, a list of token ids or of alternatives."""
-    is_one_alternative = all(isinstance(token, int) for token in _as_sequence(value))
-    alternatives = [value] if is_one_alternative else value
-    distinct = tuple(dict.fromkeys(tuple(_as_sequence(alternative)) for alternative in alternatives))
-    # Distinct tokens, because phrases may be long; with their types, because 1 and True are equal.
-    tokens = {(token, type(token)): token for token in chain.from_iterable(distinct)}
-    for token in tokens.values():
+def _read_phrase(phrase: object) -> Phrase:
+    """Read a phrase, which is a list of token ids or of alternatives; equal alternatives are read once.
+
+    Raises:
+        TypeError: if the phrase has a different shape, or a token id is not a whole number.
+        ValueError: if the phrase or an alternative is empty.
+    """
+    items = _check_sequence(phrase)
+    is_one_alternative = all(isinstance(item, int) for item in items)
+    alternatives = [items] if is_one_alternative else items
+    distinct = tuple(dict.fromkeys(tuple(_check_sequence(alternative)) for alternative in alternatives))
+
+    # Each token is checked once, because phrases may be long. 1 and True are equal, so their types tell them apart.
+    distinct_tokens = dict.fromkeys((token, type(token)) for token in chain.from_iterable(distinct))
+    for token, _ in distinct_tokens:
         if not isinstance(token, int) or isinstance(token, bool):
             raise TypeError(f"phrases contains {token!r} in the place of a token id; {_SHAPE}.")
     if not all(distinct):
-        raise InputError(f"phrases contains an empty phrase, {value!r}; give at least one token.")
+        raise InputError(f"phrases contains an empty phrase, {phrase!r}; give at least one token.")
     return distinct
 
 
 def _usable_phrases(phrases: list[list[Phrase]], vocab_size: int, settings: GenerationConfig) -> list[list[Phrase]]:
-    """Check the tokens of phrases, and leave out alternatives that the settings forbid."""
+    """Return phrases without the alternatives that the settings forbid.
+
+    Raises:
+        ValueError: if a token id is out of range or ends a sentence, or the settings forbid all alternatives.
+    """
     eos = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
-    unusable = {settings.pad_token_id, *eos}
+    ending_tokens = {settings.pad_token_id, *eos}
     forbidden = [tuple(tokens) for tokens in settings.bad_words_ids or []]
     forbidden += [(token,) for token in settings.suppress_tokens or []]
     usable = []
     for phrases_of_sentence in phrases:
         for phrase in phrases_of_sentence:
-            _check_tokens(phrase, vocab_size, unusable)
+            _check_tokens(phrase, vocab_size, ending_tokens)
         usable.append([_without_forbidden(phrase, forbidden) for phrase in phrases_of_sentence])
     return usable
 
 
-def _check_tokens(phrase: Phrase, vocab_size: int, unusable: set[int | None]) -> None:
+def _check_tokens(phrase: Phrase, vocab_size: int, ending_tokens: set[int | None]) -> None:
+    """Raise ValueError if a token of a phrase is not in the vocabulary, or ends a sentence."""
     for token in set(chain.from_iterable(phrase)):
-        if not 0 <= token < vocab_size or token in unusable:
+        if not 0 <= token < vocab_size or token in ending_tokens:
             raise InputError(
                 f"phrases contains token {token}; give ids from 0 to {vocab_size - 1} without </s> and padding."
             )
 
 
 def _without_forbidden(phrase: Phrase, forbidden: Sequence[tuple[int, ...]]) -> Phrase:
-    """Return a phrase without the alternatives that contain a forbidden sequence of tokens."""
+    """Return a phrase without the alternatives that contain a forbidden sequence of tokens.
+
+    Raises:
+        ValueError: if no alternative is left.
+    """
     allowed = []
     for alternative in phrase:
         if not any(_contains(alternative, tokens) for tokens in forbidden):
@@ -185,5 +205,6 @@ def _without_forbidden(phrase: Phrase, forbidden: Sequence[tuple[int, ...]]) -> 
     return tuple(allowed)
 
 
-def _contains(tokens: tuple[int, ...], part: tuple[int, ...]) -> bool:
-    return any(tokens[start : start + len(part)] == part for start in range(len(tokens)))
+def _contains(tokens: tuple[int, ...], sequence: tuple[int, ...]) -> bool:
+    """Return True if tokens contain a sequence of tokens in a row."""
+    return any(tokens[start : start + len(sequence)] == sequence for start in range(len(tokens)))

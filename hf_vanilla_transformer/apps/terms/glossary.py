@@ -1,11 +1,11 @@
-"""Glossaries: terms, the token ids of the translations that they must have, and files of terms."""
+"""Glossaries: find terms in sentences, tokenize their translations, and read files of terms."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
 from unicodedata import normalize
 
 import regex
@@ -21,83 +21,92 @@ from ...translation.required_phrases import Phrase, PhraseSizes
 from .forced_phrases import ForcedPhrases, check_is_beam_search
 
 
-# Characters of words. Text in these scripts has no spaces between words, so that their ends are unknown.
+# Characters of words. Scripts without spaces between words are left out, because the ends of their words are unknown.
 _LETTER = r"[[\w\p{M}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
-# Bytes that are no whole character are decoded as U+FFFD.
+# A token may hold some bytes of a character, which are decoded as U+FFFD. The character may be a letter.
 _LETTER_OR_BYTE = rf"{_LETTER}|\uFFFD"
-# Words that Korean writes at the end of others: particles, and forms of "to be".
+# Korean words that are written at the end of other words without a space: particles, and forms of "to be".
 _PARTICLES = (
     "은|는|이|가|을|를|의|에|에서|에게|에게서|께|께서|한테|한테서|로|으로|와|과|도|만|까지|부터|보다|처럼|같이|마다|조차"
     "|마저|밖에|뿐|대로|들|나|이나|든지|이든지|라도|이라도|야|이야|라고|이라고|라는|이라는|란|이란|랑|이랑|하고|며|이며"
     "|고|이고|요|이다|입니다|인|였다|이었다"
 )
+# A term begins where a word begins, or where its first character is not a letter.
 _BEGIN = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))"
+# A term ends where a word ends, where its last character is not a letter, or before the Korean particles of a word.
 _END = rf"(?:(?!{_LETTER})|(?<!{_LETTER})|(?=(?:{_PARTICLES}){{1,4}}(?!{_LETTER})))"
-# Spellings of one term: a soft hyphen and other invisible characters, and marks that stand for an apostrophe.
+# Differences that are ignored in the spelling of a term: soft hyphens and other invisible characters, types of white
+# space, and types of apostrophes.
 _INVISIBLE = r"[\p{Cc}\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]"
 _SPACES = r"[\t-\r\x85\p{Z}]+"
 _APOSTROPHES = "[\u2018\u2019\u02bc\uff07]"
-# A term after these: at the start of a text, after a space, and inside a group of characters between spaces. With
-# each, a text whose tokens come before those of the term.
+# Texts before a term after which its tokens may differ: none at the start of a sentence, a word and a space, and two
+# marks without a space. Each has the text whose tokens come before those of the term: many tokenizers join a space with
+# the word that follows.
 _CONTEXTS = {"": "", "a ": "a", "(": "(", "-": "-"}
-# Texts that are tokenized at once. Other threads wait meanwhile, because a tokenizer serves one thread at a time.
-_TEXTS_AT_ONCE = 256
+# Number of texts per call of the tokenizer. Other threads wait for the end of a call, because only one thread can use a
+# tokenizer at a time.
+_TEXTS_PER_CALL = 256
 
 
 class Glossary:
-    """Finds terms in sentences, and the translations that they must have, for `translate(glossary=...)`.
+    """A glossary for `translate(glossary=...)`: terms, and the translations that they must have.
 
     ```python
     glossary = Glossary({"machine": "Maschine", "seven": ["sieben", "siebte"]}, tokenizer)
     translate(model, tokenizer, sentences, glossary=glossary)
     ```
 
-    A term is a whole word, or several; case counts. Of terms that begin at the same place the longest is found, and
-    terms do not overlap. Letters with marks may be composed or not, apostrophes and white space between words may be of
-    any kind, soft hyphens and other invisible characters are ignored, and Korean particles may follow a term.
+    Terms are found by these rules:
+
+    - A term is one or more whole words, and its case must be the same. Korean particles may follow it.
+    - Terms do not overlap. If several terms begin at the same position, the longest one is found.
+    - Letters with marks may be composed or decomposed, and apostrophes and white space may be of any type.
+    - Soft hyphens and other invisible characters are ignored.
 
     Args:
-        terms (`Mapping[str, str | Sequence[str]]`): from each term to its translation, or to several forms of it, of
-            which one must occur.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        terms (`Mapping[str, str | Sequence[str]]`): for each term its translation, or a list of forms of its
+            translation, of which one must occur.
+        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
 
     Raises:
-        TypeError: if a term or a translation is no string.
-        ValueError: if one is empty, two terms differ in white space only, or the vocabulary has no tokens for a
-            translation.
+        TypeError: if a term or a translation is not a string.
+        ValueError: if a term or a translation is empty, if two terms have the same spelling by the rules above, or if
+            the vocabulary has no tokens for a translation.
     """
 
     def __init__(self, terms: Mapping[str, str | Sequence[str]], tokenizer: PreTrainedTokenizerBase):
         if not isinstance(terms, Mapping):
             raise TypeError(f"glossary is of type {type(terms).__name__}; give a mapping from terms to translations.")
+        self._tokenizer = tokenizer
+        # The forms of the translation of each term, by the spelling of the term.
         self._forms: dict[str, list[str]] = {}
         for term, translations in terms.items():
-            if isinstance(translations, str) or not isinstance(translations, Sequence):
-                forms = [translations]
-            else:
-                forms = list(translations)
-            if not all(isinstance(text, str) for text in [term, *forms]):
-                raise TypeError(f"glossary has {translations!r} for {term!r}; give texts.")
-            if not forms or any(map(is_blank, [term, *forms])):
-                raise InputError(f"glossary has {translations!r} for {term!r}; give texts that are not blank.")
-            key = _spelling(term)
-            if key in self._forms:
-                raise InputError(f"glossary has {key!r} twice; give all of its translations as one list.")
-            self._forms[key] = forms
-        self._tokenizer = tokenizer
-        distinct_forms = list(dict.fromkeys(form for forms in self._forms.values() for form in forms))
-        tokens_of_forms = dict(zip(distinct_forms, _tokenize(tokenizer, distinct_forms), strict=True))
+            forms = _check_term(term, translations)
+            spelling = _normalize_spelling(term)
+            if spelling in self._forms:
+                raise InputError(f"glossary has {spelling!r} twice; give all of its translations as one list.")
+            self._forms[spelling] = forms
+
+        # Forms that several terms share are tokenized once.
+        distinct_forms = list(dict.fromkeys(chain.from_iterable(self._forms.values())))
+        tokenized_forms = _tokenize(tokenizer, distinct_forms)
+        alternatives_of_form = dict(zip(distinct_forms, tokenized_forms, strict=True))
+
         self._phrases: dict[str, Phrase] = {}
         self._sizes: dict[str, PhraseSizes] = {}
-        for key, forms in self._forms.items():
-            alternatives = [tokens for form in forms for tokens in tokens_of_forms[form]]
-            distinct_tokens = {token for tokens in alternatives for token in tokens}
-            self._phrases[key] = alternatives
-            self._sizes[key] = PhraseSizes(sum(map(len, alternatives)), len(distinct_tokens), 1)
+        for spelling, forms in self._forms.items():
+            alternatives: list[list[int]] = []
+            for form in forms:
+                alternatives += alternatives_of_form[form]
+            num_positions = sum(map(len, alternatives))
+            num_tokens = len(set(chain.from_iterable(alternatives)))
+            self._phrases[spelling] = alternatives
+            self._sizes[spelling] = PhraseSizes(num_positions, num_tokens, phrases=1)
         self._pattern = regex.compile(rf"{_BEGIN}\L<terms>{_END}", flags=regex.V1, terms=list(self._phrases))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same terms for the same tokenizer."""
+        """Return True if both glossaries have the same terms and the same tokenizer."""
         if not isinstance(other, Glossary):
             return NotImplemented
         return self._tokenizer is other._tokenizer and self._forms == other._forms
@@ -106,112 +115,175 @@ class Glossary:
         return hash(frozenset(self._forms))
 
     def check(self, settings: GenerationConfig) -> None:
-        """Raise ValueError if the settings are not those of a beam search."""
+        """Raise ValueError unless the settings choose beam search."""
         check_is_beam_search(settings)
 
     def phrases(self, sentence: str) -> list[Phrase]:
-        """The translations of a sentence's terms, in the order of the terms, as token ids."""
-        return [self._phrases[term] for term in self._terms(sentence)]
+        """Return the translations of the terms of a sentence as token ids, in the order of the terms."""
+        return [self._phrases[term] for term in self._find_terms(sentence)]
 
     def sizes(self, sentence: str) -> PhraseSizes:
-        """Compute the sizes of a sentence's phrases from those of each term, so long translations cost no time."""
-        positions = 0
-        tokens = 0
-        # A term that occurs twice is one phrase of the search, but `ForcedPhrases` reads its alternatives twice.
-        occurrences = Counter(self._terms(sentence))
-        for term, times in occurrences.items():
-            positions += times * self._sizes[term].positions
-            tokens += self._sizes[term].tokens
+        """Return upper bounds for the sizes of a sentence's phrases.
+
+        They are summed from the sizes of each term, so that the time does not grow with the length of translations.
+        """
+        occurrences = Counter(self._find_terms(sentence))
         if not occurrences:
             return PhraseSizes()
-        # One more for the token that ends a sentence.
+        positions = 0
+        tokens = 0
+        for term, times in occurrences.items():
+            # A term that occurs twice is one phrase of the search, but `ForcedPhrases` reads its alternatives twice.
+            positions += times * self._sizes[term].positions
+            tokens += self._sizes[term].tokens
+        # The search tracks one more token, which ends a sentence.
         return PhraseSizes(positions, tokens + 1, len(occurrences))
 
     def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> ForcedPhrases:
-        """The search for translations with the phrases of each sentence, as whole words."""
+        """Return a search for translations that contain the phrases of each sentence as whole words."""
         return ForcedPhrases(phrases, letter_edges(self._tokenizer, model.config.vocab_size))
 
-    def _terms(self, sentence: str) -> list[str]:
-        """The spelling of each term that a sentence has, in their order."""
+    def _find_terms(self, sentence: str) -> list[str]:
+        """Return the spelling of each term that occurs in a sentence, in the order of the sentence."""
         if not self._phrases:
             return []
-        return [match[0] for match in self._pattern.finditer(_spelling(sentence))]
+        return [match[0] for match in self._pattern.finditer(_normalize_spelling(sentence))]
 
 
-def _spelling(text: str) -> str:
-    # Not str.split(), which splits at four of the invisible characters.
-    spaced = normalize("NFC", regex.sub(_INVISIBLE, "", regex.sub(_SPACES, " ", text)))
-    return " ".join(regex.sub(_APOSTROPHES, "'", spaced).split())
+def _check_term(term: object, translations: object) -> list[str]:
+    """Return the forms of the translation of a term.
+
+    Raises:
+        TypeError: if the term or a form is not a string.
+        ValueError: if the term or a form is blank, or there is no form.
+    """
+    if isinstance(translations, Sequence) and not isinstance(translations, str):
+        forms = list(translations)
+    else:
+        forms = [translations]
+    texts = [term, *forms]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"glossary has {translations!r} for {term!r}; give texts.")
+    if not forms or any(map(is_blank, texts)):
+        raise InputError(f"glossary has {translations!r} for {term!r}; give texts that are not blank.")
+    return forms
+
+
+def _normalize_spelling(text: str) -> str:
+    """Return a text in the spelling in which terms are compared."""
+    spaced = regex.sub(_SPACES, " ", text)
+    visible = regex.sub(_INVISIBLE, "", spaced)
+    with_apostrophes = regex.sub(_APOSTROPHES, "'", normalize("NFC", visible))
+    # Without `_SPACES`, `split()` would also split at some of the invisible characters.
+    return " ".join(with_apostrophes.split())
 
 
 def tokenize_in_contexts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
-    """The token ids of a target text at the start of a sentence, after a space, and inside a group of characters.
+    """Return the token ids that a target text may have: at the start of a sentence, after a space, and after a mark.
 
-    Raises ValueError if each of them has unknown tokens.
+    Raises:
+        ValueError: if the tokens in every context contain unknown tokens.
     """
     return _tokenize(tokenizer, [text])[0]
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[list[int]]]:
-    """The [`tokenize_in_contexts`] of each of several texts; many at once take a tenth of the time."""
-    contexts = encode(tokenizer, text_target=list(_CONTEXTS.values()), add_special_tokens=False).input_ids
-    in_contexts = [context + " ".join(text.split()) for text in texts for context in _CONTEXTS]
-    encoded: list[list[int]] = []
-    for start in range(0, len(in_contexts), _TEXTS_AT_ONCE):
-        part = in_contexts[start : start + _TEXTS_AT_ONCE]
-        encoded += encode(tokenizer, text_target=part, add_special_tokens=False).input_ids
-    tokenized = []
+    """Compute [`tokenize_in_contexts`] for each of several texts, which is ten times as fast as one by one."""
+    tokens_of_contexts = encode(tokenizer, text_target=list(_CONTEXTS.values()), add_special_tokens=False).input_ids
+    texts_in_contexts = []
+    for text in texts:
+        words = " ".join(text.split())
+        texts_in_contexts += [context + words for context in _CONTEXTS]
+
+    tokens_in_contexts: list[list[int]] = []
+    for start in range(0, len(texts_in_contexts), _TEXTS_PER_CALL):
+        texts_of_call = texts_in_contexts[start : start + _TEXTS_PER_CALL]
+        tokens_in_contexts += encode(tokenizer, text_target=texts_of_call, add_special_tokens=False).input_ids
+
+    alternatives_of_texts = []
     for number, text in enumerate(texts):
         start = number * len(_CONTEXTS)
+        tokens_of_text = tokens_in_contexts[start : start + len(_CONTEXTS)]
         alternatives: list[list[int]] = []
-        for context, tokens in zip(contexts, encoded[start : start + len(_CONTEXTS)], strict=True):
-            own = tokens[len(context) :]
-            is_usable = own and tokens[: len(context)] == context and tokenizer.unk_token_id not in own
-            if is_usable and own not in alternatives:
-                alternatives.append(own)
+        for tokens_of_context, tokens in zip(tokens_of_contexts, tokens_of_text, strict=True):
+            begins_with_context = tokens[: len(tokens_of_context)] == tokens_of_context
+            alternative = tokens[len(tokens_of_context) :]
+            is_usable = alternative and begins_with_context and tokenizer.unk_token_id not in alternative
+            if is_usable and alternative not in alternatives:
+                alternatives.append(alternative)
         if not alternatives:
             raise InputError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
-        tokenized.append(alternatives)
-    return tokenized
+        alternatives_of_texts.append(alternatives)
+    return alternatives_of_texts
 
 
 @lru_cache(maxsize=8)
 def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.Tensor:
-    """Whether each target token begins, and ends, with a letter, and has no text, for [`ForcedPhrases`].
+    """Return for each target token whether it begins with a letter, ends with a letter, and has no text.
 
-    A bool tensor `(3, vocab_size)`. Only a letter that is not set apart from the token before it by a space counts.
-    Special tokens have no text.
+    [`ForcedPhrases`] needs this for whole words. A token with a space before its first letter does not begin with a
+    letter, because the space separates it from the token before. Special tokens have no text.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
+        vocab_size (`int`): number of tokens of the model.
+
+    Returns:
+        `torch.BoolTensor` of shape `(3, vocab_size)`.
     """
-    anchor = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
-    before: Any = tokenizer.decode(anchor, skip_special_tokens=True)
-    texts = tokenizer.batch_decode([[*anchor, token] for token in range(vocab_size)], skip_special_tokens=True)
+    # Tokenizers remove a space at the start of a text, so each token is decoded after the letter "a".
+    letter = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
+    text_of_letter = str(tokenizer.decode(letter, skip_special_tokens=True))
+    after_letter = [[*letter, token] for token in range(vocab_size)]
     is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
-    added = [text[len(before) :] if text.startswith(before) else "" for text in texts]
-    edges = [[bool(is_letter(text[edge : edge + 1 or None])) for text in added] for edge in (0, -1)]
-    # A token of a space has text, but decoding may strip it at the end.
-    between = [[*anchor, *anchor], *([*anchor, token, *anchor] for token in range(vocab_size))]
-    nothing, *around = tokenizer.batch_decode(between, skip_special_tokens=True)
-    return torch.tensor([*edges, [text == nothing for text in around]])
+    begins_with_letter = []
+    ends_with_letter = []
+    for text in tokenizer.batch_decode(after_letter, skip_special_tokens=True):
+        text_of_token = text[len(text_of_letter) :] if text.startswith(text_of_letter) else ""
+        begins_with_letter.append(bool(is_letter(text_of_token[:1])))
+        ends_with_letter.append(bool(is_letter(text_of_token[-1:])))
+
+    # Tokenizers may also remove a space at the end of a text, so a token has no text only if decoding it between two
+    # letters gives the letters alone.
+    letters_alone = tokenizer.batch_decode([[*letter, *letter]], skip_special_tokens=True)[0]
+    between_letters = [[*letter, token, *letter] for token in range(vocab_size)]
+    has_no_text = []
+    for text in tokenizer.batch_decode(between_letters, skip_special_tokens=True):
+        has_no_text.append(text == letters_alone)
+    return torch.tensor([begins_with_letter, ends_with_letter, has_no_text])
 
 
 def read_terms(path: Path) -> dict[str, list[str]]:
-    """Read a glossary: UTF-8, in each line a term, a tab, and its translation, or several forms, each after a tab."""
+    """Read a glossary from a UTF-8 file.
+
+    Each line has a term, a tab, and its translation, or several forms of its translation, each after a tab.
+    """
     return parse_terms(iterate_lines(path), str(path))
 
 
 def parse_terms(
     lines: Iterable[str], name: str, separator: str = "\t", separator_name: str = "a tab"
 ) -> dict[str, list[str]]:
-    """The terms of some lines, with a separator, a regular expression that errors name as `separator_name`.
+    """Read the terms of a glossary from lines.
 
-    Raises ValueError, with the name of the lines, if a line has other columns, or a term has two lines.
+    Args:
+        lines (`Iterable[str]`): lines with a term, a separator, and one or more separated forms of its translation.
+            Blank lines are skipped.
+        name (`str`): name of the glossary in error messages.
+        separator (`str`): a regular expression.
+        separator_name (`str`): name of the separator in error messages.
+
+    Raises:
+        ValueError: if a line lacks a term or a translation, or a term has two lines.
     """
     terms: dict[str, list[str]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        term, *forms = (cell.strip() for cell in re.split(separator, line))
-        if not (term and forms and all(forms)):
+        cells = [cell.strip() for cell in re.split(separator, line)]
+        term = cells[0]
+        forms = cells[1:]
+        if not forms or not all(cells):
             raise InputError(f"{name}, line {number}: {line!r}; write a term, {separator_name}, and its translation.")
         if term in terms:
             raise InputError(f"{name}, line {number}: {term!r} has an earlier line; write all translations in one.")

@@ -196,17 +196,17 @@ def test_needed_after_tokens_is_that_of_following_them(seed):
     states = PhraseStates(phrases, edges, torch.tensor([0]))
     hypotheses = states.start().take(torch.zeros(3, num_hypotheses, dtype=torch.long))
     for _ in range(8):
-        after_own = states.needed_after_own_tokens(hypotheses)
+        after_tracked = states.needed_after_tracked_tokens(hypotheses)
         everything = torch.arange(vocabulary).expand(3, num_hypotheses, -1)
         after_others = states.needed_after_other_tokens(hypotheses, everything)
-        are_own = states.are_own(everything)
+        are_tracked = states.are_tracked(everything)
         for token in range(vocabulary):
             followed = states.follow(hypotheses, torch.full((3, num_hypotheses), token))
             needed = states.needed(followed)
-            for sentence, own_tokens in enumerate(states.own_tokens.tolist()):
-                assert are_own[sentence, 0, token] == (token in own_tokens)
-                if token in own_tokens:
-                    found = after_own[sentence, :, own_tokens.index(token)]
+            for sentence, tracked_tokens in enumerate(states.tracked_tokens.tolist()):
+                assert are_tracked[sentence, 0, token] == (token in tracked_tokens)
+                if token in tracked_tokens:
+                    found = after_tracked[sentence, :, tracked_tokens.index(token)]
                 else:
                     found = after_others[sentence, :, token]
                 assert found.tolist() == needed[sentence].tolist()
