@@ -1,1 +1,1 @@
-"""Weights in, figures out: metrics, evaluation of test pairs, curves of training runs."""
+"""Evaluate models: metrics of translations, evaluation on test pairs, and curves of training runs."""

@@ -1,13 +1,12 @@
-"""Curves of training runs as files: what training and validation measured."""
+"""Write and read the curve of a training run, which has the losses and scores of training and validation."""
 
 import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from ..support.atomic_files import write_text
 from ..support.figure_style import save_figure
@@ -19,35 +18,51 @@ logger = logging.getLogger(__name__)
 
 CURVE = "curve.json"
 PLOT = "curve.png"
-# Metrics of target tokens under teacher forcing: nats per token, and percent. They need no translation.
+# Metrics of target tokens under teacher forcing, which need no translations. They are the loss in nats per token, its
+# perplexity, and the accuracy in percent.
 _TOKEN_METRICS = ("loss", "perplexity", "token_accuracy")
 _TIMES = ("training_seconds", "evaluation_seconds")
 
+# An entry of the log with the names of curves, such as `{"updates": 100, "loss": 3.2}`.
+Point = dict[str, float]
 
-def write_curve(folder: Path, log_history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+
+class Curve(TypedDict):
+    """The curve of a run, as it is saved in `curve.json`; see [`write_curve`]."""
+
+    best: NotRequired[Point]
+    points: list[Point]
+    training: list[Point]
+
+
+def write_curve(folder: Path, log_history: Sequence[Mapping[str, float]]) -> Curve | None:
     """Write the curve of a run as JSON and, if matplotlib is installed, as a plot.
 
     Args:
         folder (`Path`): folder for `curve.json` and `curve.png`.
         log_history (`list` of `dict`): `trainer.state.log_history`. The callback
-            [`~hf_vanilla_transformer.training.trainer_callbacks.RecordFacts`] adds times, also those before a resume;
-            [`~hf_vanilla_transformer.TokenMetricsTrainer`] adds perplexity and token accuracy.
+            [`~hf_vanilla_transformer.training.trainer_callbacks.RecordFacts`] adds times, including the time before a
+            resume. [`~hf_vanilla_transformer.TokenMetricsTrainer`] adds perplexity and token accuracy.
 
     Returns:
-        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU;
-        `points`, one item for each evaluation, in order, with those of these keys that the log holds: `updates`,
-        `epoch`, `loss`, `perplexity`, `token_accuracy`, `bleu` and `chrf` (percent), `training_seconds` since the
-        start, without evaluations, and `evaluation_seconds`, the total of all evaluations so far; and `training`, the
-        same of the training batches between two entries of the log. None, and no file, if the run has no evaluations.
+        `dict`: the curve, with three keys. If the run has no evaluations, the result is None, and nothing is written.
+
+            - `best`: the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU.
+            - `points`: one item for each evaluation, in order. An item has those of these keys that the log holds:
+              `updates`, `epoch`, `loss`, `perplexity`, `token_accuracy`, `bleu` and `chrf` (percent),
+              `training_seconds` since the start, without evaluations, and `evaluation_seconds`, the total of all
+              evaluations so far.
+            - `training`: the same for the training batches between two entries of the log.
     """
-    # Not at the top, because readers of curves need no metrics.
+    # Imported here, because importing the metrics takes long, and reading a curve needs none.
     from .metrics import METRICS
 
-    points = _points(log_history, "eval_", (*_TOKEN_METRICS, *METRICS))
+    points = _collect_points(log_history, "eval_", (*_TOKEN_METRICS, *METRICS))
     if not points:
         return None
     best = max(points, key=lambda point: (point.get("bleu", -inf), -point.get("loss", inf)))
-    curve = {"best": best, "points": points, "training": _points(log_history, "", _TOKEN_METRICS)}
+    training = _collect_points(log_history, "", _TOKEN_METRICS)
+    curve: Curve = {"best": best, "points": points, "training": training}
     write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
     try:
         save_figure(plot_curve({"validation": curve}), folder / PLOT)
@@ -56,37 +71,66 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, Any]]) -> dict[
     return curve
 
 
-def _points(log_history: Sequence[Mapping[str, Any]], prefix: str, metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """The entries of a log that hold one of the metrics, with our names."""
-    measured = {f"{prefix}{name}": name for name in metrics}
-    names = {"step": "updates", "epoch": "epoch", **measured, **{name: name for name in _TIMES}}
-    entries = [entry for entry in log_history if measured.keys() & entry.keys()]
-    return [{ours: entry[name] for name, ours in names.items() if name in entry} for entry in entries]
+def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, metrics: Sequence[str]) -> list[Point]:
+    """Return the entries of a log that hold at least one of the metrics, with the names that curves use.
+
+    Args:
+        log_history: the log of the Trainer.
+        prefix: the log has it before the name of each metric: `"eval_"` for validation, or `""` for training.
+        metrics: names of metrics without the prefix.
+    """
+    metrics_by_log_name = {f"{prefix}{metric}": metric for metric in metrics}
+    names = {"step": "updates", "epoch": "epoch"}
+    names.update(metrics_by_log_name)
+    for time in _TIMES:
+        names[time] = time
+
+    points = []
+    for entry in log_history:
+        if metrics_by_log_name.keys().isdisjoint(entry):
+            continue
+        point = {}
+        for log_name, name in names.items():
+            if log_name in entry:
+                point[name] = entry[log_name]
+        points.append(point)
+    return points
 
 
-def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]]:
+def read_curve(path: str | os.PathLike[str]) -> Curve:
     """Read a curve that `hf-vanilla-transformer train` wrote.
 
     Args:
         path (`str` or `PathLike`): folder of a run, its `curve.json`, or a file of results.
 
     Returns:
-        `dict`: `points` and `training`, see [`write_curve`]; `training` is empty if the file has none.
+        `dict`: `points` and `training`, as [`write_curve`] describes them; `training` is empty if the file has none.
 
     Raises:
         FileNotFoundError: if the file does not exist.
         ValueError: if it holds no curve.
     """
-    file = Path(path) / CURVE if Path(path).is_dir() else Path(path)
+    file = Path(path)
+    if file.is_dir():
+        file = file / CURVE
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist; name a run with evaluations (--eval_strategy steps).")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        curve = content.get("curve", content)
-        found = {"points": list(curve["points"]), "training": list(curve.get("training", []))}
+        # A file of results has the curve as one of its fields.
+        stored_curve = content.get("curve", content)
+        points = list(stored_curve["points"])
+        training = list(stored_curve.get("training", []))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
-    for point in chain(*found.values()):
-        if not isinstance(point, dict) or not all(isinstance(value, (int, float)) for value in point.values()):
+    for point in (*points, *training):
+        if not _is_point(point):
             raise InputError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
-    return found
+    return {"points": points, "training": training}
+
+
+def _is_point(value: object) -> bool:
+    """Return True if a value that was read from JSON is an object of numbers."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(number, (int, float)) for number in value.values())

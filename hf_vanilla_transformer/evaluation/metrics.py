@@ -1,21 +1,28 @@
-"""BLEU, chrF and TER of sacrebleu as metrics of `evaluate`, without network access, and the registry of metrics."""
+"""Metrics of translations: BLEU, chrF and TER by sacrebleu, the token error rate by jiwer, and the table of them all.
+
+To add a metric, write a subclass of [`SacreBleuMetric`] and add it to [`METRICS`]. Evaluations, logs, model cards and
+files of results then contain it. The metric needs no code elsewhere.
+
+The classes are metrics of the library `evaluate` that need no network access.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, Protocol, TypedDict, cast
 
 import datasets
 import evaluate
 import numpy as np
+from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_strings
-from ..support.language_codes import language_of
 from ..support.user_errors import InputError, needing
+from .bleu_tokenization import UNSPACED_CHARACTER, References, choose_bleu_tokenization, flatten_references
 
 
 if TYPE_CHECKING:
@@ -24,53 +31,95 @@ if TYPE_CHECKING:
 
 IGNORED_LABEL = -100
 
-# Tokenizations of sacrebleu for languages that write no spaces between words.
-_TOKENIZATION_OF = {
-    "zh": "zh",
-    "ja": "ja-mecab",
-    "ko": "ko-mecab",
-    # Chinese languages without a code of two letters.
-    **dict.fromkeys(("cdo", "gan", "hak", "hsn", "lzh", "nan", "wuu", "yue"), "zh"),
-    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
-}
-# Characters of Thai, Lao, Tibetan, Burmese and Khmer, which write no spaces between words, and for which sacrebleu has
-# no tokenization of words.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0e7f\u0e80-\u0eff\u0f00-\u0fff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff]"
-)
-# Characters of Japanese: kana and their marks. sacrebleu's TER divides kanji only, and takes a run of kana for a word.
-_KANA = re.compile("[\u3041-\u3096\u309d-\u309f\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
-# The script of a test set is found from this many references; more would take longer and hardly change it.
-ENOUGH_FOR_SCRIPT = 1_000
+# A character of Japanese kana or one of their marks. sacrebleu's TER divides text at each kanji, but takes a run of
+# kana for one word.
+_KANA = "[\u3041-\u3096\u309d-\u309f\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f]"
+_UNSPACED_CHARACTER_OR_KANA = re.compile(f"{UNSPACED_CHARACTER.pattern}|{_KANA}")
 _TEXT = datasets.Value("string")
-# A prediction has one reference, or several.
+# The library `evaluate` takes the first entry that the data match: one reference for each prediction, or several.
 _FEATURES = [
-    datasets.Features({"predictions": _TEXT, "references": references})
-    for references in (_TEXT, datasets.Sequence(_TEXT))
+    datasets.Features({"predictions": _TEXT, "references": _TEXT}),
+    datasets.Features({"predictions": _TEXT, "references": datasets.Sequence(_TEXT)}),
 ]
+
+# Token ids as the Trainer passes them to `compute_metrics`: one array of shape `(sentences, length)`; a list of arrays,
+# one for each batch; or a tuple whose first item is one of these.
+TokenIds = NDArray[np.int64] | list["TokenIds"] | tuple["TokenIds", ...]
+# What `score_translations` returns, and what is saved as JSON: the number of sentences, the exact match, and for each
+# metric a score, a signature and possibly a `Comparison`. The keys depend on METRICS, so no TypedDict can list them.
+Scores = dict[str, Any]
+
+
+class Comparison(TypedDict):
+    """The result of sacrebleu's paired bootstrap resampling for a system and a baseline.
+
+    `mean` and `ci` are the mean of 1,000 resamples and half of their 95 % confidence interval. The keys that begin with
+    `other_` belong to the baseline.
+    """
+
+    score: float
+    p_value: float
+    mean: float
+    ci: float
+    other_score: float
+    other_mean: float
+    other_ci: float
+    signature: str
+
+
+class MetricScore(TypedDict):
+    """What a metric computes: the score, usually in percent, and the signature that says how it was computed."""
+
+    score: float
+    signature: str
+    against: NotRequired[Comparison]
+
+
+class CorpusScore(Protocol):
+    """What a [`Scorer`] returns."""
+
+    @property
+    def score(self) -> float:
+        """The score of all hypotheses, in percent."""
+
+
+class Scorer(Protocol):
+    """The methods of sacrebleu's scorers that [`SacreBleuMetric`] calls."""
+
+    def corpus_score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], /) -> CorpusScore:
+        """Score all hypotheses together. Each item of `references` has one reference for each hypothesis."""
+
+    def get_signature(self) -> object:
+        """Return an object whose string is the signature of the scores."""
 
 
 class SacreBleuMetric(evaluate.Metric):
-    """A metric of sacrebleu: `compute(predictions=[...], references=[...])` returns `score` and `signature`.
+    """A metric whose `compute(predictions=[...], references=[...])` returns `score` and `signature`.
 
-    Each prediction has one reference string, or a list of them, of the same length for all predictions. Options are
-    those of the scorer.
+    Each prediction has one reference string, or a list of them that has the same length for all predictions. The other
+    arguments of `compute` are the options of the scorer, and `against`, the translations of a baseline.
 
     Attributes:
-        scorer: the class in sacrebleu.
-        label, hub_type (`str`): the metric's name for readers, and its type on the Hub.
-        options (`tuple[str, ...]`): those of the scorer that [`score_translations`] sets.
-        higher_is_better (`bool`): whether the highest score is the best; only then it is computed during training.
-        is_on_request (`bool`): whether it is computed only where it is asked for.
+        scorer: class or function that makes a [`Scorer`] from its options. It is a scorer of sacrebleu, or an object
+            with the same methods.
+        citation (`str`): publication of the metric.
+        label (`str`): name of the metric for readers.
+        hub_type (`str`): type of the metric on the Hub.
+        options (`tuple[str, ...]`): options of the scorer that [`score_translations`] sets.
+        higher_is_better (`bool`): if True, the metric is also computed during training, where the highest score is the
+            best.
+        is_on_request (`bool`): if True, the metric is computed only if the caller names it.
+        can_be_resampled (`bool`): if True, sacrebleu can compare two systems by paired bootstrap resampling.
     """
 
-    scorer: Any
+    scorer: Callable[..., Scorer]
     citation: str
     label: str
     hub_type: str
     options: tuple[str, ...] = ("lowercase",)
     higher_is_better = True
     is_on_request = False
+    can_be_resampled = True
 
     def __init__(self, keep_in_memory: bool = True, **kwargs: Any):
         super().__init__(keep_in_memory=keep_in_memory, **kwargs)
@@ -80,37 +129,104 @@ class SacreBleuMetric(evaluate.Metric):
             description=str(self.__doc__), citation=self.citation, inputs_description="", features=_FEATURES
         )
 
-    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """As `evaluate.Metric.add_batch`, which would take the letters of a string for sentences.
+    def add_batch(
+        self,
+        *,
+        predictions: Sequence[str] | None = None,
+        references: Sequence[References] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add predictions and their references, as `evaluate.Metric.add_batch` does.
 
         Raises:
-            ValueError: if predictions or references are no list or empty, or differ in number.
+            ValueError: if predictions or references are not a list, are empty, or differ in number. Without this check,
+                `evaluate` would take the letters of a string for sentences.
         """
-        for name, texts in (("predictions", predictions), ("references", references)):
-            if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-                raise InputError(f"{name} is {texts!r}; give a list of sentences.")
+        _check_sentences("predictions", predictions)
+        _check_sentences("references", references)
         super().add_batch(predictions=predictions, references=references, **kwargs)
 
-    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, Any]:
-        # A list of sacrebleu has one reference of each prediction.
-        lists = [[each] if isinstance(each, str) else each or [] for each in references]
-        if not lists[0] or len({*map(len, lists)}) > 1:
-            raise InputError("each prediction needs a reference, and all as many; give strings, or lists of strings.")
-        streams, against = [[*stream] for stream in zip(*lists, strict=True)], options.pop("against", None)
+    def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
+        against = options.pop("against", None)
+        reference_streams = _make_reference_streams(references)
         scorer = self.scorer(**options)
-        result = scorer.corpus_score(predictions, streams)
-        found = {"score": result.score, "signature": str(scorer.get_signature())}
-        if against is None or isinstance(scorer, TokenEdits):  # Which sacrebleu cannot resample.
-            return found
-        signatures, results = PairedTest([("", against), ("predictions", predictions)], {"": scorer}, streams, "bs")()
-        ((name, signature),) = signatures.items()
-        other, this = map(vars, results[name])
-        figures = {**this, **{f"other_{key}": other[key] for key in ("score", "mean", "ci")}}
-        return {**found, "against": {key: float(each) for key, each in figures.items()} | {"signature": str(signature)}}
+        result = scorer.corpus_score(predictions, reference_streams)
+        metric_score: MetricScore = {"score": result.score, "signature": str(scorer.get_signature())}
+        if against is not None and self.can_be_resampled:
+            # Only the scorers of sacrebleu can be resampled.
+            sacrebleu_scorer = cast("Metric", scorer)
+            metric_score["against"] = _compare(sacrebleu_scorer, predictions, against, reference_streams)
+        return metric_score
+
+
+def _check_sentences(name: str, texts: object) -> None:
+    """Raise ValueError unless an argument is a list of sentences that is not empty."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
+        raise InputError(f"{name} is {texts!r}; give a list of sentences.")
+
+
+def _make_reference_streams(references: Sequence[References | None]) -> list[list[str]]:
+    """Return the references in the order that sacrebleu needs.
+
+    Args:
+        references: for each prediction one reference, or a list of them.
+
+    Returns:
+        `list[list[str]]`: first the first references of all predictions, then all second references, and so on.
+
+    Raises:
+        ValueError: if a prediction has no reference, or the predictions have different numbers of references.
+    """
+    references_by_prediction: list[Sequence[str]] = []
+    for alternatives in references:
+        if isinstance(alternatives, str):
+            references_by_prediction.append([alternatives])
+        else:
+            references_by_prediction.append(alternatives or [])
+    counts = {len(alternatives) for alternatives in references_by_prediction}
+    if len(counts) > 1 or 0 in counts:
+        raise InputError("each prediction needs a reference, and all as many; give strings, or lists of strings.")
+    return [list(stream) for stream in zip(*references_by_prediction, strict=True)]
+
+
+def _compare(
+    scorer: Metric, predictions: Sequence[str], baseline: Sequence[str], reference_streams: list[list[str]]
+) -> Comparison:
+    """Compare predictions with a baseline by sacrebleu's paired bootstrap resampling (Koehn 2004, W04-3250)."""
+    # sacrebleu takes the first system for the baseline.
+    systems = [("baseline", baseline), ("predictions", predictions)]
+    signatures, results = PairedTest(systems, {"metric": scorer}, reference_streams, "bs")()
+    # sacrebleu replaces the name of the metric by the name in its scores.
+    ((metric_name, signature),) = signatures.items()
+    baseline_figures, figures = map(vars, results[metric_name])
+    return {
+        "score": float(figures["score"]),
+        "p_value": float(figures["p_value"]),
+        "mean": float(figures["mean"]),
+        "ci": float(figures["ci"]),
+        "other_score": float(baseline_figures["score"]),
+        "other_mean": float(baseline_figures["mean"]),
+        "other_ci": float(baseline_figures["ci"]),
+        "signature": str(signature),
+    }
+
+
+class TokenErrorRateScore(NamedTuple):
+    """The result of [`TokenEdits`].
+
+    Args:
+        score (`float`): edits for each token of the references, in percent.
+    """
+
+    score: float
 
 
 class TokenEdits:
-    """A scorer, with the methods of sacrebleu's, around jiwer: edits for each token of the nearest references."""
+    """A [`Scorer`] that counts the edits between the tokens of a hypothesis and of its nearest reference, by jiwer.
+
+    Raises:
+        ImportError: if jiwer is missing; the message names the extra to install.
+    """
 
     def __init__(self) -> None:
         with needing("g2p", "the token error rate needs"):
@@ -118,158 +234,146 @@ class TokenEdits:
 
         self._jiwer = jiwer
 
-    def corpus_score(self, predictions: Sequence[str], streams: Sequence[Sequence[str]]) -> Any:
-        """The result, whose `score` is in percent; each stream has a reference for each prediction."""
-        edits = tokens = 0
-        for prediction, *references in zip(predictions, *streams, strict=True):
-            found = [self._jiwer.process_words(reference, prediction) for reference in references]
-            nearest = min(found, key=lambda each: each.wer)
+    def corpus_score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> TokenErrorRateScore:
+        """Compute the token error rate of all hypotheses together.
+
+        Each item of `references` has one reference for each hypothesis.
+        """
+        edits = 0
+        tokens = 0
+        for hypothesis, *alternatives in zip(hypotheses, *references, strict=True):
+            alignments = [self._jiwer.process_words(reference, hypothesis) for reference in alternatives]
+            nearest = min(alignments, key=lambda alignment: alignment.wer)
             edits += nearest.substitutions + nearest.deletions + nearest.insertions
             tokens += len(nearest.references[0])
-        return SimpleNamespace(score=100 * edits / (tokens or 1))
+        # If no reference has a token, the edits are divided by 1.
+        return TokenErrorRateScore(100 * edits / max(tokens, 1))
 
     def get_signature(self) -> str:
-        """The version of jiwer."""
+        """Return the version of jiwer."""
         return f"jiwer:{version('jiwer')}"
 
 
 class Bleu(SacreBleuMetric):
-    """Corpus BLEU (Papineni et al. 2002) in percent, comparable by its signature.
+    """Corpus BLEU (Papineni et al. 2002) in percent. Scores with equal signatures are comparable.
 
-    Options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`. By default the tokenization is that of
-    [`choose_bleu_tokenization`].
+    The options are those of sacrebleu, such as `tokenize="13a"` and `lowercase=False`. By default,
+    [`choose_bleu_tokenization`] chooses the tokenization.
     """
 
     scorer = BLEU
     citation = "Post 2018, A Call for Clarity in Reporting BLEU Scores, W18-6319"
-    label, hub_type = "BLEU", "sacrebleu"
+    label = "BLEU"
+    hub_type = "sacrebleu"
     options = ("tokenize", "lowercase")
 
-    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, Any]:
+    def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
         tokenize = options.get("tokenize") or choose_bleu_tokenization(references)
         options["tokenize"] = tokenize
         if tokenize not in BLEU.TOKENIZERS:
             raise InputError(f"tokenize is {tokenize!r}; choose one of: {', '.join(map(str, BLEU.TOKENIZERS))}.")
-        # Turns sacrebleu's warning about tokenized text off where such text is expected.
+        # sacrebleu warns of text that looks tokenized. With these tokenizations, such text is expected.
         options.setdefault("force", tokenize in ("none", "char"))
         return super()._compute(predictions, references, **options)
 
 
 class ChrF(SacreBleuMetric):
-    """chrF (Popovic 2015) in percent; options are sacrebleu's."""
+    """chrF (Popovic 2015) in percent. The options are those of sacrebleu."""
 
     scorer = CHRF
     citation = "Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation, W15-3049"
-    label, hub_type = "chrF", "chrf"
+    label = "chrF"
+    hub_type = "chrf"
 
 
 class Ter(SacreBleuMetric):
     """TER (Snover et al. 2006) in percent, without regard to case. Lower is better.
 
-    Options are sacrebleu's, and `split_characters`, by default True: TER counts edits of words, and in scripts that
-    write no spaces between words, edits of characters. These are Thai, Lao, Tibetan, Burmese and Khmer, and with
-    `asian_support` Japanese kana. The signature then has `chars:yes`, because sacrebleu alone divides only Chinese
-    characters.
+    TER counts edits of words. In scripts that write no spaces between words, it counts edits of characters instead.
+    These scripts are Thai, Lao, Tibetan, Burmese and Khmer, and with `asian_support` also Japanese kana. The signature
+    then contains `chars:yes`, because sacrebleu alone divides only Chinese characters.
+
+    The options are those of sacrebleu, and `split_characters` (default: True). If it is False, TER counts edits of
+    words in all scripts.
     """
 
     scorer = TER
     citation = "Snover et al. 2006, A Study of Translation Edit Rate with Targeted Human Annotation"
-    label, hub_type = "TER", "ter"
+    label = "TER"
+    hub_type = "ter"
     options = ("normalized", "asian_support", "split_characters")
     higher_is_better = False
 
-    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, Any]:
-        is_split = options.pop("split_characters", True)
-        patterns = [_UNSPACED, _KANA] if options.get("asian_support") else [_UNSPACED]
-        # By the references alone, so that scores of several systems have the same signature.
-        has_unspaced_text = any(pattern.search(text) for pattern in patterns for text in _flat(references))
-        if not is_split or not has_unspaced_text:
+    def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
+        splits_characters = options.pop("split_characters", True)
+        pattern = _UNSPACED_CHARACTER_OR_KANA if options.get("asian_support") else UNSPACED_CHARACTER
+        # Only the references decide, so that the scores of several systems have the same signature.
+        has_unspaced_text = any(pattern.search(text) for text in flatten_references(references))
+        if not splits_characters or not has_unspaced_text:
             return super()._compute(predictions, references, **options)
 
-        def put_spaces_around_characters(text: str) -> str:
-            for pattern in patterns:
-                text = pattern.sub(r" \g<0> ", text)
-            return text
-
-        if options.get("against") is not None:
-            options["against"] = [put_spaces_around_characters(text) for text in options["against"]]
-        split_references: list[str | list[str]] = []
-        for reference in references:
-            if isinstance(reference, str):
-                split_references.append(put_spaces_around_characters(reference))
+        split_predictions = _put_spaces_around(pattern, predictions)
+        split_references: list[References] = []
+        for alternatives in references:
+            if isinstance(alternatives, str):
+                split_references += _put_spaces_around(pattern, [alternatives])
             else:
-                split_references.append([put_spaces_around_characters(text) for text in reference])
-        split_predictions = [put_spaces_around_characters(text) for text in predictions]
-        scores = super()._compute(split_predictions, split_references, **options)
-        scores["signature"] += "|chars:yes"
-        if "against" in scores:
-            scores["against"]["signature"] += "|chars:yes"
-        return scores
+                split_references.append(_put_spaces_around(pattern, alternatives))
+        if options.get("against") is not None:
+            options["against"] = _put_spaces_around(pattern, options["against"])
+
+        metric_score = super()._compute(split_predictions, split_references, **options)
+        metric_score["signature"] += "|chars:yes"
+        if "against" in metric_score:
+            metric_score["against"]["signature"] += "|chars:yes"
+        return metric_score
+
+
+def _put_spaces_around(pattern: re.Pattern[str], texts: Iterable[str]) -> list[str]:
+    """Return the texts with a space before and after each match of a pattern."""
+    return [pattern.sub(r" \g<0> ", text) for text in texts]
 
 
 class TokenErrorRate(SacreBleuMetric):
-    """Edits to the nearest reference for each token between spaces, in percent, by jiwer; computed on request only.
+    """Edits to the nearest reference for each of its tokens between spaces, in percent. Lower is better.
 
-    Of phonemes it is the phoneme error rate. Lower is better.
+    For phonemes it is the phoneme error rate. It is computed on request only, because it needs jiwer.
     """
 
     scorer = TokenEdits
     citation = "Morris et al. 2004, From WER and RIL to MER and WIL: improved evaluation measures"
-    label, hub_type = "token error rate", "wer"
+    label = "token error rate"
+    hub_type = "wer"
     options = ()
     higher_is_better = False
     is_on_request = True
+    can_be_resampled = False
 
 
-# The metrics of translations, by the name that scores, logs, cards and files of results give them. An entry with its
-# class is all that another metric needs.
-METRICS: dict[str, type[SacreBleuMetric]] = {"bleu": Bleu, "chrf": ChrF, "ter": Ter}
-METRICS["token_error_rate"] = TokenErrorRate
+# All metrics of translations, by the names that they have in scores, logs, model cards and files of results.
+METRICS: dict[str, type[SacreBleuMetric]] = {
+    "bleu": Bleu,
+    "chrf": ChrF,
+    "ter": Ter,
+    "token_error_rate": TokenErrorRate,
+}
 
 
 def select_metrics(*requested: str) -> list[str]:
-    """Names of `METRICS`: all but those that are computed on request only, which are added if they are given here."""
-    return [name for name, metric in METRICS.items() if name in requested or not metric.is_on_request]
-
-
-def find_bleu_tokenization(language: str | None) -> str | None:
-    """The tokenization for BLEU in a target language that writes no spaces between words; None for other languages.
-
-    Args:
-        language (`str`, *optional*): a code such as `"ja"`, `"zh_CN"`, `"zho_Hans"` or `"cmn"`.
-
-    Returns:
-        `str`: a value for `tokenize` of [`score_translations`], whose default suits all other languages.
-    """
-    return _TOKENIZATION_OF.get(language_of(language) or "")
-
-
-def choose_bleu_tokenization(references: Sequence[Any]) -> str:
-    """Return BLEU's tokenization for references in an unknown language, each a string or a list of strings.
-
-    It is `"char"` if most of their letters are of Thai, Lao, Tibetan, Burmese or Khmer, which write no spaces between
-    words, or else `"13a"`.
-    """
-    letters = 0
-    unspaced_letters = 0
-    for text in _flat(references[:ENOUGH_FOR_SCRIPT]):
-        letters += sum(map(str.isalpha, text))
-        unspaced_letters += sum(map(str.isalpha, _UNSPACED.findall(text)))
-    return "char" if 2 * unspaced_letters > letters else "13a"
-
-
-def _flat(references: Iterable[Any]) -> list[str]:
-    """List all references of predictions that have one reference each, or a list of them."""
-    texts: list[str] = []
-    for reference in references:
-        texts += [reference] if isinstance(reference, str) else reference or []
-    return texts
+    """Return the names of the metrics to compute: those that are always computed, and the requested ones."""
+    names = []
+    for name, metric in METRICS.items():
+        if not metric.is_on_request or name in requested:
+            names.append(name)
+    return names
 
 
 def make_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> "Callable[[EvalPrediction], dict[str, float]]":
-    """`compute_metrics` for `Seq2SeqTrainer` with `predict_with_generate`: the metrics of the decoded text.
+    """Make a `compute_metrics` function for a `Seq2SeqTrainer` with `predict_with_generate`.
+
+    It decodes predictions and labels, and computes the metrics for which higher scores are better.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): decodes predictions and labels.
@@ -281,85 +385,130 @@ def make_compute_metrics(
     names = [name for name, metric in METRICS.items() if metric.higher_is_better]
 
     def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
-        hypotheses, references = (_decode(tokenizer, ids) for ids in (prediction.predictions, prediction.label_ids))
+        hypotheses = _decode(tokenizer, prediction.predictions)
+        references = _decode(tokenizer, prediction.label_ids)
         scores = score_translations(hypotheses, references, metrics=names, **options)
         return {name: scores[name] for name in names}
 
     return compute_metrics
 
 
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: TokenIds) -> list[str]:
+    """Decode predictions or labels of the Trainer.
+
+    Raises:
+        ValueError: if the predictions are logits instead of token ids.
+    """
+    if isinstance(ids, tuple):
+        return _decode(tokenizer, ids[0])
+    if isinstance(ids, list):
+        # With eval_do_concat_batches=False there is one item for each batch.
+        texts = []
+        for batch in ids:
+            texts += _decode(tokenizer, batch)
+        return texts
+    id_array = np.asarray(ids)
+    if id_array.ndim != 2:
+        raise InputError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
+    # The Trainer pads with the label that losses ignore, which is not a token id.
+    token_ids = np.where(id_array == IGNORED_LABEL, tokenizer.pad_token_id, id_array)
+    return tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+
+
 def score_translations(
     hypotheses: Sequence[str],
-    references: Sequence[Any],
+    references: Sequence[References],
     tokenize: str | None = None,
     lowercase: bool = False,
     metrics: Iterable[str] | None = None,
     against: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """Compute BLEU, chrF, TER and any other metric of `METRICS`, and the exact match of translations.
+) -> Scores:
+    """Compute BLEU, chrF, TER, other metrics of `METRICS`, and the exact match of translations.
 
     Args:
         hypotheses (`Sequence[str]`): translations.
-        references (`Sequence`): for each translation one reference, or a list of them, of the same length for all.
+        references (`Sequence`): for each translation one reference, or a list of references that has the same length
+            for all translations.
         tokenize (`str`, *optional*): sacrebleu's tokenization for BLEU: `"13a"` for plain text, `"none"` for text that
-            is already tokenized, `"char"` for sentences with fewer than four words; by default that of
-            [`choose_bleu_tokenization`]. With `"zh"` and `"ja-mecab"` TER counts edits of characters, and in scripts
-            such as Thai with all but `"none"`.
+            is already tokenized, `"char"` for sentences with fewer than four words. By default,
+            [`choose_bleu_tokenization`] chooses it. With `"zh"` and `"ja-mecab"`, TER counts edits of characters. In
+            scripts without spaces, such as Thai, it does so with every tokenization but `"none"`.
         lowercase (`bool`): whether BLEU and chrF ignore case, as TER does.
         metrics (`Iterable[str]`, *optional*): names of `METRICS`; by default all that are not on request.
-        against (`Sequence[str]`, *optional*): translations by another system, the baseline of sacrebleu's paired
+        against (`Sequence[str]`, *optional*): translations by a different system, the baseline of sacrebleu's paired
             bootstrap resampling (Koehn 2004, W04-3250).
 
     Returns:
-        `dict`: of each metric the score in percent (`bleu`, `chrf`, `ter`) and the signature (`bleu_signature`, ...);
-        `exact_match` (percent of hypotheses equal to a reference) and `sentences` (their number). With `against` also
-        `bleu_against`, ...: `score`, `p_value`, and of 1,000 resamples `mean` and `ci`, half of the 95 % confidence
-        interval; of the baseline `other_score`, `other_mean` and `other_ci`; and the `signature`.
+        `dict`: for each metric the score in percent (`bleu`, `chrf`, `ter`) and the signature (`bleu_signature`, ...);
+        `exact_match` (percent of hypotheses that equal a reference) and `sentences` (number of hypotheses). With
+        `against` also `bleu_against`, ...: `score`, `p_value`, and of 1,000 resamples `mean` and `ci`, half of the 95 %
+        confidence interval; for the baseline `other_score`, `other_mean` and `other_ci`; and the `signature`.
 
     Raises:
-        TypeError: if anything but strings, or lists of strings, is given.
+        TypeError: if an argument contains anything but strings or lists of strings.
         ValueError: if the numbers of hypotheses and references differ or are 0, or `tokenize` is unknown.
     """
-    hypotheses = [*check_strings("hypotheses", hypotheses)]
-    is_nested = isinstance(references, Sequence) and any(isinstance(each, (list, tuple)) for each in references)
-    lists: Any = references if is_nested else ([each] for each in check_strings("references", references))
-    lists = [[*check_strings("references", each)] for each in lists]
-    against = None if against is None else [*check_strings("against", against)]
-    if against is not None and len(against) != len(hypotheses):
-        raise InputError(
-            f"against has {len(against)} translations, but there are {len(hypotheses)} hypotheses; give one for each."
-        )
-    by_character = tokenize in ("zh", "ja-mecab")
+    checked_hypotheses = list(check_strings("hypotheses", hypotheses))
+    reference_lists = _list_references(references)
+    baseline = None
+    if against is not None:
+        baseline = list(check_strings("against", against))
+        if len(baseline) != len(checked_hypotheses):
+            raise InputError(
+                f"against has {len(baseline)} translations, but there are {len(checked_hypotheses)} hypotheses; give "
+                "one for each."
+            )
+
+    counts_characters = tokenize in ("zh", "ja-mecab")
     options = {
         "tokenize": tokenize,
         "lowercase": lowercase,
-        "normalized": by_character,
-        "asian_support": by_character,
+        "normalized": counts_characters,
+        "asian_support": counts_characters,
         "split_characters": tokenize != "none",
     }
-    scores: dict[str, Any] = {}
-    for name in select_metrics() if metrics is None else metrics:
-        taken = {option: options[option] for option in METRICS[name].options}
-        found = METRICS[name]().compute(predictions=hypotheses, references=lists, against=against, **taken)
-        scores |= {name: found.pop("score"), **{f"{name}_{key}": value for key, value in found.items()}}
-    exact = sum(hypothesis in each for hypothesis, each in zip(hypotheses, lists, strict=True))
-    return {**scores, "exact_match": 100 * exact / len(lists), "sentences": len(lists)}
+    names = select_metrics() if metrics is None else metrics
+    scores: Scores = {}
+    for name in names:
+        metric = METRICS[name]()
+        metric_options = {option: options[option] for option in metric.options}
+        metric_score = metric.compute(
+            predictions=checked_hypotheses, references=reference_lists, against=baseline, **metric_options
+        )
+        for key, value in metric_score.items():
+            score_name = name if key == "score" else f"{name}_{key}"
+            scores[score_name] = value
+
+    exact_matches = 0
+    for hypothesis, alternatives in zip(checked_hypotheses, reference_lists, strict=True):
+        if hypothesis in alternatives:
+            exact_matches += 1
+    scores["exact_match"] = 100 * exact_matches / len(reference_lists)
+    scores["sentences"] = len(reference_lists)
+    return scores
+
+
+def _list_references(references: Sequence[References]) -> list[list[str]]:
+    """Return a list of references for each translation; raise TypeError unless all of them are strings."""
+    is_nested = isinstance(references, Sequence) and any(isinstance(item, (list, tuple)) for item in references)
+    if not is_nested:
+        # `check_strings` raises TypeError for an item that is not a string.
+        strings = cast("Sequence[str]", references)
+        return [[reference] for reference in check_strings("references", strings)]
+    return [list(check_strings("references", alternatives)) for alternatives in references]
 
 
 def describe_exact_match(scores: Mapping[str, Any]) -> str:
-    """Exact match of `score_translations` in percent and as a count; only if all are exact, it is 100.0 %."""
+    """Return the exact match in percent and as a count, such as `"33.3 % (1 of 3)"`.
+
+    The text says 100.0 % only if all translations are exact, so 2,999 of 3,000 are 99.9 %.
+
+    Args:
+        scores: `exact_match` and `sentences`, as [`score_translations`] returns them.
+    """
     total = scores["sentences"]
-    exact = round(scores["exact_match"] * total / 100)
-    percent = scores["exact_match"] if exact == total else min(scores["exact_match"], 99.9)
-    return f"{percent:.1f} % ({exact:,} of {total:,})"
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
-    ids = ids[0] if isinstance(ids, tuple) else ids
-    if isinstance(ids, list):  # One item per batch, with eval_do_concat_batches=False.
-        return [text for batch in ids for text in _decode(tokenizer, batch)]
-    if np.asarray(ids).ndim != 2:
-        raise InputError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
-    # The Trainer pads with the label that losses ignore, which is not a token id.
-    ids = np.where(np.asarray(ids) == IGNORED_LABEL, tokenizer.pad_token_id, ids)
-    return tokenizer.batch_decode(ids, skip_special_tokens=True)
+    percent = scores["exact_match"]
+    exact_matches = round(percent * total / 100)
+    if exact_matches < total:
+        percent = min(percent, 99.9)
+    return f"{percent:.1f} % ({exact_matches:,} of {total:,})"

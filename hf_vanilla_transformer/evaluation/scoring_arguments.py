@@ -1,10 +1,11 @@
-"""How to compute BLEU, chrF and TER, and the token error rate on request."""
+"""Arguments that say how BLEU, chrF, TER and the token error rate are computed."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..support.build_arguments import option
 from ..support.user_errors import InputError
+from .bleu_tokenization import REFERENCES_TO_DETECT_SCRIPT, choose_bleu_tokenization, find_bleu_tokenization
 
 
 if TYPE_CHECKING:
@@ -13,61 +14,67 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScoringArguments:
-    """How to compute BLEU, chrF and TER; the signature next to each score states it."""
+    """How to compute BLEU, chrF and TER. The signature of each score states it."""
 
     _argument_group_name = "scoring"
 
     bleu_tokenize: str | None = option(
         None,
-        '"13a" for running text, "none" for tokenized text, "char" for single words. By default "char" for '
-        "the built-in corpus, Thai, Lao, Khmer, Burmese and Tibetan, what sacrebleu has for other languages without "
-        'spaces, or else "13a".',
+        'Tokenization for BLEU: "13a" for plain text, "none" for tokenized text, "char" for single words. The default '
+        'is "char" for the built-in corpus, Thai, Lao, Khmer, Burmese and Tibetan, the tokenization of sacrebleu for '
+        'other languages without spaces, and otherwise "13a".',
     )
     lowercase: bool = option(False, "Ignore case.")
-    token_error_rate: bool = option(False, "Edits per token, too (extra g2p).")
+    token_error_rate: bool = option(False, "Also compute the token error rate (extra g2p).")
 
     def __post_init__(self) -> None:
         if self.token_error_rate:
+            # Imported here, because this module is also used to parse arguments, and importing the metrics takes long.
             from .metrics import TokenEdits
 
-            TokenEdits()  # Raises without its library.
-        if self.bleu_tokenize is None:
-            return
-        from sacrebleu.metrics import BLEU
-
-        if self.bleu_tokenize not in BLEU.TOKENIZERS:
-            known = ", ".join(str(name) for name in BLEU.TOKENIZERS)
-            raise InputError(f'bleu_tokenize is "{self.bleu_tokenize}"; choose one of: {known}.')
-        # Some tokenizations need an optional dependency; its absence should not show after the training.
-        try:
-            BLEU(tokenize=self.bleu_tokenize)
-        except RuntimeError as error:
-            raise InputError(
-                f'bleu_tokenize is "{self.bleu_tokenize}": {error} Or give --bleu_tokenize char.'
-            ) from error
+            # If jiwer is missing, raise the error now and not after the translation.
+            TokenEdits()
+        if self.bleu_tokenize is not None:
+            _check_bleu_tokenization(self.bleu_tokenize)
 
     def for_target(self, language: str | None) -> "ScoringArguments":
-        """The same arguments with the tokenization of a target language without spaces, unless one was given.
+        """Return arguments with the tokenization that a target language needs, unless the user set one.
+
+        Args:
+            language: language code of the targets; None if it is unknown.
 
         Raises:
             ValueError: if the tokenization needs a library that is not installed.
         """
-        from .metrics import find_bleu_tokenization
-
         return replace(self, bleu_tokenize=self.bleu_tokenize or find_bleu_tokenization(language))
 
     def options(self, pairs: "Dataset") -> dict[str, Any]:
-        """Arguments of `score_translations`, for pairs; translations of the built-in corpus are single words."""
-        return {"tokenize": self.bleu_tokenize or _tokenization_of_pairs(pairs), "lowercase": self.lowercase}
+        """Return the arguments `tokenize` and `lowercase` of `score_translations` for sentence pairs."""
+        return {"tokenize": self.choose_tokenization(pairs), "lowercase": self.lowercase}
 
-
-def _tokenization_of_pairs(pairs: "Dataset") -> str:
-    """Return BLEU's tokenization for pairs whose target language is unknown."""
-    from .metrics import ENOUGH_FOR_SCRIPT, choose_bleu_tokenization
-
-    if "number" in pairs.column_names:
-        return "char"
-    column = "references" if "references" in pairs.column_names else "target"
-    if column not in pairs.column_names:
+    def choose_tokenization(self, pairs: "Dataset") -> str:
+        """Return the tokenization for BLEU that the user set, or else one that suits the sentence pairs."""
+        if self.bleu_tokenize is not None:
+            return self.bleu_tokenize
+        # Only the built-in number corpus has this column. Its translations are often single words.
+        if "number" in pairs.column_names:
+            return "char"
+        for column in ("references", "target"):
+            if column in pairs.column_names:
+                return choose_bleu_tokenization(pairs[:REFERENCES_TO_DETECT_SCRIPT][column])
+        # Pairs without known translations are not scored, so any tokenization will do.
         return "13a"
-    return choose_bleu_tokenization(pairs[:ENOUGH_FOR_SCRIPT][column])
+
+
+def _check_bleu_tokenization(bleu_tokenize: str) -> None:
+    """Raise ValueError if a tokenization is unknown to sacrebleu, or needs a library that is not installed."""
+    from sacrebleu.metrics import BLEU
+
+    if bleu_tokenize not in BLEU.TOKENIZERS:
+        names = ", ".join(str(name) for name in BLEU.TOKENIZERS)
+        raise InputError(f'bleu_tokenize is "{bleu_tokenize}"; choose one of: {names}.')
+    # Some tokenizations need an optional dependency. If it is missing, raise the error now and not after the training.
+    try:
+        BLEU(tokenize=bleu_tokenize)
+    except RuntimeError as error:
+        raise InputError(f'bleu_tokenize is "{bleu_tokenize}": {error} Or give --bleu_tokenize char.') from error

@@ -14,13 +14,13 @@ from sacrebleu.metrics import BLEU, CHRF
 from transformers import EvalPrediction
 
 from hf_vanilla_transformer import Bleu, ChrF, Ter, make_compute_metrics, score_translations
+from hf_vanilla_transformer.evaluation.bleu_tokenization import find_bleu_tokenization
 from hf_vanilla_transformer.evaluation.curve_files import write_curve
 from hf_vanilla_transformer.evaluation.evaluate import describe_scores, evaluate
 from hf_vanilla_transformer.evaluation.metrics import (
     METRICS,
     SacreBleuMetric,
     describe_exact_match,
-    find_bleu_tokenization,
     select_metrics,
 )
 from hf_vanilla_transformer.hub.model_card import About, fill_model_card
@@ -241,7 +241,7 @@ class WordChrF(SacreBleuMetric):
     label, hub_type = "chrF++", "chrf"
 
 
-def test_another_metric_is_a_class_and_an_entry(monkeypatch, tokenizer, tmp_path):
+def test_metrics_need_a_class_and_an_entry(monkeypatch, tokenizer, tmp_path):
     monkeypatch.setitem(METRICS, "chrf++", WordChrF)
     pairs = Dataset.from_dict({"source": ["one", "two"], "target": ["eins", "zwanzig"]})
     scores, translations = evaluate(FIXTURE, pairs, show_progress=False)
