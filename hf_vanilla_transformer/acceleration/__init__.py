@@ -1,5 +1,6 @@
-"""Operations of the model, faster. Importing the package puts them in the place of the plain ones.
+"""Faster implementations of the model's operations.
 
-Each replacement is a function of plain arguments. It decides for each call by what is true, such as the device and the
-dtype, and runs the plain operation where it has nothing better.
+Importing `hf_vanilla_transformer` puts them in the place of the plain formulas in `model/`; `replacements.py` lists
+them. No option enables a fast path. Each implementation decides at every call, by the device, the dtype, the sizes and
+the modules, whether it is faster and computes the same; otherwise it calls the plain formula.
 """

@@ -1,144 +1,195 @@
-"""The smoothed loss of section 5.4 from the decoder's output, without all logits in memory."""
+"""The label-smoothed loss (section 5.4) from the decoder's output, in chunks of logits.
+
+`chunked_smoothed_cross_entropy` replaces the output projection, torch's cross-entropy and the sums of `token_sums`. It
+is used on CPUs, and on GPUs where the Triton kernel of `fused_loss` does not work. Only the logits of one chunk are in
+memory at a time. For 25,000 tokens and a vocabulary of 37,000, all logits in float32 would take 3.7 GB, and their
+gradients as much again; a chunk of 1,024 rows takes 150 MB. On CPUs a training step takes the same time as with all
+logits.
+
+tests/acceleration/test_kernels.py (`TestLossOfStates`) compares the loss, its gradients and the sums with torch's
+cross-entropy, and checks the memory. Shapes have named axes, as in the model's file.
+"""
 
 import math
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .autograd_context import LossContext, scale_saved_gradients
 from .fast_path_checks import is_plain_cpu_tensor
 from .linear_and_dropout import cast_to_matmul_dtype, is_faster_by_onednn, onednn_linear
 
 
-# Rows of logits per chunk, at least, and in multiples of d_model: with smaller chunks, adding up the gradients of the
-# (V, d_model) matrix would take longer than computing the (rows, V) logits.
-_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL = 512, 2
+# A chunk has max(512, 2 d_model) rows of logits. Every chunk adds a matrix of (vocabulary, d_model) to the gradient of
+# the weight. With fewer rows, these additions would take longer than the matmuls that compute the logits.
+_CHUNK_ROWS = 512
+_CHUNK_ROWS_PER_D_MODEL = 2
+_NO_LABEL = -100
 
 
 def chunked_smoothed_cross_entropy(
-    states: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
+    states: Tensor,
+    weight: Tensor,
+    labels: Tensor,
     label_smoothing: float,
-    bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Section 5.4: sum of `cross_entropy(states @ weight.T + bias, labels, label_smoothing)`, without all logits.
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sum `cross_entropy(states @ weight.T + bias, labels, label_smoothing)` over the rows that have a label.
 
-    Logits and their gradients are computed in chunks of max(512, 2 d_model) rows. On CPUs only rows with a label are
-    computed. On accelerators all rows are, and those without a label are masked, because selecting rows would wait for
-    the device.
+    On CPUs only rows with a label are computed. On accelerators all rows are, and those without a label are masked,
+    because selecting rows would wait for the device.
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
-        weight (`torch.Tensor` of shape `(vocabulary, d_model)`): of the output projection.
+        weight (`torch.Tensor` of shape `(vocabulary, d_model)`): the matrix of the output projection.
         labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
         label_smoothing (`float`): epsilon_ls.
-        bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): of the output projection.
+        bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): the bias of the output projection.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: the sum, a scalar in nats, at least in float32, which can be differentiated
-            once; and the sums of [`~.operations.token_sums`] over all rows, `(3,)`.
+        `tuple[torch.Tensor, torch.Tensor]`: the loss, a scalar in nats, at least in float32, which can be
+            differentiated once; and the sums of [`~.operations.token_sums`] over all rows, `(3,)`.
     """
-    labels = labels.to(states.device).flatten()
-    states = states.flatten(0, 1)
-    is_ignored = None
-    if is_plain_cpu_tensor(states):
-        rows = (labels != -100).nonzero()[:, 0]
-        states, labels = states[rows], labels[rows]
+    row_labels = labels.to(states.device).flatten()
+    row_states = states.flatten(0, 1)
+    lacks_label = None
+    if is_plain_cpu_tensor(row_states):
+        labelled_rows = (row_labels != _NO_LABEL).nonzero()[:, 0]
+        row_states = row_states[labelled_rows]
+        row_labels = row_labels[labelled_rows]
     else:
-        is_ignored = (labels == -100)[:, None]
-        # Zeros add nothing to the weight's gradient, and their own gradient is zero.
-        states = states.masked_fill(is_ignored, 0)
-        labels = labels.masked_fill(is_ignored[:, 0], 0)
+        lacks_label = (row_labels == _NO_LABEL)[:, None]
+        # A state of zeros adds nothing to the gradient of the weight, and masked_fill has a gradient of zero for it.
+        row_states = row_states.masked_fill(lacks_label, 0)
+        row_labels = row_labels.masked_fill(lacks_label[:, 0], 0)
+
     if not torch.is_grad_enabled():
         # An autograd function sees `requires_grad` of a parameter also in `no_grad` mode.
-        states, weight = states.detach(), weight.detach()
-        bias = None if bias is None else bias.detach()
-    return _SmoothedCrossEntropy.apply(states, weight, bias, labels, is_ignored, label_smoothing)
+        row_states = row_states.detach()
+        weight = weight.detach()
+        if bias is not None:
+            bias = bias.detach()
+    return _SmoothedCrossEntropy.apply(row_states, weight, bias, row_labels, lacks_label, label_smoothing)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The sum over rows, and its gradients, which the backward pass only scales; and the sums of `token_sums`.
+    """The loss summed over rows, whose gradients the forward pass computes and the backward pass only scales.
 
     A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term
-    is linear in states and weight, so it needs no logits. The gradient of the others by z is the softmax, minus
-    1 - epsilon at y.
+    is linear in states and weight, so it is computed without logits. The gradient of the other terms with respect to z
+    is softmax(z), minus 1 - epsilon at y.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        states: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        labels: torch.Tensor,
-        is_ignored: torch.Tensor | None,
+        ctx: LossContext,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        lacks_label: Tensor | None,
         label_smoothing: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss and the three sums of `token_sums`.
+
+        Args:
+            ctx (`LossContext`): keeps the gradients.
+            states (`torch.Tensor` of shape `(rows, d_model)`): zeros in rows without a label.
+            weight (`torch.Tensor` of shape `(vocabulary, d_model)`).
+            bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*).
+            labels (`torch.LongTensor` of shape `(rows,)`): any token in rows without a label.
+            lacks_label (`torch.BoolTensor` of shape `(rows, 1)`, *optional*): None if every row has a label.
+            label_smoothing (`float`): epsilon.
+        """
+        needs_states, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        # Sums over many rows are in float32 at least; in 16 bits they would be imprecise.
         precise = torch.promote_types(states.dtype, torch.float32)
-        x, w = cast_to_matmul_dtype(states), cast_to_matmul_dtype(weight)
+        x = cast_to_matmul_dtype(states)
+        w = cast_to_matmul_dtype(weight)
         b = None if bias is None else cast_to_matmul_dtype(bias)
-        right, everywhere = 1 - label_smoothing, label_smoothing / len(w)
-        sum_of_x, sum_of_w = x.sum(dim=0, dtype=precise), w.sum(dim=0, dtype=precise)
-        total = -everywhere * (sum_of_x * sum_of_w).sum()
-        num_targets: int | torch.Tensor = len(x)
-        if is_ignored is not None:
-            num_targets = (~is_ignored).sum().to(precise)
-        grad_states = (-everywhere * sum_of_w).to(x.dtype).repeat(len(x), 1)
-        needs = ctx.needs_input_grad[:3]
-        needs_states, needs_weight, needs_bias = needs
-        grad_weight = (-everywhere * sum_of_x).repeat(len(w) if needs_weight else 0, 1)
-        grad_bias = grad_weight.new_zeros([len(w) if needs_bias else 0]) - everywhere * num_targets
+        num_rows = len(x)
+        vocabulary = len(w)
+        label_probability = 1 - label_smoothing
+        probability_of_all = label_smoothing / vocabulary
+
+        # The term - epsilon mean(z) of all rows, and its gradients.
+        sum_of_x = x.sum(dim=0, dtype=precise)
+        sum_of_w = w.sum(dim=0, dtype=precise)
+        num_labels: int | Tensor = num_rows
+        if lacks_label is not None:
+            num_labels = (~lacks_label).sum().to(precise)
+        total = -probability_of_all * (sum_of_x * sum_of_w).sum()
         if b is not None:
-            total = total - everywhere * num_targets * b.sum(dtype=precise)
-        rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * x.shape[1])
-        # One buffer for all chunks, because allocating memory takes longer than the computation in it.
-        precise_logits = None if x.dtype == precise else x.new_empty(min(rows, len(x)), len(w), dtype=precise)
-        log_sums, of_labels, largest = x.new_empty(3, len(x), 1, dtype=precise)
-        matmul = onednn_linear if is_faster_by_onednn(x[:rows], w) else nn.functional.linear
-        for begin in range(0, len(x), rows):
-            part = slice(begin, begin + rows)
-            logits = matmul(x[part], w, b)
-            precise_part = logits if precise_logits is None else precise_logits[: len(logits)].copy_(logits)
-            label = labels[part, None]
-            torch.gather(precise_part, -1, label, out=of_labels[part])
-            torch.amax(precise_part, dim=-1, keepdim=True, out=largest[part])
-            softmax = torch.softmax(precise_part, dim=-1, out=precise_part)
-            # The largest probability is at least 1 / V, so its logarithm is accurate and needs no second exponential.
-            torch.sub(largest[part], softmax.amax(dim=-1, keepdim=True).log(), out=log_sums[part])
-            gradient = logits.copy_(softmax.scatter_add_(-1, label, softmax.new_full(label.shape, -right)))
-            if needs_states:
-                grad_states[part] += matmul(gradient, w.T)
-            if needs_weight:
-                grad_weight += matmul(gradient.T, x[part].T)
-            if needs_bias:
-                if is_ignored is not None:
-                    gradient.masked_fill_(is_ignored[part], 0)
+            total = total - probability_of_all * num_labels * b.sum(dtype=precise)
+        grad_states = grad_weight = grad_bias = None
+        if needs_states:
+            grad_states = (-probability_of_all * sum_of_w).to(x.dtype).repeat(num_rows, 1)
+        if needs_weight:
+            grad_weight = (-probability_of_all * sum_of_x).repeat(vocabulary, 1)
+        if needs_bias:
+            grad_bias = x.new_zeros(vocabulary, dtype=precise) - probability_of_all * num_labels
+
+        # The other terms need logits, one chunk of rows at a time.
+        chunk_rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * x.shape[1])
+        matmul = onednn_linear if is_faster_by_onednn(x[:chunk_rows], w) else nn.functional.linear
+        precise_buffer = None
+        if x.dtype != precise:
+            # One buffer for all chunks, because allocating it takes longer than the computation in it.
+            precise_buffer = x.new_empty(min(chunk_rows, num_rows), vocabulary, dtype=precise)
+        # Each is (rows, 1); log_sums holds log(sum(exp(z))).
+        log_sums, label_logits, largest_logits = x.new_empty(3, num_rows, 1, dtype=precise)
+        for begin in range(0, num_rows, chunk_rows):
+            rows = slice(begin, begin + chunk_rows)
+            label = labels[rows, None]
+            logits = matmul(x[rows], w, b)
+            if precise_buffer is None:
+                precise_logits = logits
+            else:
+                precise_logits = precise_buffer[: len(logits)].copy_(logits)
+            torch.gather(precise_logits, -1, label, out=label_logits[rows])
+            torch.amax(precise_logits, dim=-1, keepdim=True, out=largest_logits[rows])
+
+            # From here on, the memory of the logits holds their softmax.
+            softmax = torch.softmax(precise_logits, dim=-1, out=precise_logits)
+            # log(sum(exp(z))) = max(z) - log(max(softmax)), without a second exponential of each logit. The largest
+            # probability is at least 1 / V, so its logarithm is accurate.
+            torch.sub(largest_logits[rows], softmax.amax(dim=-1, keepdim=True).log(), out=log_sums[rows])
+            softmax.scatter_add_(-1, label, softmax.new_full(label.shape, -label_probability))
+            gradient = logits.copy_(softmax)
+            if grad_states is not None:
+                grad_states[rows] += matmul(gradient, w.T)
+            if grad_weight is not None:
+                # Rows without a label add nothing here, because their states are zero.
+                grad_weight += matmul(gradient.T, x[rows].T)
+            if grad_bias is not None:
+                if lacks_label is not None:
+                    gradient.masked_fill_(lacks_label[rows], 0)
                 grad_bias += gradient.sum(dim=0, dtype=precise)
-        rows_per_sum = rows
-        if is_ignored is not None:
-            log_sums.masked_fill_(is_ignored, 0)
-            of_labels.masked_fill_(is_ignored, 0)
-            # So that no row without a label counts as predicted.
-            largest.masked_fill_(is_ignored, math.inf)
-            # One sum over all rows launches fewer kernels than a sum for each chunk.
-            rows_per_sum = max(len(x), 1)
-        plain, highest = total.new_zeros(2)
-        for begin in range(0, len(x), rows_per_sum):
-            part = slice(begin, begin + rows_per_sum)
-            total += log_sums[part].sum() - right * of_labels[part].sum()
-            plain += (log_sums[part] - of_labels[part]).sum()
-            highest += (of_labels[part] >= largest[part]).sum()
-        gradients = zip((grad_states, grad_weight, grad_bias), needs, strict=True)
-        ctx.save_for_backward(*(gradient if needed else None for gradient, needed in gradients))
-        ctx.dtypes = states.dtype, weight.dtype, None if bias is None else bias.dtype
-        sums = torch.stack([plain, highest, torch.as_tensor(num_targets, dtype=precise, device=x.device)])
-        ctx.mark_non_differentiable(sums)
-        return total, sums
+
+        # Add up the rows: on CPUs one chunk after the other, elsewhere all at once, which launches fewer kernels.
+        rows_per_sum = chunk_rows
+        if lacks_label is not None:
+            rows_per_sum = max(num_rows, 1)
+            log_sums.masked_fill_(lacks_label, 0)
+            label_logits.masked_fill_(lacks_label, 0)
+            # No logit reaches infinity, so rows without a label do not count as predicted.
+            largest_logits.masked_fill_(lacks_label, math.inf)
+        unsmoothed, num_highest = total.new_zeros(2)
+        for begin in range(0, num_rows, rows_per_sum):
+            rows = slice(begin, begin + rows_per_sum)
+            total += log_sums[rows].sum() - label_probability * label_logits[rows].sum()
+            unsmoothed += (log_sums[rows] - label_logits[rows]).sum()
+            num_highest += (label_logits[rows] >= largest_logits[rows]).sum()
+
+        ctx.save_for_backward(grad_states, grad_weight, grad_bias)
+        ctx.dtypes = (states.dtype, weight.dtype, None if bias is None else bias.dtype)
+        token_sums = torch.stack([unsmoothed, num_highest, torch.as_tensor(num_labels, dtype=precise, device=x.device)])
+        ctx.mark_non_differentiable(token_sums)
+        return total, token_sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        return (*(None if value is None else (value * grad).to(dtype) for value, dtype in gradients), None, None, None)
+    def backward(ctx: LossContext, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """Scale the gradients of states, weight and bias; labels, mask and label smoothing have none."""
+        return (*scale_saved_gradients(ctx, grad), None, None, None)

@@ -1,90 +1,156 @@
-"""Searches on CPUs by [`CPUDecoder`], in the place of the loops that call the model's modules."""
+"""Searches on CPUs that decode by [`CPUDecoder`] instead of calling the model's modules.
+
+This module replaces two operations of `generate()`: `next_token_steps`, which computes the logits of each step of a
+beam search, and `search_without_beams`, the loop of greedy search and sampling. The replacements are used if the call
+returns only token ids and [`CPUDecoder`] computes what the modules would; docs/decoding.md ("Fast decoding on CPUs")
+lists the conditions. Otherwise the plain operations call the modules. `cpu_decoder` says how much this gives. In
+addition, greedy search removes finished sentences from the batch.
+
+tests/generation/test_step.py tests when the decoder is used. Most tests in tests/generation run with and without it.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from transformers import EncoderDecoderCache
+from torch import Tensor
+from transformers import EncoderDecoderCache, GenerationConfig
 from transformers.generation import LogitsProcessorList, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
 
 from ..model.beam_search import top_tokens
-from ..model.generation_vanilla_transformer import next_token_steps, pays_to_prune, search_without_beams
+from ..model.generation_vanilla_transformer import (
+    VanillaTransformerGenerationMixin,
+    next_token_steps,
+    pays_to_prune,
+    search_without_beams,
+)
 from ..model.operations import plain
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 
 
-# Inputs that `generate()` passes to the loop when it returns only token ids. Those of the second line are used up by
-# then; `Seq2SeqTrainer` passes labels.
+# Inputs that the loop may get if `generate()` returns only token ids. With any other input, the modules are called,
+# because the input may change what they compute.
 _KNOWN_INPUTS = {
-    *("attention_mask", "encoder_outputs", "cache", "use_cache", "logits_to_keep"),
-    *("inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"),
+    "attention_mask",
+    "encoder_outputs",
+    "cache",
+    "use_cache",
+    "logits_to_keep",
+    # `generate()` has used these before the loop; `Seq2SeqTrainer` passes labels.
+    "inputs_embeds",
+    "labels",
+    "tokenizer",
+    "assistant_tokenizer",
+    "assistant_model",
 }
 
 
+class StepDecoder(Protocol):
+    """A decoder that keeps its own cache: a [`CPUDecoder`], or the decoders of an ensemble."""
+
+    can_prune: bool
+    outputs: dict[str, object]
+
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """Compute the logits of the next token, `(rows, vocabulary)`, for hypotheses `(rows, length)`."""
+
+    def reorder(self, rows: Tensor) -> None:
+        """Make hypothesis i continue the hypothesis of row `rows[i]`, of the same sentence."""
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep some sentences of the batch, `(selected,)`."""
+
+
 def next_token_steps_on_cpus(
-    model: Any, input_ids: torch.Tensor, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
+    model: VanillaTransformerGenerationMixin,
+    input_ids: Tensor,
+    settings: GenerationConfig,
+    synced_gpus: bool,
+    model_kwargs: dict[str, Any],
 ) -> Any:
-    """Compute the steps of a beam search by [`CPUDecoder`] where it suffices, and else by the plain operation."""
-    decoder = _decoder_for(model, input_ids, settings, synced_gpus, model_kwargs)
+    """Compute [`~.generation_vanilla_transformer.next_token_steps`]: return a [`CPUDecoder`] if it can be used.
+
+    The arguments and results are those of the plain operation.
+    """
+    decoder = _new_decoder_for_call(model, input_ids, settings, synced_gpus, model_kwargs)
     if decoder is None:
         return plain(next_token_steps)(model, input_ids, settings, synced_gpus, model_kwargs)
     return decoder
 
 
-def new_cpu_decoder(model: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int) -> Any:
-    """Return a [`CPUDecoder`] with these arguments; None if it would not compute what the modules do.
+def new_cpu_decoder(
+    model: VanillaTransformerGenerationMixin, states: Tensor, mask: Tensor | None, num_beams: int
+) -> StepDecoder | None:
+    """Return a new [`CPUDecoder`] with these arguments, or None if it would not compute what the modules do.
 
-    A model that has other models, such as an ensemble, has a method of this name that makes their decoders.
+    A model that consists of other models, such as an ensemble, has a method of this name, which makes their decoders.
     """
-    decoder_of_models = getattr(model, "new_cpu_decoder", None)
-    if decoder_of_models is not None:
-        return decoder_of_models(states, mask, num_beams)
-    if not supports_cpu_decoder(model):
+    make_decoders = getattr(model, "new_cpu_decoder", None)
+    if make_decoders is not None:
+        return make_decoders(states, mask, num_beams)
+    whole_model: Any = model
+    if not supports_cpu_decoder(whole_model):
         return None
-    return CPUDecoder(model, states, mask, num_beams)
+    return CPUDecoder(whole_model, states, mask, num_beams)
 
 
-def _decoder_for(
-    model: Any, input_ids: torch.Tensor, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
-) -> Any:
-    """The decoder of a call that returns only token ids after `<s>`; None if the modules must be called."""
+def _new_decoder_for_call(
+    model: VanillaTransformerGenerationMixin,
+    input_ids: Tensor,
+    settings: GenerationConfig,
+    synced_gpus: bool,
+    model_kwargs: dict[str, Any],
+) -> StepDecoder | None:
+    """Return a new decoder for a call of `generate()`, or None if the modules must be called.
+
+    The arguments are those of [`~.generation_vanilla_transformer.next_token_steps`].
+    """
+    # The decoder begins with one token per hypothesis, so it cannot continue a prefix of several tokens.
+    if input_ids.shape[1] != 1 or input_ids.device.type != "cpu":
+        return None
+
+    # It has a cache of its own, so it cannot fill one that the caller wants to use afterwards.
     cache = model_kwargs.get("cache")
-    mask = model_kwargs.get("attention_mask")
-    states = model_kwargs["encoder_outputs"].last_hidden_state
-    begins_on_a_cpu = input_ids.shape[1] == 1 and input_ids.device.type == "cpu"
-    has_own_cache = (
-        model_kwargs["use_cache"]
-        and settings.cache_implementation is None
-        and type(cache) is EncoderDecoderCache
-        and not getattr(cache, "_is_user_defined", False)
-    )
-    returns_more = settings.return_dict_in_generate or settings.is_assistant or synced_gpus
-    inputs = {name for name, value in model_kwargs.items() if value is not None}
-    fits_source = mask is None or mask.shape == states.shape[:2]
-    if not (begins_on_a_cpu and has_own_cache and fits_source and inputs <= _KNOWN_INPUTS) or returns_more:
+    cache_is_stock = type(cache) is EncoderDecoderCache and not getattr(cache, "_is_user_defined", False)
+    if not model_kwargs["use_cache"] or settings.cache_implementation is not None or not cache_is_stock:
         return None
+
+    # It computes tokens alone, in one process.
+    if settings.return_dict_in_generate or settings.is_assistant or synced_gpus:
+        return None
+    passed_inputs = {name for name, value in model_kwargs.items() if value is not None}
+    if not passed_inputs <= _KNOWN_INPUTS:
+        return None
+
+    states = model_kwargs["encoder_outputs"].last_hidden_state
+    mask = model_kwargs.get("attention_mask")
+    if mask is not None and mask.shape != states.shape[:2]:
+        # A mask of four dimensions, which only the modules can read.
+        return None
+
+    # transformers has repeated the source for each beam; the decoder reads it once per sentence.
     num_beams = settings.num_beams or 1
-    # transformers has repeated the source for each beam.
-    mask_of_sentences = None if mask is None else mask[::num_beams]
-    return new_cpu_decoder(model, states[::num_beams], mask_of_sentences, num_beams)
+    sentence_mask = None if mask is None else mask[::num_beams]
+    return new_cpu_decoder(model, states[::num_beams], sentence_mask, num_beams)
 
 
 def search_without_beams_on_cpus(
-    model: Any,
-    stock_search: Callable,
-    input_ids: Any,
+    model: VanillaTransformerGenerationMixin,
+    stock_search: Callable[..., Any],
+    input_ids: Tensor,
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
-    settings: Any,
+    settings: GenerationConfig,
     synced_gpus: bool,
-    streamer: Any,
+    streamer: BaseStreamer | None,
     model_kwargs: dict[str, Any],
 ) -> Any:
-    """Greedy search and sampling by [`CPUDecoder`] where it suffices, and else by the plain operation.
+    """Compute [`~.generation_vanilla_transformer.search_without_beams`] by a [`CPUDecoder`] if it can be used.
 
-    Args and results are those of [`~.generation_vanilla_transformer.search_without_beams`].
+    The arguments and results are those of the plain operation.
     """
-    decoder = _decoder_for(model, input_ids, settings, synced_gpus, model_kwargs)
+    decoder = _new_decoder_for_call(model, input_ids, settings, synced_gpus, model_kwargs)
     if decoder is None:
         return plain(search_without_beams)(
             model,
@@ -97,32 +163,60 @@ def search_without_beams_on_cpus(
             streamer,
             model_kwargs,
         )
-    pads = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
+    return _decode(decoder, input_ids, logits_processor, stopping_criteria, settings, streamer)
+
+
+def _decode(
+    decoder: StepDecoder,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    settings: GenerationConfig,
+    streamer: BaseStreamer | None,
+) -> Tensor:
+    """Run the loop of greedy search and sampling, as transformers' `_sample` does, and prune finished sentences.
+
+    Args:
+        decoder (`StepDecoder`): computes the logits.
+        input_ids (`torch.LongTensor` of shape `(batch, 1)`): the first token of each sentence.
+        logits_processor, stopping_criteria, streamer: arguments of `_sample`.
+        settings (`GenerationConfig`): the settings of this call of `generate()`.
+
+    Returns:
+        `torch.LongTensor` of shape `(batch, length)`: the first token and the generated ones.
+    """
+    batch_size = len(input_ids)
+    # Like transformers' loop: only if a criterion knows EOS tokens, finished sentences get pad tokens.
+    pads_finished = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
     # Logits processors and sampling depend on the rows of the whole batch.
-    can_prune = pads and not (logits_processor or settings.do_sample)
-    unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
-    # The rows of the sentences that are still in the decoder's batch.
-    active = unfinished.nonzero()[:, 0]
-    num_running = len(input_ids)
-    while num_running:
-        logits: Any = decoder(input_ids[active, -1:]).float()
-        scores = logits_processor(input_ids, logits)
+    can_prune = pads_finished and not logits_processor and not settings.do_sample
+
+    is_unfinished = input_ids.new_ones(batch_size, dtype=torch.bool)
+    # The rows of the sentences that are still in the decoder's batch, (active,).
+    active_rows = is_unfinished.nonzero()[:, 0]
+    num_unfinished = batch_size
+    while num_unfinished:
+        logits = decoder(input_ids[active_rows, -1:]).float()
+        scores = logits_processor(input_ids, logits)  # type: ignore[arg-type]
         if settings.do_sample:
             tokens = scores.softmax(dim=-1).multinomial(1)[:, 0]
         else:
             tokens = top_tokens(scores, 1)[1][:, 0]
-        if len(active) < len(input_ids):
-            tokens = tokens.new_zeros(len(input_ids)).index_copy(0, active, tokens)
-        if pads:
-            tokens = tokens.where(unfinished, settings._pad_token_tensor)
+
+        # Give pruned sentences any token, and finished ones, which include them, the pad token.
+        if len(active_rows) < batch_size:
+            tokens = tokens.new_zeros(batch_size).index_copy(0, active_rows, tokens)
+        if pads_finished:
+            tokens = tokens.where(is_unfinished, settings._pad_token_tensor)  # type: ignore[arg-type]
         input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
         if streamer is not None:
             streamer.put(tokens)
-        unfinished &= ~stopping_criteria(input_ids, None)
-        num_running = int(unfinished.sum())
-        if can_prune and pays_to_prune(num_running, len(active)):
-            decoder.select(unfinished[active].nonzero()[:, 0])
-            active = unfinished.nonzero()[:, 0]
+
+        is_unfinished &= ~stopping_criteria(input_ids, None)
+        num_unfinished = int(is_unfinished.sum())
+        if can_prune and pays_to_prune(num_unfinished, len(active_rows)):
+            decoder.select(is_unfinished[active_rows].nonzero()[:, 0])
+            active_rows = is_unfinished.nonzero()[:, 0]
     if streamer is not None:
         streamer.end()
     return input_ids

@@ -1,38 +1,43 @@
-"""Which tensors and modules may take a fast path, and what this CPU can compute."""
+"""Checks that decide whether a call may take a fast path: of tensors, of modules, and of this CPU.
+
+A fast path reads tensors and weights directly, which is right only if nobody has changed what calling a module does.
+tests/acceleration/test_kernels.py (`TestSkippingLogits`, `TestLinear`) and tests/generation/test_step.py compare the
+results with and without fast paths for hooked, patched, parametrized and replaced modules.
+"""
 
 import logging
+from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 logger = logging.getLogger(__name__)
 
 
-def is_plain_cpu_tensor(x: torch.Tensor) -> bool:
-    """Whether x is an ordinary tensor on a CPU, in eager mode, outside `torch.func`."""
+def is_plain_cpu_tensor(x: Tensor) -> bool:
+    """Return True if x is an ordinary tensor on a CPU, in eager mode and outside `torch.func`."""
     return x.device.type == "cpu" and is_plain_tensor(x)
 
 
-def is_plain_tensor(x: torch.Tensor) -> bool:
-    """Whether x is an ordinary tensor on any device, in eager mode, outside `torch.func`."""
-    return (
-        type(x) in (torch.Tensor, nn.Parameter) and not is_traced() and not torch._C._are_functorch_transforms_active()
-    )
+def is_plain_tensor(x: Tensor) -> bool:
+    """Return True if x is an ordinary tensor on any device, in eager mode and outside `torch.func`."""
+    if type(x) not in (Tensor, nn.Parameter):
+        return False
+    return not is_traced() and not torch._C._are_functorch_transforms_active()
 
 
 def is_traced() -> bool:
-    """Whether torch records operations, to run them later with tensors of other sizes."""
+    """Return True while torch records operations, to run them later with tensors of other sizes."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def is_unmodified(module: nn.Module) -> bool:
-    """Whether calling a module runs its class's `forward` and nothing else.
+    """Return True if calling a module runs the `forward` of its class and nothing else.
 
-    It has no hooks, no `forward` of its own, no parametrizations, is not compiled, and runs outside `torch.func`.
-    Monkeypatched classes are not detected.
+    Such a module has no hooks, no `forward` of its own and no parametrizations, is not compiled, and runs outside
+    `torch.func`. Monkeypatched classes are not detected.
     """
     if is_traced() or torch._C._are_functorch_transforms_active():
         return False
@@ -43,60 +48,67 @@ def is_unmodified(module: nn.Module) -> bool:
         if callable(value) and hasattr(type(module), name):
             return False
     for parameter in module._parameters.values():
-        # Sharded, quantized and parametrized weights are of other classes.
+        # Sharded, quantized and parametrized weights are instances of other classes.
         if parameter is not None and type(parameter) is not nn.Parameter:
             return False
     return True
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    """Whether calling a module or its backward pass calls other functions, too."""
+    """Return True if calling a module, or its backward pass, also calls functions that were registered with it."""
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return True
-    # A copy, because another thread may add such a hook.
+    # The loop reads a copy, because another thread may add such a hook.
     for hook in tuple(module._forward_hooks.values()):
         if not _is_transformers_recorder(hook):
             return True
     return torch.nn.modules.module._has_any_global_hook()
 
 
-def _is_transformers_recorder(hook: Any) -> bool:
-    # transformers leaves this hook after `output_attentions=True`; it does nothing without that argument.
+def _is_transformers_recorder(hook: Callable[..., object]) -> bool:
+    """Return True for the hook that transformers leaves on modules after a call with `output_attentions=True`.
+
+    It does nothing in calls without that argument.
+    """
     return getattr(hook, "__module__", None) == "transformers.utils.output_capturing"
 
 
 def is_plain_linear(module: nn.Module) -> bool:
-    """Whether a module is exactly `nn.Linear` and unmodified, so that its weight can be read directly."""
+    """Return True if a module is exactly `nn.Linear` and unmodified, so that its weight can be read directly."""
     return type(module) is nn.Linear and is_unmodified(module)
 
 
 @cache
 def has_avx512() -> bool:
-    """Whether torch uses AVX-512 on this CPU."""
+    """Return True if torch uses AVX-512 on this CPU."""
     return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def float32_matmuls_are_precise() -> bool:
-    """Whether the user lets oneDNN compute float32 matmuls in float32, and not in a faster precision.
+    """Return True unless the user lets oneDNN compute float32 matmuls in a faster and lower precision.
 
-    `torch.get_float32_matmul_precision()` raises an error after `torch.backends.cuda.matmul.fp32_precision` was set.
+    This reads oneDNN's own setting, because `torch.get_float32_matmul_precision()` raises an error after
+    `torch.backends.cuda.matmul.fp32_precision` was set.
     """
     return torch.backends.mkldnn.matmul.fp32_precision in ("none", "ieee")  # type: ignore[attr-defined]
 
 
 @cache
 def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
-    """Whether oneDNN has matmuls in a dtype on this CPU; torch computes 16-bit matmuls that it lacks in plain loops."""
-    checks = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    if dtype not in checks:
+    """Return True if oneDNN has matmuls in a dtype on this CPU.
+
+    Where it lacks matmuls in 16 bits, torch computes them in plain loops. Every CPU has them in other dtypes.
+    """
+    check_names = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    if dtype not in check_names:
         return True
-    check = getattr(torch.ops.mkldnn, checks[dtype], None)
+    check = getattr(torch.ops.mkldnn, check_names[dtype], None)
     return check is not None and bool(check())
 
 
 @cache
 def warn_of_slow_matmuls(dtype: torch.dtype) -> None:
-    """Warn, once per process, if this CPU has no matmuls in a dtype."""
+    """Log a warning, once per process and dtype, if this CPU has no matmuls in a dtype."""
     if not cpu_supports_matmul_in(dtype):
         logger.warning(
             "This CPU has no matmuls in %s, so torch computes them slowly; float32 is faster: call model.float(), or "

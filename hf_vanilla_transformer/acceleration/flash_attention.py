@@ -1,9 +1,18 @@
-"""Flash attention for all three uses of attention (section 3.2.3), by that of transformers."""
+"""Flash attention (the package flash-attn) for all three uses of attention in section 3.2.3.
+
+`flash_attention_with_padding` replaces the operation `flash_attention`, which has no plain formula. It is used if the
+user loads a model with `attn_implementation="flash_attention_2"` or `"flash_attention_3"`. transformers' own function
+applies one padding mask to queries and keys alike. That is right in the decoder's self-attention only: the encoder and
+cross-attention need a mask of the keys, so here the keys and values of padding are removed before the call.
+
+tests/ecosystem/test_attention.py compares models with flash attention and with the default attention, on CPUs by
+functions that do what flash-attn documents (tests/flash.py).
+"""
 
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.integrations.flash_attention import flash_attention_forward
 
 from .attention import is_causal
@@ -15,39 +24,77 @@ _FLASH_DTYPE = torch.bfloat16
 
 def flash_attention_with_padding(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Compute [`~.attention_masks.flash_attention`].
+) -> tuple[Tensor, None]:
+    """Compute [`~.attention_masks.flash_attention`] by transformers' function for flash attention.
 
-    For other attention than the decoder's self-attention, keys and values of real tokens only are passed, and where
-    each sentence begins. Input in float32, as where the Trainer generates with bfloat16, is computed in bfloat16,
-    because flash attention supports 16-bit dtypes only.
+    Flash attention supports 16-bit dtypes only. Input in float32 without autocast, which the Trainer passes when it
+    generates with bfloat16, is therefore computed in bfloat16 and cast back.
+
+    The arguments and results are those of the operation.
     """
-    dtype, is_wide = query.dtype, query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
+    dtype = query.dtype
+    is_wide = dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
     if is_wide:
-        query, key, value = (each.to(_FLASH_DTYPE) for each in (query, key, value))
-    wider_value = value.shape[-1] - query.shape[-1]
-    if wider_value > 0:
-        # Flash attention has one width for d_k and d_v. Zeros add nothing to a dot product.
-        query, key = (nn.functional.pad(each, (0, wider_value)) for each in (query, key))
+        query = query.to(_FLASH_DTYPE)
+        key = key.to(_FLASH_DTYPE)
+        value = value.to(_FLASH_DTYPE)
+
+    # Flash attention has one width for d_k and d_v. Zeros add nothing to a dot product.
+    missing_channels = value.shape[-1] - query.shape[-1]
+    if missing_channels > 0:
+        query = nn.functional.pad(query, (0, missing_channels))
+        key = nn.functional.pad(key, (0, missing_channels))
+
+    # transformers' own treatment of padding is right where queries and keys are the same tokens.
     if attention_mask is None or is_causal(module, kwargs):
         heads, _ = flash_attention_forward(module, query, key, value, attention_mask, **kwargs)
-        return heads.to(dtype) if is_wide else heads, None
-    batch, _, target, _ = query.shape
-    boundaries: dict[str, Any] = {
-        "cu_seq_lens_q": torch.arange(0, (batch + 1) * target, target, dtype=torch.int32, device=query.device),
-        "cu_seq_lens_k": nn.functional.pad(attention_mask.sum(dim=1).cumsum(dim=0, dtype=torch.int32), (1, 0)),
-        "max_length_q": target,
-        "max_length_k": attention_mask.shape[1],
-    }
-    real = attention_mask.flatten().nonzero()[:, 0]
+    else:
+        heads = _attend_to_real_tokens(module, query, key, value, attention_mask, kwargs)
+    if is_wide:
+        heads = heads.to(dtype)
+    return heads, None
+
+
+def _attend_to_real_tokens(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, options: dict[str, Any]
+) -> Tensor:
+    """Compute attention of every query to the real tokens of its sentence; returns `(batch, target, heads, d)`.
+
+    The arguments are those of [`flash_attention_with_padding`], with `options` for the others.
+    """
+    batch_size, _, target_length, _ = query.shape
+    # Where each sentence begins among the queries, and among the keys without padding, (batch + 1,).
+    query_starts = torch.arange(
+        0, (batch_size + 1) * target_length, target_length, dtype=torch.int32, device=query.device
+    )
+    key_ends = attention_mask.sum(dim=1).cumsum(dim=0, dtype=torch.int32)
+    key_starts = nn.functional.pad(key_ends, (1, 0))
+    real_tokens = attention_mask.flatten().nonzero()[:, 0]
+
     # All sentences in one row, (1, heads, tokens, d).
-    query, key, value = (each.transpose(0, 1).flatten(1, 2)[None] for each in (query, key, value))
-    key, value = key.index_select(2, real), value.index_select(2, real)
-    heads, _ = flash_attention_forward(module, query, key, value, None, **boundaries, **kwargs)
-    heads = heads.unflatten(1, (batch, target))[0]
-    return heads.to(dtype) if is_wide else heads, None
+    queries = _join_sentences(query)
+    keys = _join_sentences(key).index_select(2, real_tokens)
+    values = _join_sentences(value).index_select(2, real_tokens)
+    heads, _ = flash_attention_forward(
+        module,
+        queries,
+        keys,
+        values,
+        None,
+        cu_seq_lens_q=query_starts,
+        cu_seq_lens_k=key_starts,
+        max_length_q=target_length,
+        max_length_k=attention_mask.shape[1],
+        **options,
+    )
+    return heads.unflatten(1, (batch_size, target_length))[0]
+
+
+def _join_sentences(x: Tensor) -> Tensor:
+    """Join the sentences of a batch: `(batch, heads, length, d)` to `(1, heads, batch * length, d)`."""
+    return x.transpose(0, 1).flatten(1, 2)[None]

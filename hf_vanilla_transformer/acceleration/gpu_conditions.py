@@ -1,10 +1,15 @@
-"""Whether Triton's kernels can compute with tensors."""
+"""Conditions under which Triton kernels can compute with tensors.
+
+`loss_of_states` asks them before it uses the kernel of `triton_loss`. tests/acceleration/test_gpu_conditions.py tests
+them without a GPU.
+"""
 
 import logging
 from collections.abc import Iterable
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from .fast_path_checks import is_plain_tensor
 from .fused_loss import replace_logits_by_gradient
@@ -13,10 +18,10 @@ from .fused_loss import replace_logits_by_gradient
 logger = logging.getLogger(__name__)
 
 
-def are_on_one_nvidia_gpu(tensors: Iterable[torch.Tensor]) -> bool:
-    """Return whether these are ordinary tensors on the same GPU of NVIDIA, in eager mode and outside `torch.func`."""
+def are_on_one_nvidia_gpu(tensors: Iterable[Tensor]) -> bool:
+    """Return True if all are ordinary tensors on the same NVIDIA GPU, in eager mode and outside `torch.func`."""
     if torch.version.cuda is None:
-        # AMD's GPUs are called cuda, too, and nobody has tried the kernels there.
+        # torch calls AMD's GPUs "cuda" as well, and the kernels were never tested there.
         return False
     devices = set()
     for tensor in tensors:
@@ -28,10 +33,10 @@ def are_on_one_nvidia_gpu(tensors: Iterable[torch.Tensor]) -> bool:
 
 @cache
 def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether Triton's kernel of the loss computes correctly on a GPU, with logits in a dtype.
+    """Return True if Triton's loss kernel computes correctly on a GPU, with logits of a dtype.
 
-    Triton needs a C compiler, and is not installed with torch on Windows; older GPUs lack bfloat16. If the kernel does
-    not work, this warns once.
+    Triton needs a C compiler, it is not installed with torch on Windows, and older GPUs lack bfloat16. The first call
+    for each device and dtype runs the kernel on two rows, and logs a warning if it does not work.
     """
     try:
         is_correct = _loss_kernel_is_correct(device, dtype)
@@ -41,7 +46,7 @@ def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
         reason = f"{type(error).__name__}: {error}"
     if not is_correct:
         logger.warning(
-            "Triton does not work here in %s, so that training takes longer (%s).",
+            "Triton does not work here in %s, so training takes longer (%s).",
             str(dtype).removeprefix("torch."),
             reason,
         )
@@ -49,13 +54,16 @@ def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _loss_kernel_is_correct(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return True if the kernel agrees with the formula on two rows, one of them without a label."""
+    # Triton is imported only here and where the kernel is used, because it may be missing.
     from .triton_loss import COLUMNS_PER_BLOCK, replace_logits_by_gradient_in_triton
 
-    # A whole block of the kernel, and a part of one.
+    # The kernel computes one whole block of columns and a part of a second one.
     vocabulary = COLUMNS_PER_BLOCK + 8
     logits = torch.linspace(-1, 1, vocabulary, device=device).expand(2, -1).to(dtype).contiguous()
     labels = torch.tensor([3, -100], device=device)
     expected = logits.clone()
     replace_logits_by_gradient(expected, labels, 1.0)
     replace_logits_by_gradient_in_triton(logits, labels, 1.0)
+    # 2 % is more than bfloat16 rounds; the absolute tolerance is for probabilities near 0.
     return torch.allclose(logits, expected, rtol=0.02, atol=1e-6)

@@ -1,10 +1,18 @@
-"""Int8 weights through transformers' own interface: `from_pretrained(folder, quantization_config=Int8Config())`."""
+"""Int8 weights through transformers' own interface: `from_pretrained(folder, quantization_config=Int8Config())`.
+
+An `Int8Linear` replaces each `nn.Linear` of a model. A saved model takes about half of the space of float32, and on
+CPUs without gradients the matmuls themselves are in int8 (`prepacked_weights.Int8PackedLinear`). docs/ecosystem.md
+("Quality and speed of int8 and half precision") and docs/benchmarks.md ("Decoding") give its quality and speed.
+
+tests/acceleration/test_int8_quantization.py compares the layers with the formula in NumPy, and models with float32.
+"""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -21,59 +29,78 @@ _LARGEST = 127
 
 
 class Int8Linear(nn.Linear):
-    """Section 3: x (s W)^T + b, where W holds integers from -127 to 127 and s a scale for each of its rows.
+    """The linear layer x (s W)^T + b, where W holds integers from -127 to 127 and s a scale for each row of W.
 
-    On CPUs with int8 matmuls, and without gradients, x is quantized too: to 256 levels from min(x, 0) to max(x, 0), or
-    to 128 levels where the processor lacks VNNI. The range is that of the whole batch, so each sentence of a batch
-    affects how the others are rounded.
+    On CPUs with int8 matmuls, and without gradients, x is quantized as well: to 256 levels from min(x, 0) to max(x, 0),
+    or to 128 levels if the processor lacks VNNI. The range covers the whole batch, so each sentence of a batch affects
+    how the others are rounded.
 
     Args:
         in_features, out_features (`int`): columns and rows of W.
         bias (`bool`): whether the layer has b.
-        device (`torch.device`, *optional*): of W, s and b.
-        dtype (`torch.dtype`, *optional*): of s and b.
+        device (`torch.device`, *optional*): the device of W, s and b.
+        dtype (`torch.dtype`, *optional*): the dtype of s and b.
     """
 
     weight_scale: nn.Parameter
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        # nn.Linear would allocate a matrix in floating point.
         nn.Module.__init__(self)
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features = in_features
+        self.out_features = out_features
         integers = torch.empty(out_features, in_features, device=device, dtype=torch.int8)
-        numbers = torch.empty(2, out_features, device=device, dtype=dtype)
+        scale = torch.empty(out_features, device=device, dtype=dtype)
         self.weight = nn.Parameter(integers, requires_grad=False)
-        self.weight_scale = nn.Parameter(numbers[0].clone(), requires_grad=False)
-        self.register_parameter("bias", nn.Parameter(numbers[1].clone()) if bias else None)
+        self.weight_scale = nn.Parameter(scale, requires_grad=False)
+        self.register_parameter("bias", nn.Parameter(torch.empty_like(scale)) if bias else None)
 
     @classmethod
     @torch.no_grad()
     def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
-        """Quantize a layer: the element of largest magnitude in each row of its matrix becomes 127 or -127."""
+        """Quantize a layer: the element of largest magnitude in each row of its matrix becomes 127 or -127.
+
+        The new layer shares the bias of the old one.
+        """
         weight = layer.weight
-        new = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
-        new.weight_scale.copy_(weight.abs().amax(dim=1) / _LARGEST)
-        # A row of zeros stays a row of zeros.
-        scale = new.weight_scale.float().clamp(min=torch.finfo(torch.float32).tiny)[:, None]
-        new.weight.copy_((weight.float() / scale).round().clamp(-_LARGEST, _LARGEST))
-        new.bias = layer.bias
-        return new.train(layer.training)
+        quantized = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
+        quantized.weight_scale.copy_(weight.abs().amax(dim=1) / _LARGEST)
+        # A row of zeros has the scale 0; dividing by a tiny number instead keeps its integers 0.
+        divisor = quantized.weight_scale.float().clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+        integers = (weight.float() / divisor).round().clamp(-_LARGEST, _LARGEST)
+        quantized.weight.copy_(integers)
+        quantized.bias = layer.bias
+        return quantized.train(layer.training)
 
     @torch.no_grad()
     def to_linear(self) -> nn.Linear:
-        """Dequantize: the linear layer x W'^T + b with W' = s W."""
+        """Dequantize: return the linear layer x W'^T + b with W' = s W, which shares the bias."""
         weight = self.float_weight()
-        sizes = self.in_features, self.out_features, self.bias is not None
-        new = nn.utils.skip_init(nn.Linear, *sizes, device=weight.device, dtype=weight.dtype)
-        new.weight.copy_(weight)
-        new.bias = self.bias
-        return new.train(self.training)
+        layer = nn.utils.skip_init(
+            nn.Linear,
+            self.in_features,
+            self.out_features,
+            self.bias is not None,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+        layer.weight.copy_(weight)
+        layer.bias = self.bias
+        return layer.train(self.training)
 
-    def float_weight(self) -> torch.Tensor:
-        """s W, `(out, in)`, in the dtype of s."""
+    def float_weight(self) -> Tensor:
+        """Return s W, `(out, in)`, in the dtype of s."""
         return self.weight * self.weight_scale[:, None]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`(..., in)` to `(..., out)`."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute `(..., out)` from `(..., in)`."""
         if not torch.is_grad_enabled() and is_plain_cpu_tensor(x) and Int8PackedLinear.can_compute([self]):
             return pack(self)(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -82,20 +109,29 @@ class Int8Linear(nn.Linear):
 
 @dataclass
 class Int8Config(QuantizationConfigMixin):
-    """Quantizes the matrices of all linear layers to int8, the LM head included: see [`Int8Linear`].
+    """Configuration that quantizes the matrices of all linear layers to int8, including the LM head.
 
-    Embeddings, biases and norms keep their dtype. An LM head that is tied to the embeddings is untied.
+    Embeddings, biases and norms keep their dtype. An LM head that is tied to the embeddings is untied. See
+    [`Int8Linear`] for the formula.
     """
 
     quant_method: Any = INT8
 
 
+class _TiedWeight(NamedTuple):
+    """An entry that was removed from one of transformers' dicts of tied weights."""
+
+    tied_weights: dict[str, str]
+    source: str
+
+
 class Int8Quantizer(HfQuantizer):
-    """transformers calls this class to load a model with [`Int8Config`], or a model that was saved in int8."""
+    """The quantizer with which transformers loads a model with [`Int8Config`], or a model that was saved in int8."""
 
     requires_calibration = False
 
-    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
+    def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
+        """Put an empty `Int8Linear` in the place of each linear layer, if the file has int8 weights."""
         if not hasattr(model, "state_dict_to_save"):
             raise InputError(
                 f"Int8Config is for the models of hf_vanilla_transformer, and {type(model).__name__} is not one; use "
@@ -103,63 +139,82 @@ class Int8Quantizer(HfQuantizer):
             )
         if not self.pre_quantized:
             return
-        for name, layer in _layers(model, nn.Linear):
-            sizes = layer.in_features, layer.out_features, layer.bias is not None
-            model.set_submodule(name, Int8Linear(*sizes, device="meta", dtype=layer.weight.dtype))
+        for name, linear in _find_layers(model, nn.Linear):
+            has_bias = linear.bias is not None
+            empty_layer = Int8Linear(
+                linear.in_features, linear.out_features, has_bias, device="meta", dtype=linear.weight.dtype
+            )
+            model.set_submodule(name, empty_layer)
         self._untie_lm_head(model)
 
-    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+    def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:
+        """Quantize each linear layer, unless the file had int8 weights."""
         if self.pre_quantized:
-            for _, layer in _layers(model, Int8Linear):
+            for _, layer in _find_layers(model, Int8Linear):
+                # transformers turns gradients on for all floating-point weights that it loads.
                 layer.weight_scale.requires_grad_(False)
             return model
-        devices = set((getattr(model, "hf_device_map", None) or {}).values())
+        device_map = getattr(model, "hf_device_map", None) or {}
+        devices = set(device_map.values())
         if len(devices) > 1:
             raise InputError(
                 f"device_map spreads the model over {', '.join(map(str, devices))}, but quantization needs one "
                 "device; load the model without device_map, save it, and load the saved folder with device_map."
             )
-        for name, layer in _layers(model, nn.Linear):
-            model.set_submodule(name, Int8Linear.from_linear(layer))
+        for name, linear in _find_layers(model, nn.Linear):
+            model.set_submodule(name, Int8Linear.from_linear(linear))
         self._untie_lm_head(model)
         return model
 
-    def _untie_lm_head(self, model: Any) -> None:
-        """An LM head of integers cannot share the embeddings' floating-point matrix."""
-        self._tied = [
-            (keys, keys.pop(_LM_HEAD))
-            for keys in (model._tied_weights_keys or {}, model.all_tied_weights_keys)
-            if _LM_HEAD in keys
-        ]
+    def _untie_lm_head(self, model: PreTrainedModel) -> None:
+        """Untie the LM head: as integers, it cannot share the floating-point matrix of the embeddings.
 
-    def _dequantize(self, model: Any, dtype: Any = None) -> Any:
-        for name, layer in _layers(model, Int8Linear):
+        The removed entries are kept, so that `_dequantize` can tie it again.
+        """
+        self._removed_ties: list[_TiedWeight] = []
+        for tied_weights in (model._tied_weights_keys or {}, model.all_tied_weights_keys):
+            if _LM_HEAD in tied_weights:
+                source = tied_weights.pop(_LM_HEAD)
+                self._removed_ties.append(_TiedWeight(tied_weights, source))
+
+    def _dequantize(self, model: PreTrainedModel, dtype: torch.dtype | str | None = None) -> PreTrainedModel:
+        """Put linear layers in floating point in the place of the quantized ones, and tie the LM head again."""
+        for name, layer in _find_layers(model, Int8Linear):
             model.set_submodule(name, layer.to_linear())
-        for keys, source in self._tied:
-            keys[_LM_HEAD] = source
+        for tie in self._removed_ties:
+            tie.tied_weights[_LM_HEAD] = tie.source
         model.tie_weights()
-        # Saving a model turns the dtype in its configuration into a string.
-        return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+        if isinstance(dtype, str):
+            # Saving a model turns the dtype in its configuration into a string.
+            dtype = getattr(torch, dtype)
+        return model.to(dtype)  # type: ignore[arg-type]
 
-    def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Any] | None, dict[str, str]]:
-        """What `save_pretrained` writes: weights (None: the model's own), and metadata of the file's header."""
+    def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor] | None, dict[str, str]]:
+        """Return what `save_pretrained` writes: the weights (None means those of the model) and no metadata."""
         return model.state_dict_to_save(), {}
 
     def is_serializable(self) -> bool:
-        """Quantized models can be saved."""
+        """Return True, because quantized models can be saved."""
         return True
 
     @property
     def is_trainable(self) -> bool:
-        """Adapters on a quantized model can be trained; without adapters, the Trainer raises an error."""
+        """True, because adapters on a quantized model can be trained; without them, the Trainer raises an error."""
         return True
 
 
 def register_quantizer() -> None:
-    """Register [`Int8Config`] with `from_pretrained`, also for folders saved with it. Repeating it changes nothing."""
+    """Register [`Int8Config`] with transformers, so that `from_pretrained` accepts it and loads folders saved with it.
+
+    Calling this again changes nothing.
+    """
     AUTO_QUANTIZATION_CONFIG_MAPPING[INT8] = Int8Config
     AUTO_QUANTIZER_MAPPING[INT8] = Int8Quantizer
 
 
-def _layers(model: Any, kind: type) -> list[tuple[str, Any]]:
-    return [(name, module) for name, module in model.named_modules() if type(module) is kind]
+_LayerClass = TypeVar("_LayerClass", bound=nn.Linear)
+
+
+def _find_layers(model: nn.Module, layer_class: type[_LayerClass]) -> list[tuple[str, _LayerClass]]:
+    """Return the names and the modules of exactly this class, not of its subclasses."""
+    return [(name, module) for name, module in model.named_modules() if type(module) is layer_class]

@@ -1,13 +1,17 @@
-"""The loss of section 5.4 from the decoder's output: by a Triton kernel on GPUs where Triton works, and else in chunks.
+"""The choice of how the label-smoothed loss (section 5.4) is computed from the decoder's output.
 
-On an H200 with 25,000 tokens, d_model 512 and a vocabulary of 37,000, it takes 7.5 ms forward and backward, and the
-loss in chunks 17.7 ms: `python -m benchmarks.gpu_candidates --parts loss`.
+`smoothed_cross_entropy_without_logits` replaces the operation `smoothed_cross_entropy_of_states`, whose plain formula
+holds all logits in memory. NVIDIA GPUs on which Triton works use `fused_loss` with the kernel of `triton_loss`; every
+other device uses `chunked_loss`. On an H200 with 25,000 tokens, d_model 512 and a vocabulary of 37,000, forward and
+backward pass take 7.5 ms by Triton and 17.7 ms in chunks (`python -m benchmarks.gpu_candidates --parts loss`).
+
+tests/acceleration/test_gpu_loss.py tests the choice and compares it with the plain operation.
 """
 
 from functools import cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..model.operations import plain, smoothed_cross_entropy_of_states
 from .chunked_loss import chunked_smoothed_cross_entropy
@@ -17,41 +21,46 @@ from .gpu_conditions import are_on_one_nvidia_gpu, triton_works
 from .linear_and_dropout import dtype_for_matmul
 
 
-# Of the logits of a chunk: 14,500 rows in 16 bits with the paper's vocabulary of 37,000. Larger ones are not faster.
+# The largest chunk of logits: 14,500 rows in 16 bits with the paper's vocabulary of 37,000. `python -m
+# benchmarks.gpu_candidates --parts loss` showed on an H200 that larger chunks are not faster.
 _MOST_CHUNK_BYTES = 2**30
-# A chunk takes at most this part of a GPU's memory: 256 MiB of 16 GiB.
+# A chunk takes at most this part of a GPU's memory, which is 256 MiB of 16 GiB, so that small GPUs have room for the
+# rest of the training.
 _CHUNK_PART_OF_MEMORY = 64
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# The dtypes of logits that the Triton kernel can read and write.
+_TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def smoothed_cross_entropy_without_logits(
-    states: torch.Tensor, lm_head: nn.Module, labels: torch.Tensor, label_smoothing: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute [`~.operations.smoothed_cross_entropy_of_states`] from the matrix of the output projection.
+    states: Tensor, lm_head: nn.Module, labels: Tensor, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Compute [`~.operations.smoothed_cross_entropy_of_states`] without holding all logits in memory.
 
-    Other modules in the place of the output projection are called, by the plain operation.
+    This reads the matrix of the output projection. If another module takes the place of the output projection, such as
+    a PEFT adapter, the plain operation calls that module.
 
-    Args and results are those of the plain operation. The sum can be differentiated once.
+    The arguments and results are those of the plain operation. The loss can be differentiated once.
     """
     if not is_plain_linear(lm_head):
         return plain(smoothed_cross_entropy_of_states)(states, lm_head, labels, label_smoothing)
-    weight: torch.Tensor = lm_head.weight  # type: ignore[assignment]
-    bias: torch.Tensor | None = lm_head.bias  # type: ignore[assignment]
+    weight: Tensor = lm_head.weight  # type: ignore[assignment]
+    bias: Tensor | None = lm_head.bias  # type: ignore[assignment]
     return smoothed_cross_entropy_of_matrix(states, weight, labels, label_smoothing, bias)
 
 
 def smoothed_cross_entropy_of_matrix(
-    states: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
+    states: Tensor,
+    weight: Tensor,
+    labels: Tensor,
     label_smoothing: float,
-    bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute [`chunked_smoothed_cross_entropy`], by Triton on GPUs of NVIDIA.
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute the loss from the matrix of the output projection, by Triton on NVIDIA GPUs, and otherwise in chunks.
 
-    Args and results are those of [`chunked_smoothed_cross_entropy`].
+    The arguments and results are those of [`chunked_smoothed_cross_entropy`].
     """
     if _can_use_triton(states, weight, bias) and triton_works(states.device, dtype_for_matmul(states)):
+        gpu_memory = torch.cuda.get_device_properties(states.device).total_memory
         return fused_smoothed_cross_entropy(
             states,
             weight,
@@ -59,29 +68,30 @@ def smoothed_cross_entropy_of_matrix(
             label_smoothing,
             bias,
             replace_logits=_import_triton_replacement(),
-            chunk_bytes=choose_chunk_bytes(torch.cuda.get_device_properties(states.device).total_memory),
+            chunk_bytes=choose_chunk_bytes(gpu_memory),
         )
     return chunked_smoothed_cross_entropy(states, weight, labels, label_smoothing, bias)
 
 
-def choose_chunk_bytes(memory: int) -> int:
-    """Return the size of the logits of a chunk on a GPU with so many bytes of memory."""
-    return min(_MOST_CHUNK_BYTES, memory // _CHUNK_PART_OF_MEMORY)
+def choose_chunk_bytes(gpu_memory: int) -> int:
+    """Return the size in bytes of a chunk of logits on a GPU with `gpu_memory` bytes of memory."""
+    return min(_MOST_CHUNK_BYTES, gpu_memory // _CHUNK_PART_OF_MEMORY)
 
 
-def _can_use_triton(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Return whether these are ordinary tensors on a GPU of NVIDIA, in dtypes that the kernel computes with."""
+def _can_use_triton(states: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Return True if these are ordinary tensors on one NVIDIA GPU, in one dtype that the kernel computes with."""
     tensors = [states, weight]
     if bias is not None:
         tensors.append(bias)
     if not are_on_one_nvidia_gpu(tensors):
         return False
     dtypes = {dtype_for_matmul(tensor) for tensor in tensors}
-    return len(dtypes) == 1 and dtypes <= set(_DTYPES)
+    return len(dtypes) == 1 and dtypes <= set(_TRITON_DTYPES)
 
 
 @cache
 def _import_triton_replacement() -> ReplaceLogits:
+    """Import the kernel's function, once; Triton may be missing, so the module cannot import it at its top."""
     from .triton_loss import replace_logits_by_gradient_in_triton
 
     return replace_logits_by_gradient_in_triton

@@ -1,76 +1,98 @@
-"""Linear layers without gradients, computed from prepacked weights, in floating point and in int8.
+"""Linear layers of a decoding step, computed from weights that are packed once, in floating point and in int8.
 
-Each class equals the formula in its docstring. Shapes have named axes, as in the model's file.
+`pack` replaces calls of `nn.Linear` and of `Int8Linear` in [`~.cpu_decoder.CPUDecoder`], which runs without gradients.
+A decoding step multiplies few rows, so reading the weights takes most of its time. oneDNN and fbgemm read them faster
+in a layout of their own, and several layers with the same input become one matmul. docs/benchmarks.md ("Without the
+package") gives the speedup of the whole decoder, and "Decoding" compares it with other implementations.
+
+Each class computes the formula in the docstring of [`PackedLinear`]. tests/generation/test_step.py compares every class
+with the layer, and checks that changed weights are packed again; tests/acceleration/test_int8_quantization.py tests
+int8. Shapes have named axes, as in the model's file.
 """
 
 import threading
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .fast_path_checks import cpu_supports_matmul_in
 
 
-# The number of rows that oneDNN packs weights for; others are no faster at 1 to 256 rows.
+# oneDNN packs weights for a number of rows. Packing for other numbers was no faster with 1 to 256 rows.
 _PACKED_FOR_ROWS = 16
-# Without AVX-512: the largest matrix, in elements, for which MKL is faster than oneDNN, whose calls take longer to
-# start; and the smallest whose multiplication with one row is worth splitting over threads.
-_LARGEST_FOR_MKL, _SMALLEST_TO_SPLIT = 2**15, 2**18
+# Two sizes for CPUs without AVX-512, in elements of the matrix. Up to the first, MKL is faster than oneDNN: a call of
+# oneDNN takes 25 to 40 microseconds to start there, one of MKL 5. From the second on, multiplying a single row is worth
+# splitting over threads. They were chosen by timing single matmuls; the figures were not kept.
+_LARGEST_FOR_MKL = 2**15
+_SMALLEST_TO_SPLIT = 2**18
 # torch's engines for int8 matmuls that quantize their input dynamically.
 _INT8_ENGINES = ("x86", "fbgemm")
 
 
-def matrix_of(layer: Any) -> torch.Tensor:
-    """W of a layer, `(out, in)`, in floating point."""
-    return layer.float_weight() if _is_int8(layer) else layer.weight
+def read_float_weight(layer: nn.Linear) -> Tensor:
+    """Return the matrix W of a layer, `(out, in)`, in floating point; the matrix of an `Int8Linear` is dequantized."""
+    if _is_int8(layer):
+        return layer.float_weight()  # type: ignore[operator]
+    return layer.weight
 
 
-def _is_int8(layer: Any) -> bool:
-    # By its weights: `Int8Linear` packs itself with this file, so this file cannot import it.
+def _is_int8(layer: nn.Linear) -> bool:
+    """Return True for an `Int8Linear`, which this module cannot import, because it packs itself by this module."""
     return layer.weight.dtype == torch.int8
 
 
+def _read_scales(layers: Sequence[nn.Linear]) -> list[Tensor]:
+    """Return the scales of the rows of each `Int8Linear`."""
+    return [cast(Tensor, layer.weight_scale) for layer in layers if _is_int8(layer)]
+
+
 class PackedLinear:
-    """Section 3: [x W_1^T + b_1, x W_2^T + b_2, ...] of several linear layers, as one matmul.
+    """Several linear layers as one matmul: [x W_1^T + b_1, x W_2^T + b_2, ...] (section 3).
+
+    This class uses torch's default matmul; its subclasses are faster on some CPUs.
 
     Args:
-        weight (`torch.Tensor` of shape `(out, in)`): of all layers, concatenated.
-        bias (`torch.Tensor` of shape `(out,)`, *optional*): likewise.
+        weight (`torch.Tensor` of shape `(out, in)`): the matrices of all layers, concatenated.
+        bias (`torch.Tensor` of shape `(out,)`, *optional*): the biases of all layers, concatenated.
         layers (`nn.Linear`): the layers.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        self._weight = weight if weight.is_floating_point() else torch.cat([matrix_of(layer) for layer in layers])
+    def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
+        if weight.is_floating_point():
+            self._weight = weight
+        else:
+            self._weight = torch.cat([read_float_weight(layer) for layer in layers])
         self._bias = bias
 
     @classmethod
     def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
-        """Whether this class can compute these layers on this machine."""
+        """Return True if this class can compute these layers on this machine."""
         return True
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """`(rows, in)` to `(rows, out)`, where out is the sum of the layers' outputs."""
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute `(rows, out)` from `(rows, in)`, where out is the sum of the layers' outputs."""
         return nn.functional.linear(x, self._weight, self._bias)
 
-    def relu(self, x: torch.Tensor) -> torch.Tensor:
-        """max(0, x W^T + b); in Eq. 2, the inner layer."""
+    def relu(self, x: Tensor) -> Tensor:
+        """Return max(0, x W^T + b), the inner layer of Eq. 2."""
         return self(x).relu_()
 
-    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """residual + x W^T + b, `(rows, out)`: the sum of section 3.1 around a sub-layer that ends in W."""
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return residual + x W^T + b, `(rows, out)`: the residual sum (section 3.1) of a sub-layer that ends in W."""
         return self(x).add_(residual)
 
 
 class _OneDNNLinear(PackedLinear):
-    """By oneDNN on CPUs, from weights in its own layout: with few rows, reading the weights dominates the time."""
+    """The formula by oneDNN on CPUs, from weights in oneDNN's own layout."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        super().__init__(torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS), bias, layers)
+    def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
+        packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
+        super().__init__(packed_weight, bias, layers)
 
     @classmethod
     def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
@@ -80,26 +102,34 @@ class _OneDNNLinear(PackedLinear):
             and weight.dtype in (torch.float32, torch.bfloat16)
             and cpu_supports_matmul_in(weight.dtype)
             and bool(torch.backends.mkldnn.enabled)
-            and all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+            # Private operators of torch, which a later release may remove.
+            and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+            and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         )
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
 
-    def relu(self, x: torch.Tensor) -> torch.Tensor:
+    def relu(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "relu", [], "")
 
-    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")
 
 
 class _Avx2Linear(PackedLinear):
-    """In float32 on CPUs without AVX-512, where MKL has less overhead per call than oneDNN and equal bandwidth."""
+    """The formula in float32 on CPUs without AVX-512, by MKL or by oneDNN, whichever is faster for the matrix.
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        one_row = _SplitLinear if weight.numel() >= _SMALLEST_TO_SPLIT else PackedLinear
-        several_rows = _OneDNNLinear if weight.numel() > _LARGEST_FOR_MKL else PackedLinear
-        self._one_row, self._several_rows = one_row(weight, bias, layers), several_rows(weight, bias, layers)
+    MKL has less overhead per call than oneDNN there, and reads the weights of a single row as fast.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
+        is_worth_splitting = weight.numel() >= _SMALLEST_TO_SPLIT
+        single_row_class = _SplitLinear if is_worth_splitting else PackedLinear
+        self._for_single_row = single_row_class(weight, bias, layers)
+        is_faster_by_mkl = weight.numel() <= _LARGEST_FOR_MKL
+        several_rows_class = PackedLinear if is_faster_by_mkl else _OneDNNLinear
+        self._for_several_rows = several_rows_class(weight, bias, layers)
 
     @classmethod
     def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
@@ -110,59 +140,72 @@ class _Avx2Linear(PackedLinear):
             and _OneDNNLinear.can_compute(layers)
         )
 
-    def _for(self, x: torch.Tensor) -> PackedLinear:
-        return self._one_row if len(x) == 1 else self._several_rows
+    def _choose(self, x: Tensor) -> PackedLinear:
+        return self._for_single_row if len(x) == 1 else self._for_several_rows
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._for(x)(x)
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._choose(x)(x)
 
-    def relu(self, x: torch.Tensor) -> torch.Tensor:
-        return self._for(x).relu(x)
+    def relu(self, x: Tensor) -> Tensor:
+        return self._choose(x).relu(x)
 
-    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return self._for(x).plus(x, residual)
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._choose(x).plus(x, residual)
 
 
 class _SplitLinear(PackedLinear):
-    """One matmul per thread, each with a part of W, because MKL computes a single row of x in one thread.
+    """The formula for a single row of x by one matmul per thread, each with a part of W.
 
-    W is split by columns, from its transpose, where it has fewer columns than rows: MKL reads that faster.
+    MKL computes a single row in one thread. A matrix with fewer columns than rows is split by columns, from its
+    transpose, which MKL reads faster; any other matrix is split by rows.
     """
 
     @cached_property
-    def _columns(self) -> torch.Tensor:
-        # Made at the first single row. Concurrent threads may make it twice, which is harmless.
+    def _transpose(self) -> Tensor:
+        # Made when the first single row is computed. Concurrent threads may make it twice, which is harmless.
         return self._weight.t().contiguous()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        threads, (outputs, inputs) = torch.get_num_threads(), self._weight.shape
+    def __call__(self, x: Tensor) -> Tensor:
+        threads = torch.get_num_threads()
+        outputs, inputs = self._weight.shape
         if min(inputs, outputs) % threads:
+            # The parts would differ in size, which one batched matmul cannot compute.
             return super().__call__(x)
-        return self._by_columns(x, threads) if inputs < outputs else self._by_rows(x, threads)
+        if inputs < outputs:
+            return self._split_by_columns(x, threads)
+        return self._split_by_rows(x, threads)
 
-    def _by_rows(self, x: torch.Tensor, threads: int) -> torch.Tensor:
+    def _split_by_rows(self, x: Tensor, threads: int) -> Tensor:
+        """Compute a part of the outputs in each thread; `(1, in)` to `(1, out)`."""
+        # (threads, in, out / threads)
         parts = self._weight.view(threads, -1, x.shape[1]).transpose(1, 2)
-        x = x.expand(threads, -1, -1)
+        x_of_threads = x.expand(threads, -1, -1)
         if self._bias is None:
-            return torch.bmm(x, parts).view(1, -1)
-        return torch.baddbmm(self._bias.view(threads, 1, -1), x, parts).view(1, -1)
+            return torch.bmm(x_of_threads, parts).view(1, -1)
+        return torch.baddbmm(self._bias.view(threads, 1, -1), x_of_threads, parts).view(1, -1)
 
-    def _by_columns(self, x: torch.Tensor, threads: int) -> torch.Tensor:
-        parts = self._columns.view(threads, -1, self._columns.shape[1])
-        out = torch.bmm(x.reshape(threads, 1, -1), parts).sum(dim=0)
-        return out if self._bias is None else out.add_(self._bias)
+    def _split_by_columns(self, x: Tensor, threads: int) -> Tensor:
+        """Compute all outputs from a part of the inputs in each thread, and add them up; `(1, in)` to `(1, out)`."""
+        # (threads, in / threads, out)
+        parts = self._transpose.view(threads, -1, self._transpose.shape[1])
+        output = torch.bmm(x.reshape(threads, 1, -1), parts).sum(dim=0)
+        if self._bias is None:
+            return output
+        return output.add_(self._bias)
 
 
 class Int8PackedLinear(PackedLinear):
-    """From int8 weights on CPUs; x is quantized dynamically, as [`Int8Linear`] states."""
+    """The formula from int8 weights on CPUs; x is quantized dynamically, as [`Int8Linear`] states."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[Any]):
-        scale = torch.cat([layer.weight_scale for layer in layers]).double()
+    def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
+        scale = torch.cat(_read_scales(layers)).double()
+        zero_points = torch.zeros_like(scale).long()
         with warnings.catch_warnings():
             # torch has deprecated quantized tensors; `can_compute` checks that they still exist.
             warnings.simplefilter("ignore")
-            whole = torch._make_per_channel_quantized_tensor(weight, scale, torch.zeros_like(scale).long(), 0)
-        self._packed = torch.ops.quantized.linear_prepack(whole, None if bias is None else bias.float())
+            quantized_weight = torch._make_per_channel_quantized_tensor(weight, scale, zero_points, 0)
+        float_bias = None if bias is None else bias.float()
+        self._packed = torch.ops.quantized.linear_prepack(quantized_weight, float_bias)
         # Without VNNI, pairs of int8 products are added in 16 bits, which 8 bits of x could overflow and 7 cannot.
         self._reduces_range = not torch.cpu._is_vnni_supported()
 
@@ -176,66 +219,84 @@ class Int8PackedLinear(PackedLinear):
             and hasattr(torch.ops.quantized, "linear_dynamic")
         )
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         return torch.ops.quantized.linear_dynamic(x.float(), self._packed, self._reduces_range).to(x.dtype)
 
-    def relu(self, x: torch.Tensor) -> torch.Tensor:
+    def relu(self, x: Tensor) -> Tensor:
         return torch.ops.quantized.linear_relu_dynamic(x.float(), self._packed, self._reduces_range).to(x.dtype)
 
 
-# The first class that suits computes the layers.
+class _PackedWeights(NamedTuple):
+    """Packed layers, with copies of the weights, biases and scales from which they were packed."""
+
+    copies: list[Tensor]
+    packed: PackedLinear
+
+
+# The first class that can compute the layers is used.
 _CLASSES: tuple[type[PackedLinear], ...] = (Int8PackedLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
-# By the first layer and the number of layers: copies of the weights that were packed, and the packed weights.
-_packed: WeakKeyDictionary[nn.Module, dict[int, tuple[list[torch.Tensor], PackedLinear]]] = WeakKeyDictionary()
-# Concurrent threads would pack the same layers twice, and share the filters of warnings.
+# Packed weights by the first layer and the number of layers. They are released together with the layer.
+_packed: WeakKeyDictionary[nn.Module, dict[int, _PackedWeights]] = WeakKeyDictionary()
+# Without the lock, concurrent threads would pack the same layers twice, and would share the filters of warnings.
 _packing = threading.RLock()
 
 
 @torch.no_grad()
 def pack(*layers: nn.Linear) -> PackedLinear:
-    """Several linear layers as one matmul, computed in the fastest way on this machine.
+    """Pack several linear layers into one matmul, by the fastest class on this machine.
 
-    Weights are packed again unless they equal those packed before, element by element: optimizers and writes through
-    `.data` leave no other trace. So call this wherever weights may have changed.
+    Weights are packed again unless they equal the copies of those packed before, element by element, because optimizers
+    and writes through `.data` leave no other trace. So call this wherever weights may have changed.
 
     Args:
-        layers (`nn.Linear` or `Int8Linear`): of one class, with equal `in_features`, all with a bias or none.
+        layers (`nn.Linear` or `Int8Linear`): layers of one class with equal `in_features`. Either all of them have a
+            bias, or none.
 
     Returns:
         [`PackedLinear`].
     """
-    kind = next(kind for kind in _CLASSES if kind.can_compute(layers))
+    packed_class = next(candidate for candidate in _CLASSES if candidate.can_compute(layers))
     weights = [layer.weight for layer in layers]
-    biases: list[Any] = [layer.bias for layer in layers if layer.bias is not None]
-    others: list[Any] = [*biases, *(layer.weight_scale for layer in layers if _is_int8(layer))]
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    scales = _read_scales(layers)
+    tensors = [*weights, *biases, *scales]
     with _packing:
         packed_by_count = _packed.setdefault(layers[0], {})
-        copies, packed = packed_by_count.get(len(layers), ([], None))
-        tensors = [*weights, *others]
-        if type(packed) is kind and len(copies) == len(tensors) and all(map(_are_equal, copies, tensors)):
-            return packed
+        earlier = packed_by_count.get(len(layers))
+        if earlier is not None and type(earlier.packed) is packed_class and _are_equal(earlier.copies, tensors):
+            return earlier.packed
+
         weight = torch.cat(weights)
-        # The classes that keep this matrix never write into it.
-        copies = [*weight.split([len(each) for each in weights]), *(tensor.clone() for tensor in others)]
-        packed = kind(weight, torch.cat(biases) if biases else None, layers)
-        packed_by_count[len(layers)] = copies, packed
+        bias = torch.cat(biases) if biases else None
+        # Views of the concatenated matrix serve as copies: the classes that keep it never write into it.
+        weight_copies = weight.split([layer.weight.shape[0] for layer in layers])
+        other_copies = [tensor.clone() for tensor in [*biases, *scales]]
+        packed = packed_class(weight, bias, layers)
+        packed_by_count[len(layers)] = _PackedWeights([*weight_copies, *other_copies], packed)
         return packed
 
 
 def forget_packed() -> None:
-    """Drop all packed weights, so that the next use of a layer packs it again."""
+    """Release all packed weights, so that the next use of a layer packs it again."""
     _packed.clear()
 
 
-def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.dtype != other.dtype:
+def _are_equal(copies: Sequence[Tensor], tensors: Sequence[Tensor]) -> bool:
+    """Return True if there are as many copies as tensors, and each copy equals its tensor."""
+    return len(copies) == len(tensors) and all(map(_is_equal, copies, tensors))
+
+
+def _is_equal(first: Tensor, second: Tensor) -> bool:
+    """Return True if two tensors have equal dtypes, shapes and elements."""
+    if first.dtype != second.dtype:
         return False
     # torch compares large matrices faster as 64-bit integers.
-    if one.ndim > 1 and _fits_int64(one) and _fits_int64(other):
-        one, other = one.view(torch.int64), other.view(torch.int64)
-    return torch.equal(one, other)
+    if first.ndim > 1 and _fits_int64(first) and _fits_int64(second):
+        return torch.equal(first.view(torch.int64), second.view(torch.int64))
+    return torch.equal(first, second)
 
 
-def _fits_int64(x: torch.Tensor) -> bool:
+def _fits_int64(x: Tensor) -> bool:
+    """Return True if x can be viewed as 64-bit integers."""
     elements = 8 // x.element_size()
     return x.is_contiguous() and x.shape[-1] % elements == 0 and x.storage_offset() % elements == 0

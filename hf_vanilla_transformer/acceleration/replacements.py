@@ -1,4 +1,4 @@
-"""What replaces which operation of the model."""
+"""The list of the model's operations and the implementations that replace them."""
 
 from ..model.attention_masks import flash_attention
 from ..model.beam_search import top_tokens
@@ -30,9 +30,9 @@ from .position_tables import tabulated_positions
 
 
 def replace_operations() -> None:
-    """Put the fast operations in the place of the plain ones, or of others that were put there.
+    """Replace the plain operations of the model, and register attention and int8 weights with transformers.
 
-    Attention and int8 weights have registries in transformers.
+    Importing the package calls this. A replacement that the user has made before is overwritten.
     """
     replace(sinusoidal_positions, tabulated_positions)
     replace(flash_attention, flash_attention_with_padding)

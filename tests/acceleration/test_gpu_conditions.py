@@ -78,7 +78,7 @@ def test_where_triton_does_not_work_a_warning_says_why(monkeypatch, caplog, kern
         assert not triton_works(CPU, torch.bfloat16)
         assert not triton_works(CPU, torch.bfloat16)
     (record,) = caplog.records
-    assert "Triton does not work here in bfloat16, so that training takes longer" in record.getMessage()
+    assert "Triton does not work here in bfloat16, so training takes longer" in record.getMessage()
     assert reason in record.getMessage()
 
 

@@ -88,8 +88,8 @@ def test_launches_of_the_loss(monkeypatch):
     """In two chunks, as those of 25,000 tokens; with one launch in the place of Triton's kernel."""
 
     def replace_logits(logits, labels, label_probability):
-        log_sum, of_label, is_highest = logits.new_zeros(3, len(logits), dtype=torch.float32)
-        return RowTerms(log_sum, of_label, is_highest)
+        log_sum, label_logit, is_highest = logits.new_zeros(3, len(logits), dtype=torch.float32)
+        return RowTerms(log_sum, label_logit, is_highest)
 
     take_triton_s_way(monkeypatch, replace_logits)
     states = torch.randn(2, 8, 16).bfloat16().requires_grad_()

@@ -60,7 +60,7 @@ def test_loss(logits, tmp_path):
         logits=logits,
         labels=LONG,
         log_sums=FLOAT,
-        of_labels=FLOAT,
+        label_logits=FLOAT,
         are_highest=FLOAT,
         row_stride="i32",
         vocabulary="i32",

@@ -149,7 +149,9 @@ def test_steps_without_onednn_equal_the_modules(batch, beams):
 def test_attention_to_the_source_by_its_length():
     model = small_model()
     lengths = (8, 9)  # Of 4 heads and d_model 32.
-    kinds = [step.CPUDecoder(model, *encode(model, sentences(length)), 1)._layers[0]._cross for length in lengths]
+    kinds = [
+        step.CPUDecoder(model, *encode(model, sentences(length)), 1)._layers[0]._cross_attention for length in lengths
+    ]
     assert [type(kind) for kind in kinds] == [step._SingleSentenceCross, step._Cross]
 
 
@@ -302,7 +304,7 @@ def test_what_no_hypothesis_continues_is_forgotten():
         decoder.reorder(first)
         ids = torch.cat([ids[first], torch.arange(token, token + 8)[:, None] % 60], dim=1)
     # Of each position one place, and all of the last few.
-    assert 60 < decoder._slots < 60 + 4 * 2 * step._MIN_GROWTH
+    assert 60 < decoder._used_slots < 60 + 4 * 2 * step._MIN_GROWTH
 
 
 @pytest.fixture(params=[True, False], ids=["by its products", "without products"])
