@@ -1,7 +1,7 @@
-"""Pictures as `matplotlib.figure.Figure`: attention, positions, masks, the schedule, probabilities, curves.
+"""Pictures of a model as `matplotlib.figure.Figure`: attention, masks, positions, probabilities, schedule and curves.
 
-Without pyplot and without settings that outlive a call. `figure.savefig(path)` writes a file, and [`save_figure`] one
-whose text stays text in SVG and PDF.
+They do not use pyplot, and no setting of matplotlib changes. `figure.savefig(path)` writes a file; [`save_figure`]
+writes one whose text stays text in SVG and PDF.
 """
 
 from ...evaluation.plot_curve import plot_curve

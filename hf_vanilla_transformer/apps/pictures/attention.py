@@ -1,10 +1,12 @@
-"""Attention weights as in the paper's Figures 3 to 5: lines between words, and matrices of one head or of many."""
+"""Pictures of attention weights, as in the paper's Figures 3 to 5: lines between words, and matrices of heads."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...support.argument_checks import check_number
 from ...support.figure_style import (
@@ -23,23 +25,55 @@ from ...support.user_errors import InputError
 from .forward_pass import KINDS, forward_pass
 
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
+
 STYLES = ("lines", "matrix", "heads", "layers")
 _STACKS = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 _TITLES = {"encoder": "Encoder self-attention", "decoder": "Decoder self-attention", "cross": "Cross-attention"}
-_QUERIES = {"encoder": "source (query)", "decoder": "written next (query)", "cross": "written next (query)"}
-_KEYS = {"encoder": "source (key)", "decoder": "read so far (key)", "cross": "source (key)"}
-# Inches.
-_CELL, _CELL_WITH_NUMBER, _CELL_OF_SHEET = 0.24, 0.42, 0.14
-_LINE_HEIGHT, _WIDTH_OF_LINES, _MARGIN = 0.26, 2.6, 1.3
-# A matrix of at most so many cells has its numbers.
+_QUERY_LABELS = {"encoder": "source (query)", "decoder": "written next (query)", "cross": "written next (query)"}
+_KEY_LABELS = {"encoder": "source (key)", "decoder": "read so far (key)", "cross": "source (key)"}
+# Sizes in inches. A cell with a number is wider than one without, and those of a sheet of many heads are the smallest.
+_CELL = 0.24
+_CELL_WITH_NUMBER = 0.42
+_CELL_OF_SHEET = 0.14
+_SMALLEST_PANEL = 0.9
+_PANEL_GAP = 0.15
+_PANEL_TITLE_HEIGHT = 0.3
+_LINE_HEIGHT = 0.26
+_WIDTH_OF_LINES = 2.6
+_MARGIN = 1.3
+_WIDTH_OF_SHEET = 14.0
+# A matrix of at most this many cells shows its numbers.
 _MOST_NUMBERS = 200
-_MOST_HEADS_IN_A_ROW, _WIDTH_OF_SHEET = 4, 14.0
-# The tokens of the queries and of the keys.
-_Words = tuple[list[str], list[str]]
+_MOST_HEADS_IN_A_ROW = 4
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """The attention weights to draw, with their words and labels.
+
+    Args:
+        weights (`np.ndarray` of shape `(queries, keys)`, or `(layers, heads, queries, keys)` for a sheet): the weights.
+        queries, keys (`Sequence[str]`): the words of the rows and of the columns.
+        query_label, key_label (`str`): the labels of the axes.
+        title (`str`): the title of the figure.
+        theme (`Theme`): the colours.
+    """
+
+    weights: np.ndarray
+    queries: Sequence[str]
+    keys: Sequence[str]
+    query_label: str
+    key_label: str
+    title: str
+    theme: Theme
 
 
 def plot_attention(
-    model: Any,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     source: str,
     target: str | None = None,
@@ -50,15 +84,16 @@ def plot_attention(
     head: int | None = None,
     theme: str = "light",
     **generate_kwargs: Any,
-) -> Any:
+) -> "Figure":
     """Draw the attention weights of a sentence pair, or of a sentence and the model's own translation.
 
-    Rows, and the words on the left of lines, are queries. In the decoder a query has the name of the token that it
-    writes, and a key of self-attention that of the token that the decoder read at its position.
+    Queries are the rows of a matrix, or the words on the left of the lines. In the decoder, a query is labelled with
+    the token that the decoder writes at its position. A key of the decoder's self-attention is labelled with the token
+    that the decoder read at its position.
 
     Args:
         model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         source (`str`): a sentence.
         target (`str`, *optional*): its translation; by default the model's own.
         kind (`str`): `"encoder"` or `"decoder"` self-attention, or `"cross"` (section 3.2.3).
@@ -75,113 +110,159 @@ def plot_attention(
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
         TypeError, ValueError: as `forward_pass` does; if `kind`, `style` or `theme` is unknown, the model has no such
-            layer or head, or one is given that the style does not draw.
+            layer or head, or a layer or head is given although the style draws all of them.
     """
-    style = style or ("heads" if head is None else "matrix")
+    if not style:
+        style = "heads" if head is None else "matrix"
     check_choice("kind", kind, KINDS)
     check_choice("style", style, STYLES)
     if style in ("heads", "layers") and head is not None:
         raise InputError(f'head is {head}, but the style "{style}" draws all heads; choose "lines" or "matrix".')
     if style == "layers" and layer is not None:
         raise InputError(f'layer is {layer}, but the style "layers" draws all layers; choose "heads" for one.')
-    found = forward_pass(model, tokenizer, source, target, **generate_kwargs)
-    weights, words, title = getattr(found, kind), found.words(kind), _TITLES[kind]
-    layer = len(weights) - 1 if layer is None else layer
-    check_number("layer", layer, 0, len(weights) - 1)
-    check_number("head", head or 0, 0, weights.shape[1] - 1)
+
+    result = forward_pass(model, tokenizer, source, target, **generate_kwargs)
+    queries, keys = result.words(kind)
+    # (layers, heads, queries, keys)
+    weights: np.ndarray = getattr(result, kind)
+    num_layers, num_heads = weights.shape[:2]
+    layer_index = num_layers - 1 if layer is None else layer
+    head_index = head or 0
+    check_number("layer", layer_index, 0, num_layers - 1)
+    check_number("head", head_index, 0, num_heads - 1)
+
+    title = _TITLES[kind]
+    if style != "layers":
+        title += f", {_STACKS[kind]}.layers[{layer_index}]"
+        # A sheet of one layer.
+        weights = weights[layer_index : layer_index + 1]
+    if style in ("lines", "matrix"):
+        title += f", head {head_index}"
+        weights = weights[0, head_index]
     with styled(theme) as colours:
-        if style == "layers":
-            return _sheet(weights, words, kind, title, colours, has_layers=True)
-        title += f", {_STACKS[kind]}.layers[{layer}]"
-        if style == "heads":
-            return _sheet(weights[layer : layer + 1], words, kind, title, colours, has_layers=False)
-        draw = _lines if style == "lines" else _matrix
-        return draw(weights[layer, head or 0], words, kind, f"{title}, head {head or 0}", colours)
+        drawing = _Drawing(weights, queries, keys, _QUERY_LABELS[kind], _KEY_LABELS[kind], title, colours)
+        if style == "lines":
+            return _draw_lines(drawing)
+        if style == "matrix":
+            return _draw_one_matrix(drawing)
+        return _draw_sheet(drawing, has_layers=style == "layers")
 
 
-def _lines(weights: np.ndarray, words: _Words, kind: str, title: str, theme: Theme) -> Any:
-    """Weights `(queries, keys)` of a head as lines between two columns of words."""
+def _draw_lines(drawing: _Drawing) -> "Figure":
+    """Draw the weights of a head as lines between two columns of words; wider lines have larger weights."""
     from matplotlib.collections import LineCollection
 
-    rows = max(weights.shape)
-    width = _WIDTH_OF_LINES + sum(map(width_of, words)) + 2 * _MARGIN
-    figure = new_figure(width, rows * _LINE_HEIGHT + _MARGIN, title)
-    axes = figure.add_subplot()
-    # Each column is centred.
-    places = [(rows - count) / 2 + np.arange(count) for count in weights.shape]
-    order = np.argsort(weights, axis=None)  # The strongest are drawn last.
+    num_queries, num_keys = drawing.weights.shape
+    num_rows = max(num_queries, num_keys)
+    width = _WIDTH_OF_LINES + (width_of(drawing.queries) + width_of(drawing.keys)) + 2 * _MARGIN
+    figure = new_figure(width, num_rows * _LINE_HEIGHT + _MARGIN, drawing.title)
+    query_axes = figure.add_subplot()
+
+    # The shorter column is centred beside the longer one.
+    query_heights = (num_rows - num_queries) / 2 + np.arange(num_queries)
+    key_heights = (num_rows - num_keys) / 2 + np.arange(num_keys)
+    # The lines with the largest weights are drawn last, so that no other line covers them.
+    order = np.argsort(drawing.weights, axis=None)
+    segments = []
+    for query, key in zip(*np.unravel_index(order, drawing.weights.shape), strict=True):
+        segments.append([(0, query_heights[query]), (1, key_heights[key])])
+    sorted_weights = drawing.weights.ravel()[order]
     lines = LineCollection(
-        [
-            [(0, places[0][row]), (1, places[1][key])]
-            for row, key in zip(*np.unravel_index(order, weights.shape), strict=True)
-        ],
-        array=weights.ravel()[order],
-        cmap=colour_map(theme.sequential),
-        linewidths=0.5 + 3 * weights.ravel()[order],
+        segments,
+        array=sorted_weights,
+        cmap=colour_map(drawing.theme.sequential),
+        linewidths=0.5 + 3 * sorted_weights,
         capstyle="round",
         clim=(0, 1),
     )
-    axes.add_collection(lines)
-    other = axes.twinx()
-    for column, names, label, at in zip((axes, other), words, (_QUERIES[kind], _KEYS[kind]), places, strict=True):
-        column.set(xlim=(-0.02, 1.02), ylim=(rows - 0.5, -0.5), xticks=[], ylabel=label)
-        column.set_yticks(at, names)
-        column.tick_params(length=0)
-        column.spines[:].set_visible(False)
-    _colour_bar(figure, lines, [axes, other])
+    query_axes.add_collection(lines)
+
+    # A second axis on the right has the words of the keys.
+    key_axes = query_axes.twinx()
+    _label_column(query_axes, num_rows, query_heights, drawing.queries, drawing.query_label)
+    _label_column(key_axes, num_rows, key_heights, drawing.keys, drawing.key_label)
+    _add_colour_bar(figure, lines, [query_axes, key_axes])
     return figure
 
 
-def _matrix(weights: np.ndarray, words: _Words, kind: str, title: str, theme: Theme) -> Any:
-    """Weights `(queries, keys)` of a head as a matrix; a small one has its numbers."""
+def _label_column(axes: "Axes", num_rows: int, heights: np.ndarray, words: Sequence[str], label: str) -> None:
+    """Write the words of one column at their heights, without an axis line and ticks."""
+    # The first row is at the top.
+    axes.set(xlim=(-0.02, 1.02), ylim=(num_rows - 0.5, -0.5), xticks=[], ylabel=label)
+    axes.set_yticks(heights, words)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_one_matrix(drawing: _Drawing) -> "Figure":
+    """Draw the weights of a head as a matrix; a small one shows its numbers."""
+    weights = drawing.weights
+    num_queries, num_keys = weights.shape
     has_numbers = weights.size <= _MOST_NUMBERS
     cell = _CELL_WITH_NUMBER if has_numbers else _CELL
-    width = weights.shape[1] * cell + width_of(words[0]) + 2 * _MARGIN
-    height = weights.shape[0] * cell + width_of(words[1]) + _MARGIN
-    figure = new_figure(width, height, title, layout="compressed")
+    width = num_keys * cell + width_of(drawing.queries) + 2 * _MARGIN
+    height = num_queries * cell + width_of(drawing.keys) + _MARGIN
+    figure = new_figure(width, height, drawing.title, layout="compressed")
     axes = figure.add_subplot()
-    image = draw_matrix(axes, weights, *words, FONT_SIZE, theme.sequential)
-    axes.set(xlabel=_KEYS[kind], ylabel=_QUERIES[kind])
+    image = draw_matrix(axes, weights, drawing.queries, drawing.keys, FONT_SIZE, drawing.theme.sequential)
+    axes.set(xlabel=drawing.key_label, ylabel=drawing.query_label)
     if has_numbers:
-        for (row, key), weight in np.ndenumerate(weights):
-            colour = readable_on(image.to_rgba(weight)[:3], theme)
-            axes.text(key, row, f"{weight:.2f}", size=7, color=colour, ha="center", va="center")
-    _colour_bar(figure, image, [axes])
+        for (query, key), weight in np.ndenumerate(weights):
+            text_colour = readable_on(image.to_rgba(weight)[:3], drawing.theme)
+            axes.text(key, query, f"{weight:.2f}", size=7, color=text_colour, ha="center", va="center")
+    _add_colour_bar(figure, image, [axes])
     return figure
 
 
-def _sheet(weights: np.ndarray, words: _Words, kind: str, title: str, theme: Theme, has_layers: bool) -> Any:
-    """Weights `(layers, heads, queries, keys)` as one small matrix for each head; queries are named on the left.
+def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
+    """Draw one small matrix for each head, with the words of the queries at the left of each row.
 
-    With `has_layers` each row is a layer.
+    Args:
+        drawing (`_Drawing`): with weights `(layers, heads, queries, keys)`.
+        has_layers (`bool`): if True, each row of the sheet is a layer; if False, there is one layer, whose heads are
+            divided among the rows.
     """
-    panels = weights.reshape(-1, *weights.shape[2:])
-    wide, high = (max(count * _CELL_OF_SHEET, 0.9) for count in reversed(weights.shape[2:]))
-    columns = weights.shape[1]
+    num_layers, num_heads, num_queries, num_keys = drawing.weights.shape
+    num_panels = num_layers * num_heads
+    panel_width = max(num_keys * _CELL_OF_SHEET, _SMALLEST_PANEL)
+    panel_height = max(num_queries * _CELL_OF_SHEET, _SMALLEST_PANEL)
+
+    columns = num_heads
     if not has_layers:
-        fitting = min(columns, _MOST_HEADS_IN_A_ROW, max(1, int(_WIDTH_OF_SHEET / wide)))
-        columns = math.ceil(columns / math.ceil(columns / fitting))  # As many heads in each row.
-    rows = math.ceil(len(panels) / columns)
-    queries, keys = words
-    width = columns * (wide + 0.15) + width_of(queries, SMALL_FONT_SIZE) + _MARGIN + 0.3
-    height = rows * (high + width_of(keys, SMALL_FONT_SIZE) + 0.3) + _MARGIN / 2
-    figure = new_figure(width, height, title, layout="compressed")
+        columns_that_fit = max(1, int(_WIDTH_OF_SHEET / panel_width))
+        most_columns = min(num_heads, _MOST_HEADS_IN_A_ROW, columns_that_fit)
+        # As few rows as possible, with equally many heads in each but the last.
+        columns = math.ceil(num_heads / math.ceil(num_heads / most_columns))
+    rows = math.ceil(num_panels / columns)
+
+    query_width = width_of(drawing.queries, SMALL_FONT_SIZE)
+    key_height = width_of(drawing.keys, SMALL_FONT_SIZE)
+    width = columns * (panel_width + _PANEL_GAP) + query_width + _MARGIN + 0.3
+    height = rows * (panel_height + key_height + _PANEL_TITLE_HEIGHT) + _MARGIN / 2
+    figure = new_figure(width, height, drawing.title, layout="compressed")
     grid = figure.subplots(rows, columns, squeeze=False)
-    for index, axes in enumerate(grid.flat):
-        if index >= len(panels):
+    panels = drawing.weights.reshape(num_panels, num_queries, num_keys)
+    for panel, axes in enumerate(grid.flat):
+        if panel >= num_panels:
+            # An empty place at the end of the last row.
             axes.set_axis_off()
             continue
-        named = queries if index % columns == 0 else []
-        image = draw_matrix(axes, panels[index], named, keys, SMALL_FONT_SIZE, theme.sequential)
-        head = f"head {index % weights.shape[1]}"
-        axes.set_title(f"layers[{index // columns}], {head}" if has_layers else head, size=SMALL_FONT_SIZE)
-        if index + columns >= len(panels):
-            axes.set_xlabel(_KEYS[kind], size=SMALL_FONT_SIZE)
-    figure.supylabel(_QUERIES[kind], size=SMALL_FONT_SIZE)
-    _colour_bar(figure, image, list(grid.flat))
+        is_first_in_row = panel % columns == 0
+        is_last_in_column = panel + columns >= num_panels
+        queries = drawing.queries if is_first_in_row else []
+        image = draw_matrix(axes, panels[panel], queries, drawing.keys, SMALL_FONT_SIZE, drawing.theme.sequential)
+        panel_title = f"head {panel % num_heads}"
+        if has_layers:
+            panel_title = f"layers[{panel // columns}], {panel_title}"
+        axes.set_title(panel_title, size=SMALL_FONT_SIZE)
+        if is_last_in_column:
+            axes.set_xlabel(drawing.key_label, size=SMALL_FONT_SIZE)
+    figure.supylabel(drawing.query_label, size=SMALL_FONT_SIZE)
+    _add_colour_bar(figure, image, list(grid.flat))
     return figure
 
 
-def _colour_bar(figure: Any, drawn: Any, axes: Any) -> None:
+def _add_colour_bar(figure: "Figure", drawn: "ScalarMappable", axes: "Sequence[Axes]") -> None:
+    """Add the bar that shows which colour stands for which weight, beside some axes."""
     bar = figure.colorbar(drawn, ax=axes, label="attention weight", fraction=0.05, aspect=30, shrink=0.9)
     bar.outline.set_visible(False)

@@ -1,16 +1,18 @@
-"""Sentence pairs through the model, and what pictures draw of them: tokens, attention weights, masks, probabilities."""
+"""Forward passes of sentence pairs, with all that pictures draw: tokens, attention weights, masks and probabilities."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.target_language import TargetCodes
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.input_checks import check_generated, check_vocabulary, is_blank
+from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...support.argument_checks import check_strings
 from ...support.user_errors import InputError
 from ...translation.concurrent_use import encode, evaluating
@@ -19,25 +21,26 @@ from ...translation.runtime import runtime_of
 from .token_labels import token_texts
 
 
-# Of section 3.2.3, by the names that pictures and the command line give them.
+# The three uses of attention in section 3.2.3, by the names that pictures and the command line give them.
 KINDS = ("encoder", "decoder", "cross")
 
 
 class ForwardPass(NamedTuple):
-    """A sentence pair and its way through the model, with teacher forcing.
+    """The tokens, attention weights and log-probabilities of a sentence pair, computed with teacher forcing.
 
     At position t the decoder reads `read_tokens[t]`, and writes `target_tokens[t]`.
 
     Args:
-        source_tokens (`list[str]`): decoded, as the encoder reads them.
-        read_tokens (`list[str]`): the decoder's input, from the start token on.
+        source_tokens (`list[str]`): the text of each token that the encoder reads.
+        read_tokens (`list[str]`): the text of each token that the decoder reads, from the start token on.
         target_tokens (`list[str]`): the same tokens one position earlier; `</s>` is last, unless a limit of the length
             ended the translation.
-        encoder (`np.ndarray` of shape `(layers, heads, source, source)`): attention weights of section 3.2.1, in
-            float32; rows are queries, columns keys, and each row sums to 1.
-        decoder (`np.ndarray` of shape `(layers, heads, target, target)`): of the decoder's self-attention.
-        cross (`np.ndarray` of shape `(layers, heads, target, source)`): of the attention to the encoder's output.
-        log_probs (`list[float]`): of each target token given the tokens before it, in nats.
+        encoder (`np.ndarray` of shape `(layers, heads, source, source)`): attention weights (section 3.2.1) of the
+            encoder's self-attention, in float32; rows are queries, columns keys, and each row sums to 1.
+        decoder (`np.ndarray` of shape `(layers, heads, target, target)`): weights of the decoder's self-attention.
+        cross (`np.ndarray` of shape `(layers, heads, target, source)`): weights of the attention to the encoder's
+            output.
+        log_probs (`list[float]`): the log-probability of each target token given the tokens before it, in nats.
     """
 
     source_tokens: list[str]
@@ -49,19 +52,27 @@ class ForwardPass(NamedTuple):
     log_probs: list[float]
 
     def words(self, kind: str) -> tuple[list[str], list[str]]:
-        """The tokens of the queries and of the keys of a kind of attention."""
-        queries = self.source_tokens if kind == "encoder" else self.target_tokens
-        return queries, self.read_tokens if kind == "decoder" else self.source_tokens
+        """Return the tokens of the queries and the tokens of the keys in one use of attention.
+
+        Args:
+            kind (`str`): `"encoder"`, `"decoder"` or `"cross"`.
+        """
+        if kind == "encoder":
+            return self.source_tokens, self.source_tokens
+        if kind == "decoder":
+            return self.target_tokens, self.read_tokens
+        return self.target_tokens, self.source_tokens
 
 
 class Masks(NamedTuple):
     """The masks of a batch, as the first layer of each stack receives them.
 
     Args:
-        source_tokens, read_tokens (`list[list[str]]`): decoded tokens of each sentence, with padding.
+        source_tokens, read_tokens (`list[list[str]]`): the text of each token that the encoder and the decoder read,
+            including padding.
         encoder (`np.ndarray` of shape `(batch, source, source)`): True where a query may attend to a key.
-        decoder (`np.ndarray` of shape `(batch, target, target)`): of the decoder's self-attention.
-        cross (`np.ndarray` of shape `(batch, target, source)`): of the attention to the encoder's output.
+        decoder (`np.ndarray` of shape `(batch, target, target)`): the same for the decoder's self-attention.
+        cross (`np.ndarray` of shape `(batch, target, source)`): the same for attention to the encoder's output.
     """
 
     source_tokens: list[list[str]]
@@ -73,16 +84,20 @@ class Masks(NamedTuple):
 
 @torch.inference_mode()
 def forward_pass(
-    model: Any, tokenizer: PreTrainedTokenizerBase, source: str, target: str | None = None, **generate_kwargs: Any
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    source: str,
+    target: str | None = None,
+    **generate_kwargs: Any,
 ) -> ForwardPass:
-    """Compute a sentence pair, or a sentence and the model's own translation.
+    """Compute the forward pass of a sentence pair, or of a sentence and the model's own translation.
 
-    The translation is the best hypothesis of `generate()`, computed again with teacher forcing, so that beams that the
-    search dropped leave no trace.
+    The translation is the best hypothesis of `generate()`. It is computed again with teacher forcing, so beams that the
+    search dropped do not appear.
 
     Args:
         model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         source (`str`): a sentence.
         target (`str`, *optional*): its translation; by default the model's own.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
@@ -93,45 +108,56 @@ def forward_pass(
             return attention weights.
     """
     targets = None if target is None else [target]
-    sources, rows = _token_ids(model, tokenizer, [source], targets, generate_kwargs)
-    inputs = torch.tensor(sources, device=model.device)
-    row = torch.tensor(rows, device=model.device)
+    (source_ids,), (target_ids,) = _tokenize_or_translate(model, tokenizer, [source], targets, generate_kwargs)
+    source_row = torch.tensor([source_ids], device=model.device)
+    target_row = torch.tensor([target_ids], device=model.device)
     with evaluating(model):
         output = model(
-            input_ids=inputs,
-            attention_mask=torch.ones_like(inputs),
-            decoder_input_ids=row[:, :-1],
+            input_ids=source_row,
+            attention_mask=torch.ones_like(source_row),
+            decoder_input_ids=target_row[:, :-1],
             output_attentions=True,
             use_cache=False,
         )
-    attentions = {kind: getattr(output, f"{kind}_attentions") for kind in KINDS}
-    if not all(layers and layers[0] is not None for layers in attentions.values()):
-        raise InputError(
-            'the model returned no attention weights; load it with attn_implementation="eager", which computes them.'
-        )
-    log_probs = output.logits[0].float().log_softmax(dim=-1).gather(-1, row[0, 1:, None])[:, 0]
+
+    weights = {}
+    for attention in KINDS:
+        layers = getattr(output, f"{attention}_attentions")
+        if not layers or layers[0] is None:
+            raise InputError(
+                'the model returned no attention weights; load it with attn_implementation="eager", which computes '
+                "them."
+            )
+        weights[attention] = torch.cat(layers).float().cpu().numpy()
+
+    # (target, vocabulary), and the log-probability of each token that is written.
+    log_probs = output.logits[0].float().log_softmax(dim=-1)
+    target_log_probs = log_probs.gather(-1, target_row[0, 1:, None])[:, 0]
     return ForwardPass(
-        token_texts(tokenizer, sources[0]),
-        token_texts(tokenizer, rows[0][:-1], of_target=True),
-        token_texts(tokenizer, rows[0], of_target=True)[1:],
-        **{kind: torch.cat(layers).float().cpu().numpy() for kind, layers in attentions.items()},
-        log_probs=log_probs.tolist(),
+        source_tokens=token_texts(tokenizer, source_ids),
+        read_tokens=token_texts(tokenizer, target_ids[:-1], of_target=True),
+        # The text of a token depends on its neighbours, so the start token is left out afterwards.
+        target_tokens=token_texts(tokenizer, target_ids, of_target=True)[1:],
+        encoder=weights["encoder"],
+        decoder=weights["decoder"],
+        cross=weights["cross"],
+        log_probs=target_log_probs.tolist(),
     )
 
 
 @torch.inference_mode()
 def masks_of(
-    model: Any,
+    model: VanillaTransformerForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
     sources: Iterable[str],
     targets: Iterable[str] | None = None,
     **generate_kwargs: Any,
 ) -> Masks:
-    """The masks of a batch of sentence pairs, or of sentences and the model's own translations of them.
+    """Record the masks of a batch of sentence pairs, or of sentences and the model's own translations.
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`): runs in evaluation mode; its mode is restored afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): of the model; it pads on its side.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer; it pads on its side.
         sources (`Iterable[str]`): sentences.
         targets (`Iterable[str]`, *optional*): one translation of each; by default the model's own.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
@@ -143,77 +169,117 @@ def masks_of(
     """
     if model.config.model_type != VanillaTransformerConfig.model_type:
         raise InputError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
-    ids, rows = _token_ids(model, tokenizer, sources, targets, generate_kwargs)
-    inputs = tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
-    decoder = tokenizer.pad({"input_ids": [row[:-1] for row in rows]}, return_tensors="pt").to(model.device)
-    received: list[torch.Tensor | None] = []  # In the order of KINDS.
+    source_ids, target_ids = _tokenize_or_translate(model, tokenizer, sources, targets, generate_kwargs)
+    read_ids = [row[:-1] for row in target_ids]
+    encoder_inputs = tokenizer.pad({"input_ids": source_ids}, return_tensors="pt").to(model.device)
+    decoder_inputs = tokenizer.pad({"input_ids": read_ids}, return_tensors="pt").to(model.device)
 
-    def record(module: Any, args: Any, kwargs: Any) -> None:
-        received.append(kwargs["attention_mask"])
-
-    first = model.model.decoder.layers[0]
+    encoder_layer = model.model.encoder.layers[0]
+    decoder_layer = model.model.decoder.layers[0]
+    modules: dict[str, nn.Module] = {
+        "encoder": encoder_layer.self_attn,
+        "decoder": decoder_layer.self_attn,
+        "cross": decoder_layer.encoder_attn,
+    }
+    recorded_masks: dict[str, Tensor | None] = {}
     with evaluating(model), ExitStack() as hooks:
-        for module in (model.model.encoder.layers[0].self_attn, first.self_attn, first.encoder_attn):
-            hooks.enter_context(module.register_forward_pre_hook(record, with_kwargs=True))
+        for attention, module in modules.items():
+            hook = _make_mask_recorder(recorded_masks, attention)
+            hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
         output = model(
-            **inputs,
-            decoder_input_ids=decoder.input_ids,
-            decoder_attention_mask=decoder.attention_mask,
+            **encoder_inputs,
+            decoder_input_ids=decoder_inputs.input_ids,
+            decoder_attention_mask=decoder_inputs.attention_mask,
             output_attentions=True,
             use_cache=False,
         )
+
+    allowed = {}
+    for attention, mask in recorded_masks.items():
+        weights = getattr(output, f"{attention}_attentions")[0]
+        # The mask is the same for every head, so the shape of one head's weights is the shape of the mask.
+        allowed[attention] = _read_mask(mask, weights[:, 0].shape)
     return Masks(
-        [token_texts(tokenizer, row) for row in inputs.input_ids.tolist()],
-        [token_texts(tokenizer, row, of_target=True) for row in decoder.input_ids.tolist()],
-        *map(_allowed, received, (getattr(output, f"{kind}_attentions")[0][:, 0] for kind in KINDS)),
+        source_tokens=[token_texts(tokenizer, row) for row in encoder_inputs.input_ids.tolist()],
+        read_tokens=[token_texts(tokenizer, row, of_target=True) for row in decoder_inputs.input_ids.tolist()],
+        encoder=allowed["encoder"],
+        decoder=allowed["decoder"],
+        cross=allowed["cross"],
     )
 
 
-def _token_ids(
-    model: Any,
+def _make_mask_recorder(recorded_masks: dict[str, Tensor | None], attention: str) -> Callable[..., None]:
+    """Return a hook that stores the mask with which an attention layer is called, under a name."""
+
+    def record(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
+        recorded_masks[attention] = kwargs["attention_mask"]
+
+    return record
+
+
+def _read_mask(mask: Tensor | None, shape: torch.Size) -> np.ndarray:
+    """Return True where queries may attend to keys.
+
+    Args:
+        mask (`torch.Tensor` of shape `(batch, 1, queries or 1, keys)`, *optional*): True where a query may attend, or
+            values to add to the scores, which are 0 there; None if nothing is masked.
+        shape (`torch.Size`): `(batch, queries, keys)`.
+    """
+    if mask is None:
+        return np.ones(shape, dtype=bool)
+    is_allowed = mask if mask.dtype == torch.bool else mask == 0
+    return is_allowed[:, 0].expand(shape).cpu().numpy()
+
+
+def _tokenize_or_translate(
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     sources: Iterable[str],
     targets: Iterable[str] | None,
-    generate_kwargs: dict[str, Any],
+    generate_kwargs: Mapping[str, Any],
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Token ids of the sources, and of the targets from the decoder's start token on."""
+    """Tokenize sentence pairs; without targets, translate the sources.
+
+    Returns:
+        The token ids of each source, and of each target from the decoder's start token on.
+    """
     if not runtime_of(model, tokenizer).has_forward_pass:
         raise InputError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
-    sources = list(check_strings("sources", sources))
-    if not sources or any(map(is_blank, sources)):
+    source_texts = list(check_strings("sources", sources))
+    if not source_texts or any(map(is_blank, source_texts)):
         raise InputError("a sentence is empty; give sentences with words.")
     check_vocabulary(model.config, tokenizer)
     codes = TargetCodes(tokenizer)
-    ids = encode(tokenizer, [codes.put_before(source) for source in sources]).input_ids
+    coded_texts = [codes.put_before(text) for text in source_texts]
+    source_ids = encode(tokenizer, coded_texts).input_ids
     if targets is None:
-        return ids, [_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in ids]
-    _, tokenized_targets = Inference(model, tokenizer, tokens_per_batch=1).tokenize_pairs(sources, targets)
+        return source_ids, [_find_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in source_ids]
+
+    inference = Inference(model, tokenizer, tokens_per_batch=1)
+    _, tokenized_targets = inference.tokenize_pairs(source_texts, targets)
     if generate_kwargs:
         raise InputError(f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one.")
     start = model.config.decoder_start_token_id
-    return ids, [[start, *target.token_ids] for target in tokenized_targets]
+    return source_ids, [[start, *target.token_ids] for target in tokenized_targets]
 
 
-def _best_hypothesis(
-    model: Any, tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], generate_kwargs: dict[str, Any]
+def _find_best_hypothesis(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    source_ids: Sequence[int],
+    generate_kwargs: Mapping[str, Any],
 ) -> list[int]:
-    inputs = torch.tensor([ids], device=model.device)
+    """Translate a sentence; returns the token ids of the best hypothesis, from the start token on, without padding."""
+    inputs = torch.tensor([source_ids], device=model.device)
+    generate: Callable[..., Any] = model.generate  # type: ignore[assignment]
     with evaluating(model):
-        output = model.generate(input_ids=inputs, attention_mask=torch.ones_like(inputs), **generate_kwargs)
-    best = getattr(output, "sequences", output)[:1]
+        output = generate(input_ids=inputs, attention_mask=torch.ones_like(inputs), **generate_kwargs)
+    # `generate()` returns the token ids, or an object that contains them, if the caller passes return_dict_in_generate.
+    sequences: Tensor = getattr(output, "sequences", output)
+    best = sequences[:1]
     check_generated(model, tokenizer, best)
-    row = best[0].tolist()
-    while len(row) > 1 and row[-1] == model.config.pad_token_id:  # Other hypotheses may be longer.
-        row.pop()
-    return row
-
-
-def _allowed(mask: torch.Tensor | None, weights: torch.Tensor) -> np.ndarray:
-    """Where queries may attend to keys, by a mask that is boolean or added to scores, or None if nothing is hidden.
-
-    `weights` are those of a head, `(batch, queries, keys)`.
-    """
-    if mask is None:
-        return np.ones(weights.shape, dtype=bool)
-    allowed = mask if mask.dtype == torch.bool else mask == 0
-    return allowed[:, 0].expand(weights.shape).cpu().numpy()
+    token_ids = best[0].tolist()
+    # Other hypotheses may be longer. The start token stays, even if it is the pad token.
+    while len(token_ids) > 1 and token_ids[-1] == model.config.pad_token_id:
+        token_ids.pop()
+    return token_ids

@@ -2,35 +2,45 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...support.figure_style import SMALL_FONT_SIZE, Theme, draw_matrix, new_figure, styled, width_of
 from .forward_pass import masks_of
 
 
-# Inches.
-_CELL_OF_MASK, _NARROWEST_MASK = 0.2, 1.6
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Sizes in inches: the side of a cell; the width of a short mask, whose title needs the room; the labels of the axes
+# beside and below a mask; and the margins of the figure with its title.
+_CELL = 0.2
+_NARROWEST_MASK = 1.6
+_AXIS_LABEL_HEIGHT = 0.6
+_HORIZONTAL_MARGIN = 1.8
+_VERTICAL_MARGIN = 0.8
 
 
 def plot_masks(
-    model: Any,
+    model: VanillaTransformerForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
     sources: Iterable[str],
     targets: Iterable[str] | None = None,
     *,
     theme: str = "light",
     **generate_kwargs: Any,
-) -> Any:
-    """Draw the masks of a batch: a row for each sentence, a column for each kind of attention.
+) -> "Figure":
+    """Draw the masks of a batch, with a row for each sentence and a column for each use of attention.
 
-    The padding masks hide pad tokens; the decoder's self-attention has the look-ahead mask, too (section 3.2.3).
+    The padding masks hide pad tokens. The decoder's self-attention also has the look-ahead mask (section 3.2.3).
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`): runs in evaluation mode; its mode is restored afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): of the model; it pads on its side.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer; it pads on its side.
         sources (`Iterable[str]`): sentences.
         targets (`Iterable[str]`, *optional*): one translation of each; by default the model's own.
         theme (`str`): `"light"` or `"dark"`.
@@ -44,30 +54,44 @@ def plot_masks(
         TypeError, ValueError: as `masks_of` does; if `theme` is unknown.
     """
     masks = masks_of(model, tokenizer, sources, targets, **generate_kwargs)
-    target, source = masks.cross.shape[1:]
+    num_sentences, target_length, source_length = masks.cross.shape
     with styled(theme) as colours:
-        words = [width_of([*chain(*side)], SMALL_FONT_SIZE) for side in (masks.source_tokens, masks.read_tokens)]
-        widths = [max(count * _CELL_OF_MASK, _NARROWEST_MASK) for count in (source, target, source)]
-        height = len(masks.encoder) * (max(source, target) * _CELL_OF_MASK + max(words) + 0.6) + 0.8
-        width = sum(widths) + words[0] + 2 * words[1] + 1.8
+        source_label_width = width_of(list(chain(*masks.source_tokens)), SMALL_FONT_SIZE)
+        target_label_width = width_of(list(chain(*masks.read_tokens)), SMALL_FONT_SIZE)
+        source_mask_width = max(source_length * _CELL, _NARROWEST_MASK)
+        target_mask_width = max(target_length * _CELL, _NARROWEST_MASK)
+
+        # The columns are encoder self-attention, decoder self-attention and cross-attention. The labels of queries
+        # stand beside a mask; those of keys are rotated and stand below it.
+        mask_widths = [source_mask_width, target_mask_width, source_mask_width]
+        width = sum(mask_widths) + source_label_width + 2 * target_label_width + _HORIZONTAL_MARGIN
+        widest_label = max(source_label_width, target_label_width)
+        row_height = max(source_length, target_length) * _CELL + widest_label
+        height = num_sentences * (row_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
+
         figure = new_figure(width, height, "Masks: coloured where a query may attend to a key")
-        grid = figure.subplots(len(masks.encoder), 3, squeeze=False, width_ratios=widths)
-        for sentence, row in enumerate(grid):
-            of_source, of_target = masks.source_tokens[sentence], masks.read_tokens[sentence]
-            _draw_mask(row[0], masks.encoder[sentence], of_source, of_source, colours)
-            _draw_mask(row[1], masks.decoder[sentence], of_target, of_target, colours)
-            _draw_mask(row[2], masks.cross[sentence], of_target, of_source, colours)
-        for axes, kind in zip(grid[0], ("encoder self-", "decoder self-", "cross-"), strict=True):
-            axes.set_title(f"{kind}attention")
+        grid = figure.subplots(num_sentences, 3, squeeze=False, width_ratios=mask_widths)
+        for sentence, (encoder_axes, decoder_axes, cross_axes) in enumerate(grid):
+            source_tokens = masks.source_tokens[sentence]
+            read_tokens = masks.read_tokens[sentence]
+            _draw_mask(encoder_axes, masks.encoder[sentence], source_tokens, source_tokens, colours)
+            _draw_mask(decoder_axes, masks.decoder[sentence], read_tokens, read_tokens, colours)
+            _draw_mask(cross_axes, masks.cross[sentence], read_tokens, source_tokens, colours)
+        titles = ("encoder self-attention", "decoder self-attention", "cross-attention")
+        for axes, title in zip(grid[0], titles, strict=True):
+            axes.set_title(title)
     return figure
 
 
-def _draw_mask(axes: Any, allowed: np.ndarray, queries: Sequence[str], keys: Sequence[str], theme: Theme) -> None:
-    draw_matrix(axes, allowed, queries, keys, SMALL_FONT_SIZE, (theme.background, theme.lines[0]))
+def _draw_mask(axes: "Axes", is_allowed: np.ndarray, queries: Sequence[str], keys: Sequence[str], theme: Theme) -> None:
+    """Draw a mask `(queries, keys)` with a line around each cell."""
+    draw_matrix(axes, is_allowed, queries, keys, SMALL_FONT_SIZE, (theme.background, theme.lines[0]))
+    # Minor ticks lie on the edges of the cells, and the grid is drawn at them.
     axes.set_yticks(np.arange(len(queries) + 1) - 0.5, minor=True)
     axes.set_xticks(np.arange(len(keys) + 1) - 0.5, minor=True)
     axes.grid(which="minor", linewidth=0.5)
     axes.tick_params(which="minor", length=0)
     axes.set_ylabel("query", size=SMALL_FONT_SIZE)
     axes.set_xlabel("key", size=SMALL_FONT_SIZE)
+    # Masks of one row begin at the same height, even if they differ in theirs.
     axes.set_anchor("N")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -10,40 +10,60 @@ from ...support.figure_style import VISIBLE
 from ...translation.words_of_tokens import TokenTexts
 
 
-# Of UTF-8, or a byte that belongs to none: a model may write any bytes.
+# A UTF-8 sequence, or a stray byte, because models can generate invalid UTF-8.
 _CHARACTER = re.compile(rb"[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf7][\x80-\xbf]{3}|.", re.DOTALL)
-# A token that is only space would have an empty label.
+# Shown for each space of a token that is only space, whose label would be empty.
 _SPACE = "\N{OPEN BOX}"
+# Shown where a token begins or ends within a character.
 SPLIT = "\N{HORIZONTAL ELLIPSIS}"
 
 
-def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_target: bool = False) -> list[str]:
-    """The text of each token, as it is in the sentence, without spaces around it.
+class _Span(NamedTuple):
+    """The bytes from `start` to before `end` in the text of a sentence."""
 
-    A character whose bytes belong to several tokens is in the text of each of them, with an ellipsis on the side where
-    it goes on: the two bytes of "ü" are "ü…" and "…ü".
+    start: int
+    end: int
+
+
+def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_target: bool = False) -> list[str]:
+    """Return the text of each token as it stands in the sentence, without spaces around it.
+
+    If several tokens share the bytes of a character, the text of each of them has the character, with an ellipsis on
+    the side where it continues. For example, the two bytes of "ü" are "ü…" and "…ü".
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): of one vocabulary, or of two.
+        tokenizer (`PreTrainedTokenizerBase`): a tokenizer with one vocabulary or with two.
         ids (`Sequence[int]`): the tokens of one sentence, in order.
-        of_target (`bool`): whether the ids are of the target's vocabulary.
+        of_target (`bool`): whether the ids belong to the target's vocabulary.
 
     Returns:
         `list[str]`: one text for each id, never empty; special tokens have their names.
     """
-    spelled = TokenTexts(tokenizer, of_target).spelled
-    parts = [spelled(int(token)) for token in ids]
-    text, ends = b"".join(parts), [*accumulate(map(len, parts), initial=0)]
-    characters = [found.span() for found in _CHARACTER.finditer(text)]
-    return [_text_between(text, characters, start, end) for start, end in pairwise(ends)]
+    texts = TokenTexts(tokenizer, of_target)
+    sentence = b""
+    tokens = []
+    for token_id in ids:
+        start = len(sentence)
+        sentence += texts.spelled(int(token_id))
+        tokens.append(_Span(start, len(sentence)))
+    characters = [_Span(*match.span()) for match in _CHARACTER.finditer(sentence)]
+    return [_label_token(sentence, characters, token) for token in tokens]
 
 
-def _text_between(text: bytes, characters: Sequence[tuple[int, int]], start: int, end: int) -> str:
-    """The characters of which at least one byte lies between two places."""
-    touched = [span for span in characters if span[0] < end and span[1] > start]
+def _label_token(sentence: bytes, characters: Sequence[_Span], token: _Span) -> str:
+    """Return the characters of which at least one byte belongs to a token, with an ellipsis where one continues."""
+    touched = [character for character in characters if character.start < token.end and character.end > token.start]
     if not touched:
         return _SPACE
-    first, last = touched[0][0], touched[-1][1]
-    found = text[first:last].decode(errors="replace")
-    shown = (found.strip() or found.replace(" ", _SPACE)).translate(VISIBLE)
-    return f"{SPLIT * (first < start)}{shown}{SPLIT * (last > end)}"
+    start = touched[0].start
+    end = touched[-1].end
+    text = sentence[start:end].decode(errors="replace")
+    stripped = text.strip()
+    if not stripped:
+        stripped = text.replace(" ", _SPACE)
+    label = stripped.translate(VISIBLE)
+    if start < token.start:
+        label = SPLIT + label
+    if end > token.end:
+        label = label + SPLIT
+    return label

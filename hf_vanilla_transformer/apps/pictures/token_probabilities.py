@@ -1,34 +1,50 @@
 """Pictures of a translation's tokens, coloured by their log-probabilities."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...support.figure_style import SMALL_FONT_SIZE, Theme, colour_map, new_figure, readable_on, styled, width_of
 from .forward_pass import forward_pass
 
 
-# Inches.
-_WIDTH_OF_LINE, _LINE_HEIGHT, _SPACE = 8.0, 0.62, 0.07
-# Of the colours of log-probabilities: e^-5 is less than 1 %.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Sizes in inches: a full line of tokens, the distance of two lines, the space between two tokens, and their height.
+_WIDTH_OF_LINE = 8.0
+_LINE_HEIGHT = 0.62
+_SPACE = 0.07
+_BOX_HEIGHT = 0.3
+# The colour bar needs this width for its label.
+_NARROWEST_FIGURE = 4.5
+# The log-probability with the darkest colour; e^-5 is less than 1 %.
 _LOWEST_LOG_PROB = -5.0
 
 
+class _Box(NamedTuple):
+    """The place of a token: the left edge and the width in inches, and the line, from 0."""
+
+    left: float
+    width: float
+    line: int
+
+
 def plot_token_probabilities(
-    model: Any,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     source: str,
     target: str | None = None,
     *,
     theme: str = "light",
     **generate_kwargs: Any,
-) -> Any:
+) -> "Figure":
     """Draw a translation as a line of tokens, each coloured by its log-probability given the tokens before it.
 
     Args:
         model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         source (`str`): a sentence.
         target (`str`, *optional*): its translation; by default the model's own.
         theme (`str`): `"light"` or `"dark"`.
@@ -41,37 +57,61 @@ def plot_token_probabilities(
         ImportError: if matplotlib is missing; the message names the extra to install.
         TypeError, ValueError: as `forward_pass` does; if `theme` is unknown.
     """
-    found = forward_pass(model, tokenizer, source, target, **generate_kwargs)
+    result = forward_pass(model, tokenizer, source, target, **generate_kwargs)
     with styled(theme) as colours:
-        return _token_line(found.target_tokens, found.log_probs, colours)
+        return _draw_tokens(result.target_tokens, result.log_probs, colours)
 
 
-def _token_line(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme) -> Any:
+def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme) -> "Figure":
+    """Draw a coloured box for each token, with its log-probability below it, and a colour bar below all."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.patches import Rectangle
 
-    colours: Any = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), colour_map(theme.sequential[::-1]))
-    widths = [max(width_of([token]), width_of(["-0.00"], SMALL_FONT_SIZE)) + 0.14 for token in tokens]
-    places, line, used = [], 0, 0.0
-    longest = max(_WIDTH_OF_LINE, *widths)
-    for width in widths:
-        if used + width > longest:
-            line, used = line + 1, 0.0
-        places.append((used, line))
-        used += width + _SPACE
-    total = max(x + width for (x, _), width in zip(places, widths, strict=True))
+    boxes = _place_boxes(tokens)
+    num_lines = boxes[-1].line + 1
+    width = max(_NARROWEST_FIGURE, *(box.left + box.width for box in boxes))
     title = f"log P(Y | X) = {sum(log_probs):.2f}"
-    figure = new_figure(max(total, 4.5) + 0.4, (line + 1) * _LINE_HEIGHT + 1.3, title)
+    figure = new_figure(width + 0.4, num_lines * _LINE_HEIGHT + 1.3, title)
     axes = figure.add_subplot()
-    for token, log_prob, (x, row), width in zip(tokens, log_probs, places, widths, strict=True):
-        y = row * _LINE_HEIGHT
+
+    # Probable tokens have the colour of the background, improbable ones the darkest.
+    colours = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), colour_map(theme.sequential[::-1]))
+    for token, log_prob, box in zip(tokens, log_probs, boxes, strict=True):
+        top = box.line * _LINE_HEIGHT
+        centre = box.left + box.width / 2
         fill = colours.to_rgba(max(log_prob, _LOWEST_LOG_PROB))
-        axes.add_patch(Rectangle((x, y), width, 0.3, facecolor=fill, edgecolor=theme.faint, linewidth=0.8))
-        axes.text(x + width / 2, y + 0.15, token, ha="center", va="center", color=readable_on(fill[:3], theme))
-        axes.text(x + width / 2, y + 0.4, f"{log_prob:.2f}", ha="center", va="center", size=SMALL_FONT_SIZE)
-    axes.set(xlim=(-0.05, max(total, 4.5) + 0.05), ylim=((line + 1) * _LINE_HEIGHT, -0.05), aspect="equal")
+        rectangle = Rectangle(
+            (box.left, top), box.width, _BOX_HEIGHT, facecolor=fill, edgecolor=theme.faint, linewidth=0.8
+        )
+        axes.add_patch(rectangle)
+        axes.text(centre, top + 0.15, token, ha="center", va="center", color=readable_on(fill[:3], theme))
+        axes.text(centre, top + 0.4, f"{log_prob:.2f}", ha="center", va="center", size=SMALL_FONT_SIZE)
+
+    # The vertical axis points down, so that the first line is at the top.
+    axes.set(xlim=(-0.05, width + 0.05), ylim=(num_lines * _LINE_HEIGHT, -0.05), aspect="equal")
     axes.set_axis_off()
     bar = figure.colorbar(colours, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
     bar.set_label("log-probability of the token (nats)")
     return figure
+
+
+def _place_boxes(tokens: Sequence[str]) -> list[_Box]:
+    """Place tokens from left to right, and begin a new line when one is full.
+
+    A box is as wide as its token or a number, whichever is wider.
+    """
+    number_width = width_of(["-0.00"], SMALL_FONT_SIZE)
+    widths = [max(width_of([token]), number_width) + 0.14 for token in tokens]
+    # A token that is wider than a line makes all lines as wide as itself.
+    line_width = max(_WIDTH_OF_LINE, *widths)
+    boxes = []
+    line = 0
+    left = 0.0
+    for width in widths:
+        if left + width > line_width:
+            line += 1
+            left = 0.0
+        boxes.append(_Box(left, width, line))
+        left += width + _SPACE
+    return boxes
