@@ -1,1 +1,1 @@
-"""The server: limits, batches of texts from many callers, metrics; routes are in `http/`, the page in `page/`."""
+"""The server: its limits, batches of texts from many clients, and metrics. `http/` has the routes, `page/` the page."""

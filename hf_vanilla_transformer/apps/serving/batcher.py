@@ -1,4 +1,19 @@
-"""Translate texts that arrive together in one batch, by token budget, and short requests apart from long ones."""
+"""Collect the texts of concurrent requests in batches, and translate the batches in worker threads.
+
+There are two lanes, one for short and one for long requests. Each has its own queue and its own worker thread, so that
+a short request never waits for a long one.
+
+Threads: all methods of [`Lane`] run in the thread of the event loop, and so does `observe`. The queue needs no lock,
+because no other coroutine runs between two `await`s. The worker thread of a lane runs only `translate`, and the
+functions that are given to `Lane.call`; it runs one of these at a time. It shares two things with the event loop: it
+reads whether futures are done, and it sets `_batch_started`. Both are single reads or writes, which are safe between
+threads.
+
+What stops work: if a client disconnects or its time is over, `Lane.submit` is cancelled, which cancels the futures of
+its texts. Texts that still wait are removed from the queue. A batch that is being translated goes on as long as a
+request waits for one of its texts; then `is_abandoned` returns True, and the search ends at its next step. If the
+server shuts down, it cancels `Lane.run`, and `Lane.close` waits until the worker thread has finished its batch.
+"""
 
 import asyncio
 import time
@@ -6,56 +21,91 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...translation.translation_details import Translation
 
 
-# Arguments of `translate()`, sorted by name; texts share a batch only if theirs are equal.
-Options = tuple[tuple[str, object], ...]
-# Translates some texts with some arguments of `translate()`. The function in the third argument returns True if nobody
-# waits for the translations any more; it is called at each step of the search, in the thread of the search.
-TranslateBatch = Callable[[list[str], dict[str, object], Callable[[], bool]], Sequence[Translation]]
+# Keyword arguments of `translate()` or, if they contain "format", of `translate_documents()`.
+TranslateOptions = dict[str, Any]
 _Result = TypeVar("_Result")
 
 
-class Batch(NamedTuple):
-    """The figures of a translated batch, for metrics.
+class TranslateBatch(Protocol):
+    """A function that translates a batch; it is called in a worker thread."""
 
-    `tokens` includes padding, `waited` has the seconds that each text waited, and `seconds` is the time of the
-    translation.
+    def __call__(
+        self, texts: list[str], options: TranslateOptions, is_abandoned: Callable[[], bool]
+    ) -> Sequence[Translation]:
+        """Return the translation of each text.
+
+        Args:
+            texts (`list[str]`): the texts of the batch.
+            options (`TranslateOptions`): the options of all of its texts.
+            is_abandoned (`Callable`): returns True if no request waits for the batch any more. The function should call
+                it at each step of a search, and end the search with an error if it returns True.
+        """
+
+
+@dataclass(frozen=True)
+class BatchFigures:
+    """Figures of a translated batch, for metrics.
+
+    Args:
+        texts (`int`): the number of texts.
+        padded_tokens (`int`): the number of source tokens, padding included.
+        waiting_seconds (`list[float]`): how long each text waited in the queue.
+        seconds (`float`): how long the translation took.
     """
 
     texts: int
-    tokens: int
-    waited: list[float]
+    padded_tokens: int
+    waiting_seconds: list[float]
     seconds: float
 
 
 @dataclass(frozen=True, eq=False)
-class _Item:
-    """A text that waits or is translated, and the future of the request that waits for it."""
+class _QueuedText:
+    """A text that waits in the queue or is translated.
+
+    Args:
+        text (`str`): the text.
+        tokens (`int`): its number of source tokens.
+        options: the names and values of its options, sorted by name. Texts share a batch only if these are equal.
+        arrival (`float`): when it arrived, by `time.monotonic()`.
+        translation (`asyncio.Future`): gets the translation or an error. It is cancelled if the request has ended.
+    """
 
     text: str
     tokens: int
-    options: Options
-    arrived: float
-    answer: "asyncio.Future[Translation]"
+    options: tuple[tuple[str, object], ...]
+    arrival: float
+    translation: "asyncio.Future[Translation]"
+
+
+@dataclass(frozen=True)
+class _TimedTranslations:
+    """The translations of a batch, when their computation began by `time.monotonic()`, and how long it took."""
+
+    translations: Sequence[Translation]
+    started: float
+    seconds: float
 
 
 class Lane:
-    """Collects texts into batches and translates one batch at a time, in a thread of its own.
+    """Collects texts in batches, and translates one batch at a time in a worker thread of its own.
 
-    The first text of a batch is the one that has waited longest. Others follow in the order of arrival as long as the
-    padded batch fits the budget. A batch that fails is translated again text by text, so that only the texts that fail
-    alone get the error.
+    The first text of a batch is the one that has waited longest. More texts are added in the order of their arrival, as
+    long as the padded batch fits the token budget. If a batch fails, its texts are translated again one by one, so that
+    only requests with a text that fails alone get the error.
 
     Args:
-        name (`str`): the name of the thread.
-        translate (`Callable`): translates a batch, see `TranslateBatch`.
-        tokens_per_batch (`int`): maximum number of source tokens per batch, padding included.
-        max_wait (`float`): seconds that a text may wait for others while the worker is idle.
-        observe (`Callable`, *optional*): called with each [`Batch`] that was translated.
+        name (`str`): the name of the worker thread.
+        translate (`TranslateBatch`): translates a batch.
+        tokens_per_batch (`int`): the maximum number of source tokens per batch, padding included. A text with more
+            tokens is a batch of its own.
+        max_wait (`float`): how many seconds a text waits for other texts while the worker thread is idle.
+        observe (`Callable`, *optional*): called with the figures of each batch that was translated.
     """
 
     def __init__(
@@ -64,70 +114,86 @@ class Lane:
         translate: TranslateBatch,
         tokens_per_batch: int,
         max_wait: float,
-        observe: Callable[[Batch], None] | None = None,
+        observe: Callable[[BatchFigures], None] | None = None,
     ):
         self._translate = translate
         self._tokens_per_batch = tokens_per_batch
         self._max_wait = max_wait
         self._observe = observe
-        self._waiting: deque[_Item] = deque()
+        self._waiting: deque[_QueuedText] = deque()
+        # Set when texts are added to the queue.
         self._arrived = asyncio.Event()
-        # When the translation of the current batch began; None without a batch.
+        # When the translation of the current batch began; None if no batch is being translated. Only the worker sets
+        # it.
         self._batch_started: float | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    async def submit(
-        self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, object]
-    ) -> list[Translation]:
-        """Wait for the translations of some texts, in their order; `tokens` has the number of tokens of each text.
+    async def submit(self, texts: Sequence[str], tokens: Sequence[int], options: TranslateOptions) -> list[Translation]:
+        """Add the texts of a request to the queue, and return their translations when all are there.
 
-        If it is cancelled, texts that still wait are dropped, and a batch of which nobody waits for any text is
-        abandoned. Raises what `translate` raised for one of the texts.
+        If this is cancelled, the texts that still wait are removed from the queue, and a batch is abandoned if no other
+        request waits for it.
+
+        Args:
+            texts (`Sequence[str]`): the texts.
+            tokens (`Sequence[int]`): the number of source tokens of each text.
+            options (`TranslateOptions`): the options of all of these texts.
+
+        Raises:
+            Exception: the error that `translate` raised for one of the texts.
         """
         loop = asyncio.get_running_loop()
         sorted_options = tuple(sorted(options.items()))
-        items = []
-        for text, count in zip(texts, tokens, strict=True):
-            items.append(_Item(text, count, sorted_options, time.monotonic(), loop.create_future()))
-        self._waiting.extend(items)
+        queued_texts = []
+        for text, number_of_tokens in zip(texts, tokens, strict=True):
+            queued_texts.append(
+                _QueuedText(text, number_of_tokens, sorted_options, time.monotonic(), loop.create_future())
+            )
+        self._waiting.extend(queued_texts)
         self._arrived.set()
         try:
-            return await asyncio.gather(*(item.answer for item in items))
+            return await asyncio.gather(*(queued_text.translation for queued_text in queued_texts))
         finally:
-            for item in items:
-                item.answer.cancel()
-            self._waiting = deque(item for item in self._waiting if not item.answer.done())
+            # This has an effect only after an error or if this coroutine was cancelled. Otherwise, all are done.
+            for queued_text in queued_texts:
+                queued_text.translation.cancel()
+            self._waiting = deque(waiting for waiting in self._waiting if not waiting.translation.done())
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function in the worker thread, after the current batch."""
+        """Call a function in the worker thread, after the current batch, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
-    def seconds_of_batch(self) -> float:
-        """Return how long the current batch has been translated; 0 without one."""
+    def current_batch_seconds(self) -> float:
+        """Return for how many seconds the current batch has been translated; 0 if there is none."""
+        # The worker thread may set it to None at any time, so it is read once.
         started = self._batch_started
         if started is None:
             return 0.0
         return time.monotonic() - started
 
     async def run(self) -> None:
-        """Translate the texts that arrive, until cancelled."""
+        """Translate the texts that arrive, until this is cancelled."""
         while True:
             self._arrived.clear()
             if not self._waiting:
                 await self._arrived.wait()
-            await self._wait_for_others()
+            await self._wait_for_more_texts()
             batch = self._take_batch()
+            # The batch is empty if all requests were cancelled in the meantime.
             if batch:
                 await self._translate_batch(batch)
 
     def close(self) -> None:
-        """End the worker thread after its batch."""
+        """Wait until the worker thread has finished its batch, and end the thread."""
         self._worker.shutdown()
 
-    async def _wait_for_others(self) -> None:
-        """Wait until no more texts fit into the next batch, or its first text has waited for `max_wait`."""
-        while self._waiting and len(self._next_batch()) == len(self._waiting):
-            seconds_left = self._waiting[0].arrived + self._max_wait - time.monotonic()
+    async def _wait_for_more_texts(self) -> None:
+        """Wait until the next batch is full, or until its first text has waited for `max_wait` seconds."""
+        while self._waiting:
+            is_full = len(self._select_batch()) < len(self._waiting)
+            if is_full:
+                return
+            seconds_left = self._waiting[0].arrival + self._max_wait - time.monotonic()
             if seconds_left <= 0:
                 return
             self._arrived.clear()
@@ -136,77 +202,92 @@ class Lane:
             except TimeoutError:
                 return
 
-    def _take_batch(self) -> list[_Item]:
-        """Remove the texts of the next batch from the queue and return them."""
-        batch = self._next_batch()
-        taken = set(batch)
-        self._waiting = deque(item for item in self._waiting if item not in taken)
+    def _take_batch(self) -> list[_QueuedText]:
+        """Remove the texts of the next batch from the queue, and return them."""
+        batch = self._select_batch()
+        batch_members = set(batch)
+        self._waiting = deque(waiting for waiting in self._waiting if waiting not in batch_members)
         return batch
 
-    def _next_batch(self) -> list[_Item]:
-        """Return the first text that waits, and those that share its batch."""
-        batch: list[_Item] = []
+    def _select_batch(self) -> list[_QueuedText]:
+        """Return the texts of the next batch: the first text that waits, and those that fit into a batch with it.
+
+        Texts with other options are passed over. The first text with the same options that does not fit ends the batch,
+        so that shorter texts do not overtake it.
+        """
+        batch: list[_QueuedText] = []
         longest = 0
-        for item in self._waiting:
-            if batch and item.options != batch[0].options:
+        for waiting in self._waiting:
+            if batch and waiting.options != batch[0].options:
                 continue
-            longest = max(longest, item.tokens)
-            if batch and longest * (len(batch) + 1) > self._tokens_per_batch:
+            longest = max(longest, waiting.tokens)
+            padded_tokens = longest * (len(batch) + 1)
+            if batch and padded_tokens > self._tokens_per_batch:
                 break
-            batch.append(item)
+            batch.append(waiting)
         return batch
 
-    async def _translate_batch(self, batch: list[_Item]) -> None:
-        """Translate a batch in the worker thread, and answer the requests of its texts."""
-        texts = [item.text for item in batch]
+    async def _translate_batch(self, batch: list[_QueuedText]) -> None:
+        """Translate a batch in the worker thread, and set the translation of each of its texts, or an error."""
+        texts = [queued_text.text for queued_text in batch]
         options = dict(batch[0].options)
 
         def is_abandoned() -> bool:
-            return all(item.answer.done() for item in batch)
+            # The worker thread calls this at each step of the search.
+            return all(queued_text.translation.done() for queued_text in batch)
 
-        def translate() -> tuple[Sequence[Translation], float, float]:
+        def translate_in_worker() -> _TimedTranslations:
             started = time.monotonic()
             self._batch_started = started
             try:
                 translations = self._translate(texts, options, is_abandoned)
             finally:
                 self._batch_started = None
-            return translations, started, time.monotonic() - started
+            return _TimedTranslations(translations, started, time.monotonic() - started)
 
         try:
-            translations, started, seconds = await self.call(translate)
-        except asyncio.CancelledError:  # The server shuts down.
+            result = await self.call(translate_in_worker)
+        except asyncio.CancelledError:
+            # The server shuts down.
             raise
-        # Libraries in Rust raise panics that are no Exception.
+        except Exception as error:
+            await self._handle_failure(batch, error)
+            return
         except BaseException as error:
-            failure = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
-            await self._fail(batch, failure)
+            # Libraries in Rust, such as tokenizers, raise panics, whose class is not derived from Exception. A future
+            # would pass one on to the event loop, which would end the server.
+            await self._handle_failure(batch, RuntimeError(f"{type(error).__name__}: {error}"))
             return
-        if self._observe is not None:
-            padded_tokens = len(batch) * max(item.tokens for item in batch)
-            waited = [started - item.arrived for item in batch]
-            self._observe(Batch(len(batch), padded_tokens, waited, seconds))
-        for item, translation in zip(batch, translations, strict=True):
-            if not item.answer.done():
-                item.answer.set_result(translation)
 
-    async def _fail(self, batch: list[_Item], error: Exception) -> None:
-        """Translate the texts of a failed batch one by one; a text that fails alone gets the error."""
-        waiting = [item for item in batch if not item.answer.done()]
+        if self._observe is not None:
+            padded_tokens = len(batch) * max(queued_text.tokens for queued_text in batch)
+            waiting_seconds = [result.started - queued_text.arrival for queued_text in batch]
+            self._observe(BatchFigures(len(batch), padded_tokens, waiting_seconds, result.seconds))
+        for queued_text, translation in zip(batch, result.translations, strict=True):
+            if not queued_text.translation.done():
+                queued_text.translation.set_result(translation)
+
+    async def _handle_failure(self, batch: list[_QueuedText], error: Exception) -> None:
+        """Translate the texts of a batch that failed one by one; a text that fails alone gets the error."""
+        still_expected = [queued_text for queued_text in batch if not queued_text.translation.done()]
         if len(batch) == 1:
-            for item in waiting:
-                item.answer.set_exception(error)
+            for queued_text in still_expected:
+                queued_text.translation.set_exception(error)
             return
-        for item in waiting:
+        for queued_text in still_expected:
             # The client may disconnect while other texts of the batch are translated.
-            if not item.answer.done():
-                await self._translate_batch([item])
+            if not queued_text.translation.done():
+                await self._translate_batch([queued_text])
 
 
 class Lanes:
     """Two lanes that work concurrently, so that short requests never wait for long ones.
 
-    `short` also makes calls that take as little time as a short request. Arguments are those of [`Lane`].
+    The arguments are those of [`Lane`].
+
+    Attributes:
+        short (`Lane`): translates short requests, and makes calls that take no longer than these.
+        long (`Lane`): translates the other requests.
     """
 
     def __init__(
@@ -214,20 +295,20 @@ class Lanes:
         translate: TranslateBatch,
         tokens_per_batch: int,
         max_wait: float,
-        observe: Callable[[Batch], None] | None = None,
+        observe: Callable[[BatchFigures], None] | None = None,
     ):
         self.short = Lane("short-translations", translate, tokens_per_batch, max_wait, observe)
         self.long = Lane("long-translations", translate, tokens_per_batch, max_wait, observe)
 
-    def seconds_of_batch(self) -> float:
-        """Return how long the older one of the current batches has been translated; 0 without one."""
-        return max(self.short.seconds_of_batch(), self.long.seconds_of_batch())
+    def current_batch_seconds(self) -> float:
+        """Return for how many seconds the older one of the current batches has been translated; 0 without a batch."""
+        return max(self.short.current_batch_seconds(), self.long.current_batch_seconds())
 
     async def run(self) -> None:
-        """Translate the texts that arrive in both lanes, until cancelled or until a lane fails."""
+        """Translate the texts that arrive in both lanes, until this is cancelled or a lane fails."""
         await asyncio.gather(self.short.run(), self.long.run())
 
     def close(self) -> None:
-        """End the worker threads after their batches."""
+        """Wait until both worker threads have finished their batches, and end the threads."""
         self.short.close()
         self.long.close()

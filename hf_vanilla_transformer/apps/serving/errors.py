@@ -1,16 +1,21 @@
-"""Why a request gets no translation, in one sentence; `http/error_responses.py` has the status of each kind."""
+"""Reasons why a request gets no translation. `http/error_responses.py` has the HTTP status for each class."""
 
 
 class RequestError(Exception):
-    """Raised for a request that gets no translation."""
+    """A request that gets no translation. The message is one sentence for the client."""
 
 
 class TooMuchError(RequestError):
-    """Too many or too long texts, or too much work."""
+    """The request has too many texts, texts that are too long, or too much work."""
 
 
 class BusyError(RequestError):
-    """Too many requests at the moment, or one that took too long; to be tried again after some seconds."""
+    """The server has too many requests, or took too long for this one.
+
+    Args:
+        reason (`str`): the sentence for the client.
+        retry_seconds (`int`): the seconds after which the client should try again.
+    """
 
     def __init__(self, reason: str, retry_seconds: int):
         super().__init__(reason)
@@ -18,8 +23,8 @@ class BusyError(RequestError):
 
 
 class UntranslatableError(RequestError):
-    """A text or a setting that the model cannot take."""
+    """The model cannot translate one of the texts, or does not support one of the settings."""
 
 
 class OtherLanguageError(RequestError):
-    """A language that is not the model's."""
+    """The request names a language that the model does not translate."""

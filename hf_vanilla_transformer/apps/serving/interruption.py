@@ -1,4 +1,4 @@
-"""End a search between two steps, when nobody waits for its result any more."""
+"""Stop a search between two of its steps, when no client waits for its result any more."""
 
 from collections.abc import Callable
 
@@ -7,23 +7,27 @@ from transformers.generation import StoppingCriteria
 
 
 class SearchStoppedError(RuntimeError):
-    """Raised by [`Interruption`]."""
+    """Raised by [`Interruption`] to end a search."""
 
 
 class Interruption(StoppingCriteria):
-    """Ends a search by SearchStoppedError at the first step at which a function returns True.
+    """Raises SearchStoppedError at the first step of a search at which a function returns True.
 
-    The function may depend on what other threads do.
+    The step calls the function in the thread of the search. The function may read what other threads write.
+
+    Args:
+        is_over (`Callable`): returns True if the search should end.
     """
 
-    # It only watches the search, so finished sentences are pruned from the batch, and engines accept it.
+    # The criterion never finishes a hypothesis. Fast paths and engines, which do not support other criteria, accept it
+    # because of this attribute.
     stops_hypotheses = False
 
     def __init__(self, is_over: Callable[[], bool]):
         self.is_over = is_over
 
     def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        """Raise SearchStoppedError, or return False for each of the `(rows, length)` hypotheses."""
+        """Raise SearchStoppedError, or return False for each of the `(hypotheses, length)` token ids."""
         if self.is_over():
             raise SearchStoppedError("the search was stopped.")
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)

@@ -1,7 +1,7 @@
-"""The limits of the server: their values, and checks of the texts of a request and of those in flight.
+"""Limits of the server: their values, and checks of the texts of a request and of all texts in flight.
 
-`http/header_and_body_limits.py` limits the bytes of a request and the seconds until they arrive, `http/routes.py` the
-seconds until the answer.
+Two more modules enforce limits: `http/header_and_body_limits.py` limits the bytes of a request and the seconds in which
+they must arrive, and `http/routes.py` limits the seconds until the response.
 """
 
 import math
@@ -16,19 +16,20 @@ from ...translation.required_phrases import CELLS_PER_TOKEN
 from .errors import BusyError, TooMuchError
 
 
-# For each token that a text may have. Tags take time, too.
-_CHARACTERS_OF_MARKUP = 32
+# A document may have this many characters for each token that a text may have. Tags are not tokens, but parsing them
+# takes time, too.
+_MARKUP_CHARACTERS_PER_TOKEN = 32
 # The most work of a request that takes the lane of short requests. For example, a sentence of 30 tokens, which may
 # become 80, takes 440 with 4 beams and 1,760 with 16. A request waits for those before it in its lane, so a larger
 # value would make the shortest requests slower.
-_MOST_SHORT_WORK = 2_000
-# Tokens that a translation may have more than its source, where nothing else is given.
+_MOST_WORK_OF_SHORT_REQUEST = 2_000
+# Without `max_new_tokens`, a translation may have this many tokens more than its source.
 _USUAL_OFFSET = 50
 
 
 @dataclass(frozen=True)
 class ServingSettings:
-    """Limits of the server. A request beyond one gets a status of 4xx, or 503 if the server is full or too slow.
+    """Limits of the server. A request beyond a limit gets a status of 4xx, or 503 if the server is full or too slow.
 
     Raises:
         TypeError: if a value is not a whole number.
@@ -53,8 +54,9 @@ class ServingSettings:
     shutdown_seconds: int = option(60, "Seconds that requests have to finish when the server shuts down.")
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            check_number(each.name, getattr(self, each.name), 0 if each.name == "max_wait_ms" else 1)
+        for field in fields(self):
+            smallest = 0 if field.name == "max_wait_ms" else 1
+            check_number(field.name, getattr(self, field.name), smallest)
         if self.max_texts > self.max_in_flight:
             raise InputError(
                 f"max_texts is {self.max_texts}, but max_in_flight {self.max_in_flight}; such a request would never be "
@@ -63,18 +65,30 @@ class ServingSettings:
 
 
 class TextLimits:
-    """Checks the texts of each request, and counts those of all requests in flight; `observe` gets each new count."""
+    """Checks the texts of each request, and counts the texts of all requests in flight.
+
+    The methods that check texts may be called in any thread. `admit` is called in the thread of the event loop only,
+    so the count needs no lock.
+
+    Args:
+        settings (`ServingSettings`): the limits.
+        observe (`Callable`): called with the number of texts in flight whenever it changes.
+
+    Attributes:
+        in_flight (`int`): the number of texts that wait or are translated.
+    """
 
     def __init__(self, settings: ServingSettings, observe: Callable[[int], None]):
-        self._settings, self._observe = settings, observe
+        self._settings = settings
+        self._observe = observe
         self.in_flight = 0
 
     @contextmanager
     def admit(self, texts: int) -> Iterator[None]:
-        """Count texts as in flight while they wait and are translated; raises BusyError if the server is full."""
-        most = self._settings.max_in_flight
-        if self.in_flight + texts > most:
-            raise BusyError(f"the server has {self.in_flight} texts in flight, and takes {most}; retry.", 1)
+        """Count some texts as in flight while the context is open; raise BusyError if the server is full."""
+        limit = self._settings.max_in_flight
+        if self.in_flight + texts > limit:
+            raise BusyError(f"the server has {self.in_flight} texts in flight, and takes {limit}; retry.", 1)
         self._count(texts)
         try:
             yield
@@ -83,60 +97,83 @@ class TextLimits:
 
     def check_number_of_texts(self, texts: int) -> None:
         """Raise TooMuchError if a request has too many texts."""
-        most = self._settings.max_texts
-        if texts > most:
-            raise TooMuchError(f"the request has {texts} texts; send at most {most} at once.")
+        limit = self._settings.max_texts
+        if texts > limit:
+            raise TooMuchError(f"the request has {texts} texts; send at most {limit} at once.")
 
-    def check_markup(self, texts: Sequence[str]) -> None:
-        """Raise TooMuchError if a text has too many characters with its tags."""
-        longest, most = max(map(len, texts), default=0), self._settings.max_source_tokens * _CHARACTERS_OF_MARKUP
-        if longest > most:
-            raise TooMuchError(f"a text has {longest:,} characters with its tags; send at most {most:,}.")
+    def check_markup(self, documents: Sequence[str]) -> None:
+        """Raise TooMuchError if a document has too many characters, with its tags."""
+        limit = self._settings.max_source_tokens * _MARKUP_CHARACTERS_PER_TOKEN
+        longest = max(map(len, documents), default=0)
+        if longest > limit:
+            raise TooMuchError(f"a text has {longest:,} characters with its tags; send at most {limit:,}.")
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Raise TooMuchError if one of the texts has too many tokens."""
-        longest, most = max(tokens, default=0), self._settings.max_source_tokens
-        if longest > most:
-            raise TooMuchError(f"a text has {longest:,} tokens; split it into texts of at most {most:,}.")
+        """Raise TooMuchError if a text has too many tokens; `tokens` has the number of tokens of each text."""
+        limit = self._settings.max_source_tokens
+        longest = max(tokens, default=0)
+        if longest > limit:
+            raise TooMuchError(f"a text has {longest:,} tokens; split it into texts of at most {limit:,}.")
 
     def check_work(self, tokens: Sequence[int], num_beams: int, max_new_tokens: int | None) -> int:
-        """Compute the work of texts with so many source tokens, see docs/serving.md; TooMuchError if it is too much."""
+        """Return the work of translating texts, which docs/serving.md defines.
+
+        Args:
+            tokens (`Sequence[int]`): the number of source tokens of each text.
+            num_beams (`int`): the beam size.
+            max_new_tokens (`int`, *optional*): the maximum number of tokens of a translation.
+
+        Raises:
+            TooMuchError: if the work exceeds the limit.
+        """
         steps = sum(tokens) + sum(_most_new_tokens(tokens, max_new_tokens))
-        if num_beams * steps > self._settings.max_work:
+        work = num_beams * steps
+        if work > self._settings.max_work:
             raise TooMuchError(
                 f"the texts may take {steps:,} tokens of source and translation with {num_beams} beams each, more than "
                 f"{self._settings.max_work:,} in all; send fewer texts, beams or max_new_tokens."
             )
-        return num_beams * steps
+        return work
 
     def check_terms(
         self, work: int, cells: Sequence[int], tokens: Sequence[int], num_beams: int, max_new_tokens: int | None
     ) -> int:
-        """Add the work of terms to that of texts; TooMuchError if it is too much.
+        """Return the work of translating texts with the terms of a glossary.
 
-        Each text has `cells` of [`PhraseSizes`], which the search computes for each new token of each beam.
+        Args:
+            work (`int`): the work of the texts without terms, from `check_work`.
+            cells (`Sequence[int]`): for each text, the size of the table that the search with terms computes for each
+                new token of each beam; see [`PhraseSizes`].
+            tokens, num_beams, max_new_tokens: as in `check_work`.
+
+        Raises:
+            TooMuchError: if the work exceeds the limit.
         """
         work_of_terms = 0
         for new_tokens, cells_of_text in zip(_most_new_tokens(tokens, max_new_tokens), cells, strict=True):
             work_of_terms += num_beams * math.ceil(new_tokens * cells_of_text / CELLS_PER_TOKEN)
-        if work + work_of_terms > self._settings.max_work:
+        total_work = work + work_of_terms
+        if total_work > self._settings.max_work:
             raise TooMuchError(
                 f"with {num_beams} beams the texts may take as much work as {work:,} tokens, and the terms in them as "
                 f"much as {work_of_terms:,} more, but the server allows {self._settings.max_work:,} in all; send fewer "
                 "terms, fewer or shorter translations of them, fewer texts or fewer beams."
             )
-        return work + work_of_terms
+        return total_work
 
     def _count(self, texts: int) -> None:
+        """Add a number of texts, which may be negative, to the texts in flight."""
         self.in_flight += texts
         self._observe(self.in_flight)
 
 
 def is_short(work: int) -> bool:
-    """Return True if a request of so much work, as of [`TextLimits`], takes the lane of short requests."""
-    return work <= _MOST_SHORT_WORK
+    """Return True if a request with this work, as [`TextLimits`] computes it, takes the lane of short requests."""
+    return work <= _MOST_WORK_OF_SHORT_REQUEST
 
 
 def _most_new_tokens(tokens: Sequence[int], max_new_tokens: int | None) -> list[int]:
-    """The most tokens that the translation of each text may have."""
-    return [max_new_tokens or count + _USUAL_OFFSET for count in tokens]
+    """Return the maximum number of tokens that the translation of each text may have."""
+    if max_new_tokens:
+        return [max_new_tokens] * len(tokens)
+    return [number_of_tokens + _USUAL_OFFSET for number_of_tokens in tokens]

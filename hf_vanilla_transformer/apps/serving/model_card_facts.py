@@ -1,7 +1,8 @@
-"""What the model's card says that the server and the page show: languages and examples."""
+"""Read from a model's card what the server and the page show: its title, its languages, and examples."""
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from huggingface_hub import ModelCard
@@ -10,14 +11,20 @@ from transformers.utils import cached_file
 from ...support.language_codes import language_of
 
 
-# The sentence of the snippet in a card of ours.
-_SNIPPET = re.compile(r'\btokenizer\(("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"), return_tensors')
+# The sentence, as a string of JSON, in the code snippet of a card that this package wrote.
+_SENTENCE_OF_SNIPPET = re.compile(
+    r'\btokenizer\(("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"), return_tensors'
+)
 
 
 class CardFacts(NamedTuple):
-    """Facts of a card: its heading, or the name of the model; and sentences of its widget, or else of its snippet.
+    """Facts from the card of a model.
 
-    The languages are codes, and None if the card does not list two of them.
+    Args:
+        title (`str`): the heading of the card, or else the name of the model.
+        source_language, target_language (`str`, *optional*): codes of the languages; None unless the card lists exactly
+            two languages.
+        examples (`tuple[str, ...]`): sentences to translate, from the card's widget or else from its code snippet.
     """
 
     title: str
@@ -27,27 +34,50 @@ class CardFacts(NamedTuple):
 
 
 def read_card(name: str, **options: Any) -> CardFacts:
-    """Read the README.md of a model; without one, or if its metadata is damaged, only the title is known."""
+    """Read the card of a model. If there is none, or its metadata is damaged, only the title is known.
+
+    Args:
+        name (`str`): a folder, or a name on the Hub.
+        options: arguments of transformers' `cached_file`, such as `revision` and `token`.
+    """
     title = name.rstrip("/").rpartition("/")[2] or name
     path = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False, **options)
     if path is None:
         return CardFacts(title)
     try:
         card = ModelCard.load(path, ignore_metadata_errors=True)
-    except Exception:  # huggingface_hub raises many kinds.
+    except Exception:  # huggingface_hub raises many exception types.
         return CardFacts(title)
-    metadata = card.data.to_dict()
     heading = re.search(r"^# (.+)$", card.text, flags=re.MULTILINE)
-    return CardFacts(heading[1].strip() if heading else title, *_languages(metadata), _examples(metadata, card.text))
+    if heading is not None:
+        title = heading[1].strip()
+    metadata = card.data.to_dict()
+    source_language, target_language = _read_languages(metadata)
+    return CardFacts(title, source_language, target_language, _read_examples(metadata, card.text))
 
 
-def _languages(metadata: dict[str, Any]) -> tuple[str | None, str | None]:
-    given = metadata.get("language")
-    codes = [code for code in given if language_of(str(code))] if isinstance(given, list) else []
-    return (codes[0], codes[1]) if len(codes) == 2 else (None, None)
+def _read_languages(metadata: Mapping[str, object]) -> tuple[str | None, str | None]:
+    """Return the source and the target language; None for both unless the card lists exactly two languages.
+
+    The list may also contain tags that are no languages, such as "code". These are ignored.
+    """
+    languages = metadata.get("language")
+    if not isinstance(languages, list):
+        return None, None
+    codes = [language for language in languages if language_of(str(language))]
+    if len(codes) != 2:
+        return None, None
+    return codes[0], codes[1]
 
 
-def _examples(metadata: dict[str, Any], text: str) -> tuple[str, ...]:
+def _read_examples(metadata: Mapping[str, object], text: str) -> tuple[str, ...]:
+    """Return the texts of the card's widget or, if there are none, the sentences of its code snippet."""
     widget = metadata.get("widget")
-    texts = [each.get("text") for each in widget if isinstance(each, dict)] if isinstance(widget, list) else []
-    return tuple(text for text in texts if isinstance(text, str)) or tuple(map(json.loads, _SNIPPET.findall(text)))
+    examples: list[str] = []
+    if isinstance(widget, list):
+        for entry in widget:
+            if isinstance(entry, dict) and isinstance(entry.get("text"), str):
+                examples.append(entry["text"])
+    if not examples:
+        examples = [json.loads(sentence) for sentence in _SENTENCE_OF_SNIPPET.findall(text)]
+    return tuple(examples)

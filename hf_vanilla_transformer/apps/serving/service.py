@@ -1,13 +1,27 @@
-"""Translate the texts of many callers with one model, in batches."""
+"""Translate the texts of many clients with one model: check them, put them in batches, and return translations.
+
+Three kinds of threads work on a request:
+
+- The event loop's thread runs the coroutines of this module and of the routes. It counts the texts in flight and owns
+  the queues, so neither needs a lock. Nothing that takes long runs in it.
+- Threads of `asyncio.to_thread` count tokens, split texts, and make glossaries. They use the tokenizer, which allows
+  one thread at a time: `translation/concurrent_use.py: encode` holds the lock for this.
+- The worker threads of the two lanes, see `batcher.py`, run the model.
+
+The work of a request stops when its coroutine is cancelled, which happens if the client disconnects or its time is
+over. Texts in the queue are dropped then. A search in a worker thread cannot be cancelled from outside; it asks at each
+step whether a request still waits for it, and ends itself (`interruption.py`).
+"""
 
 import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.target_language import TargetCodes, are_same_language, find_code, short_name, tokenizer_language
 from ...data.vocabularies import longest_training_source
@@ -15,13 +29,14 @@ from ...model.input_checks import copies_letterless, has_letters, is_blank
 from ...support.argument_checks import check_strings
 from ...support.language_codes import language_of
 from ...translation.concurrent_use import encode
+from ...translation.engine import Engine
 from ...translation.runtime import runtime_of
 from ...translation.sentence_splitting import Piece, join_translations, split_into_pieces
 from ...translation.translate import translate
 from ...translation.translation_details import DetailLevel, Translation, untranslated
 from ..documents.translate_documents import read_document, translate_documents
 from ..terms.glossary import Glossary
-from .batcher import Batch, Lane, Lanes
+from .batcher import BatchFigures, Lane, Lanes, TranslateOptions
 from .errors import OtherLanguageError, RequestError, UntranslatableError
 from .interruption import Interruption
 from .limits import ServingSettings, TextLimits, is_short
@@ -31,35 +46,63 @@ from .prometheus_metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# A search ends at its next step when its requests have ended.
+# A batch hangs if it is still being translated this many seconds after its requests have ended. A search ends at its
+# next step then, and no step takes that long.
 _GRACE_SECONDS = 30
-_Item = TypeVar("_Item")
+# Characters of a language's name that an error message repeats or that are searched for.
+_MOST_CHARACTERS_OF_LANGUAGE = 100
+_Result = TypeVar("_Result")
+_Member = TypeVar("_Member")
+
+
+@dataclass(frozen=True)
+class SentenceTranslations:
+    """The sentences of a text with the white space after each, and their translations."""
+
+    pieces: list[Piece]
+    translations: list[Translation]
 
 
 class Service:
-    """Translates the texts of many callers, in batches and within limits.
+    """Translates the texts of many clients, in batches and within limits.
 
-    The model may be an `Engine` as of `load_engine`. `generate_kwargs` are arguments of `translate()` and `generate()`
-    for requests that do not give them.
+    Args:
+        model (`PreTrainedModel` or `Engine`): the model; an engine comes from `load_engine`.
+        tokenizer (`PreTrainedTokenizerBase`): its tokenizer.
+        settings (`ServingSettings`): the limits.
+        card (`CardFacts`): the title, the languages and the examples of the model.
+        generate_kwargs (`dict`, *optional*): arguments of `translate()` and `generate()` for requests that do not set
+            them.
+
+    Attributes:
+        runtime (`Runtime`): what the model supports.
+        metrics (`Metrics`): the metrics of this service.
+        is_failing (`bool`): True if the last translation failed.
+        target_codes (`tuple[str, ...]`): the codes of the languages that a model of several target languages translates
+            into; empty for other models.
+        default_target_code (`str`): the code for requests that name no target language; empty if there is none.
     """
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel | Engine,
         tokenizer: PreTrainedTokenizerBase,
         settings: ServingSettings,
         card: CardFacts,
-        generate_kwargs: dict[str, Any] | None = None,
+        generate_kwargs: TranslateOptions | None = None,
     ):
-        self.model, self.tokenizer, self.settings, self.card = model, tokenizer, settings, card
+        self.model = model
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.card = card
         self.runtime = runtime_of(model, tokenizer)
         self.metrics = Metrics()
         self.is_failing = False
         self._generate_kwargs = self._with_glossary(generate_kwargs or {})
-        # Requests often hold numbers, such as the cells of a table, that a model of unknown training would change.
+        # Requests often contain numbers, such as the cells of a table. A model whose training pairs are unknown might
+        # change them, so they are copied.
         self._copies_letterless = copies_letterless(tokenizer, otherwise=True)
         codes = TargetCodes(tokenizer, self._generate_kwargs.get("target_lang"))
-        # The codes of a model of several target languages, or nothing; and the code for requests that name no language.
         self.target_codes = codes.codes
         self.default_target_code = codes.default
         self._lanes: Lanes | None = None
@@ -67,18 +110,18 @@ class Service:
 
     @property
     def lanes(self) -> Lanes:
-        """The lanes of short and of long requests; RuntimeError if the service does not run."""
+        """The lanes of short and long requests; RuntimeError if the service does not run."""
         if self._lanes is None:
             raise RuntimeError("the service does not run; translate inside of running().")
         return self._lanes
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Translate requests; on leaving, finish the batches that are being translated."""
-        seconds = self.settings.max_wait_ms / 1000
-        self._lanes = Lanes(self._translate, self.settings.tokens_per_batch, seconds, self._observe)
+        """Translate requests while the context is open. At its end, wait for the batches that are being translated."""
+        max_wait = self.settings.max_wait_ms / 1000
+        self._lanes = Lanes(self._translate_batch, self.settings.tokens_per_batch, max_wait, self._observe)
         task = asyncio.create_task(self._lanes.run())
-        task.add_done_callback(_end_the_process)
+        task.add_done_callback(_end_process_after_failure)
         try:
             yield
         finally:
@@ -89,9 +132,15 @@ class Service:
 
     @property
     def health(self) -> Literal["ok", "failing", "hanging"]:
-        """`"ok"`; `"failing"` after a translation that failed; `"hanging"` if a batch goes on after its requests."""
-        seconds = 0.0 if self._lanes is None else self._lanes.seconds_of_batch()
-        if seconds > self.settings.request_seconds + _GRACE_SECONDS:
+        """The state of the service.
+
+        It is `"failing"` if the last translation failed, `"hanging"` if a batch is being translated long after its
+        requests have ended, and otherwise `"ok"`.
+        """
+        batch_seconds = 0.0
+        if self._lanes is not None:
+            batch_seconds = self._lanes.current_batch_seconds()
+        if batch_seconds > self.settings.request_seconds + _GRACE_SECONDS:
             return "hanging"
         return "failing" if self.is_failing else "ok"
 
@@ -100,173 +149,237 @@ class Service:
         """The language of the sources; None if it is unknown."""
         if self.card.source_language is not None or not self.target_codes:
             return self.card.source_language
-        # The card of a model of several target languages seldom names exactly two languages.
+        # The card of a model of several target languages seldom lists exactly two languages.
         return language_of(tokenizer_language(self.tokenizer, "src_lang"))
 
     def check_languages(self, source: str | None, target: str | None) -> None:
-        """Raise OtherLanguageError for a language that is not the model's, if its card names it; "auto" is any.
+        """Raise OtherLanguageError if a request names a language that the model does not translate.
 
-        Of a model of several target languages, the codes in its vocabulary say which these are.
+        The model's languages come from its card. If the card does not list them, any language is allowed. The target
+        languages of a model that has several come from its vocabulary instead; see `target_options`.
         """
-        own_target = None if self.target_codes else self.card.target_language
-        for given, own in ((source, self.source_language), (target, own_target)):
-            if given and own and given != "auto" and not are_same_language(given, own):
-                languages = f'"{self.source_language}"'
-                if own_target is not None:
-                    languages += f' to "{own_target}"'
-                raise OtherLanguageError(
-                    f'the request names "{given[:100]}", but the model translates from {languages}; send these '
-                    "languages."
-                )
+        target_language = None if self.target_codes else self.card.target_language
+        self._check_language(source, self.source_language, target_language)
+        self._check_language(target, target_language, target_language)
+
+    def _check_language(self, requested: str | None, expected: str | None, target_language: str | None) -> None:
+        """Raise OtherLanguageError if a request names a language that differs from the expected one.
+
+        Args:
+            requested: the language that the request names, if any; "auto" stands for any language.
+            expected: the language that the model has; None if it is unknown.
+            target_language: the target language for the error message; None if the model has several.
+        """
+        if not requested or not expected or requested == "auto" or are_same_language(requested, expected):
+            return
+        languages = f'"{self.source_language}"'
+        if target_language is not None:
+            languages += f' to "{target_language}"'
+        raise OtherLanguageError(
+            f'the request names "{requested[:_MOST_CHARACTERS_OF_LANGUAGE]}", but the model translates from '
+            f"{languages}; send these languages."
+        )
 
     def languages(self) -> dict[str, list[str]]:
-        """Return the languages that requests may name, each with those that it is translated into.
+        """Return the languages that requests may name, each with the languages that it is translated into.
 
-        The source language comes first; without one, as of a model of many source languages, there are only targets.
+        The source language comes first. For example, an English-German model has {"en": ["de"], "de": []}. If the
+        source language is unknown, as for a model of many source languages, there are only target languages.
         """
-        source, target = self.source_language, self.card.target_language
+        source = self.source_language
         if self.target_codes:
             targets = [short_name(self.target_codes, code) for code in self.target_codes]
-        elif source is None or target is None:
+        elif source is None or self.card.target_language is None:
             return {}
         else:
-            targets = [target]
+            targets = [self.card.target_language]
         languages: dict[str, list[str]] = {}
         if source is not None:
             languages[source] = targets
-        for code in targets:
-            languages.setdefault(code, [])
+        for target in targets:
+            languages.setdefault(target, [])
         return languages
 
-    def target_options(self, target: str | None) -> dict[str, Any]:
-        """Return the arguments of `translate()` for the target language of a request.
+    def target_options(self, target: str | None) -> TranslateOptions:
+        """Return the arguments of `translate()` for the target language that a request names.
 
-        Raises OtherLanguageError if the model has several target languages, and this is none of them.
+        Raises OtherLanguageError if the model has several target languages, but not this one.
         """
         if not self.target_codes or not target or target == "auto":
             return {}
+        name = target[:_MOST_CHARACTERS_OF_LANGUAGE]
         try:
-            # The code, so that requests for one language share batches, however they spell it.
-            return {"target_lang": find_code(self.target_codes, target[:100], "the target language of the request")}
+            code = find_code(self.target_codes, name, "the target language of the request")
         except ValueError as error:
             raise OtherLanguageError(str(error)) from error
+        # The option is the code instead of the name, so that requests for one language share batches, whether they name
+        # it "fr" or "fra".
+        return {"target_lang": code}
 
     @property
     def split_sentences(self) -> bool:
-        """Whether texts of requests are split into sentences."""
+        """True if the texts of requests are split into sentences."""
         return bool(self._generate_kwargs.get("split_sentences"))
 
     @property
     def num_beams(self) -> int:
-        """The beam size of requests that do not give one."""
+        """The beam size for requests that do not set one."""
         return self._generate_kwargs.get("num_beams") or self.model.generation_config.num_beams or 1
 
-    async def translate(self, texts: Sequence[str], options: dict[str, Any]) -> list[Translation]:
-        """Translate some texts of one caller; when cancelled, those that still wait are dropped.
+    async def translate(self, texts: Sequence[str], options: TranslateOptions) -> list[Translation]:
+        """Translate the texts of one request.
 
-        Translations have flags, and all details if the options, arguments of `translate()`, request them.
+        If this is cancelled, the texts that still wait are dropped.
+
+        Args:
+            texts (`Sequence[str]`): texts or, with the option `format`, documents.
+            options (`TranslateOptions`): arguments of `translate()` that the request sets.
+
+        Returns:
+            `list[Translation]`: a translation of each text, with its flags, and with all details if the options request
+            them.
 
         Raises:
-            TooMuchError: if there are too many texts, or one is too long, or they may take too much work.
-            UntranslatableError: if the model cannot translate one, or an option is impossible.
+            TooMuchError: if there are too many texts, a text is too long, or they may take too much work.
+            UntranslatableError: if the model cannot translate a text, or does not support an option.
             BusyError: if the server is full.
         """
-        if "format" not in options:
-            found = await self.translate_sentences(texts, options, self.split_sentences)
-            return await asyncio.to_thread(lambda: [join_translations(*each) for each in found])
-        with self._admitted(texts):
-            options = await asyncio.to_thread(self._with_glossary, options)
-            tokens, work = await asyncio.to_thread(self._measure_documents, texts, options)
-            return await self._lane(work).submit(texts, tokens, options)
+        if "format" in options:
+            return await self._translate_documents(texts, options)
+        results = await self.translate_sentences(texts, options, self.split_sentences)
+        # Combining the alternatives of many sentences takes time.
+        return await asyncio.to_thread(_join_sentences, results)
+
+    async def _translate_documents(self, documents: Sequence[str], options: TranslateOptions) -> list[Translation]:
+        """Translate the documents of one request; see `translate`."""
+        with self._admitted(documents):
+            options_with_glossary = await asyncio.to_thread(self._with_glossary, options)
+            tokens, work = await asyncio.to_thread(self._measure_documents, documents, options_with_glossary)
+            return await self._choose_lane(work).submit(documents, tokens, options_with_glossary)
 
     async def translate_sentences(
-        self, texts: Sequence[str], options: dict[str, Any], split: bool
-    ) -> list[tuple[list[Piece], list[Translation]]]:
-        """The sentences of each text of one caller, and their translations; arguments and errors as in [`translate`].
+        self, texts: Sequence[str], options: TranslateOptions, split: bool
+    ) -> list[SentenceTranslations]:
+        """Translate the texts of one request sentence by sentence.
 
-        Without `split`, each text is one sentence.
+        Args:
+            texts, options: as in `translate`, without the option `format`.
+            split (`bool`): True to split texts into sentences. Otherwise, each text is one sentence.
+
+        Returns:
+            `list[SentenceTranslations]`: the sentences of each text with their translations.
+
+        Raises:
+            RequestError: as in `translate`.
         """
         with self._admitted(texts):
             codes = self._codes(options)
-            tokens = await asyncio.to_thread(self._count, texts, codes, split)
-            pieces = [[Piece(self._coded(text, codes), "")] for text in texts]
+            tokens_of_texts = await asyncio.to_thread(self._count_tokens, texts, codes, may_be_long=split)
             if split:
-                # Splitting takes time, too.
-                self._check_work(tokens, options)
-                pieces = await asyncio.to_thread(self._split, texts, codes)
-            sentences = [piece.text for each in pieces for piece in each if not is_blank(piece.text)]
-            options = await asyncio.to_thread(self._with_glossary, {**options, "split_sentences": False})
-            # Each sentence has its code now, so sentences of several target languages may share a batch.
-            options.pop("target_lang", None)
-            tokens, work = await asyncio.to_thread(self._measure, sentences, codes, options)
-            found = iter(await self._lane(work).submit(sentences, tokens, options))
-            return [
-                (each, [untranslated(text) if is_blank(text) else next(found) for text, *_ in each]) for each in pieces
-            ]
+                # The work is checked before splitting, because that takes time, too.
+                self._check_work(tokens_of_texts, options)
+                pieces_of_texts = await asyncio.to_thread(self._split_texts, texts, codes)
+            else:
+                pieces_of_texts = [[Piece(self._with_code(text, codes), "")] for text in texts]
+            sentences = [piece.text for piece in _flatten(pieces_of_texts) if not is_blank(piece.text)]
 
-    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that needs the model, such as one that draws attention; BusyError if the server is full."""
+            sentence_options = {**options, "split_sentences": False}
+            # Each sentence has its code already, so sentences for several target languages may share a batch.
+            sentence_options.pop("target_lang", None)
+            sentence_options = await asyncio.to_thread(self._with_glossary, sentence_options)
+            tokens, work = await asyncio.to_thread(self._measure, sentences, codes, sentence_options)
+            translations = iter(await self._choose_lane(work).submit(sentences, tokens, sentence_options))
+
+            results: list[SentenceTranslations] = []
+            for pieces in pieces_of_texts:
+                translations_of_text: list[Translation] = []
+                for piece in pieces:
+                    if is_blank(piece.text):
+                        translations_of_text.append(untranslated(piece.text))
+                    else:
+                        translations_of_text.append(next(translations))
+                results.append(SentenceTranslations(pieces, translations_of_text))
+            return results
+
+    async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
+        """Call a function that needs the model, such as one that draws attention, in the worker thread of a lane.
+
+        Raises:
+            BusyError: if the server is full.
+            UntranslatableError: if the function raises a ValueError or TypeError.
+        """
         with self._limits.admit(1), self._as_request_errors():
             return await self.lanes.short.call(function, *arguments)
 
-    def _lane(self, work: int) -> Lane:
-        """Return the lane of a request that may take so much work."""
+    def _choose_lane(self, work: int) -> Lane:
+        """Return the lane for a request with this work."""
         return self.lanes.short if is_short(work) else self.lanes.long
 
-    def _measure_documents(self, documents: Sequence[str], options: dict[str, Any]) -> tuple[list[int], int]:
-        """The number of tokens of each document, and the work of all of them."""
+    def _measure_documents(self, documents: Sequence[str], options: TranslateOptions) -> tuple[list[int], int]:
+        """Return the number of tokens of each document, and the work of all of them; check both."""
         self._limits.check_markup(documents)
         codes = self._codes(options)
-        texts = []
-        for document in check_strings("the request", documents):
-            _, sources = read_document(options["format"], document, codes)
-            texts.append([self._coded(source.written, codes, source.code) for source in sources])
+        # The texts of each document, with the codes of their target languages.
+        texts: list[list[str]] = []
+        for markup in check_strings("the request", documents):
+            _, sources = read_document(options["format"], markup, codes)
+            texts.append([self._with_code(source.written, codes, source.code) for source in sources])
         if self.split_sentences:
-            # Splitting takes time, too.
-            tokens_of_texts = [self._count(texts_of_document, codes, may_be_long=True) for texts_of_document in texts]
+            # The work is checked before splitting, because that takes time, too.
+            tokens_of_texts = [
+                self._count_tokens(texts_of_document, codes, may_be_long=True) for texts_of_document in texts
+            ]
             self._check_work(_flatten(tokens_of_texts), options)
-        sentences = [self._sentences(texts_of_document, codes) for texts_of_document in texts]
-        tokens = [self._count(sentences_of_document, codes) for sentences_of_document in sentences]
-        work = self._check_work(_flatten(tokens), options, _without_codes(_flatten(sentences), codes))
-        return [sum(counts) for counts in tokens], work
+        sentences = [self._split_texts_of_document(texts_of_document, codes) for texts_of_document in texts]
+        tokens = [self._count_tokens(sentences_of_document, codes) for sentences_of_document in sentences]
+        sentences_without_codes = _without_codes(_flatten(sentences), codes)
+        work = self._check_work(_flatten(tokens), options, sentences_without_codes)
+        return [sum(tokens_of_document) for tokens_of_document in tokens], work
 
-    def _sentences(self, texts: Sequence[str], codes: TargetCodes) -> list[str]:
-        """The sentences of some texts of a document that are translated."""
+    def _split_texts_of_document(self, texts: Sequence[str], codes: TargetCodes) -> list[str]:
+        """Return the sentences of a document that are translated; its texts themselves if texts are not split."""
         if not self.split_sentences:
             return list(texts)
         pieces = _flatten([self._split_text(text, codes) for text in texts])
         return [piece.text for piece in pieces if not is_blank(piece.text)]
 
-    def _measure(self, sentences: Sequence[str], codes: TargetCodes, options: dict[str, Any]) -> tuple[list[int], int]:
-        """The number of tokens of each sentence, and the work of all of them."""
-        tokens = self._count(sentences, codes)
-        return tokens, self._check_work(tokens, options, _without_codes(sentences, codes))
+    def _measure(
+        self, sentences: Sequence[str], codes: TargetCodes, options: TranslateOptions
+    ) -> tuple[list[int], int]:
+        """Return the number of tokens of each sentence, and the work of all of them; check both."""
+        tokens = self._count_tokens(sentences, codes)
+        work = self._check_work(tokens, options, _without_codes(sentences, codes))
+        return tokens, work
 
-    def _with_glossary(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options with a [`Glossary`] in the place of its terms, so that it is made once for a request."""
+    def _with_glossary(self, options: TranslateOptions) -> TranslateOptions:
+        """Return the options with a [`Glossary`] in the place of its terms, so that it is made once per request."""
         terms = options.get("glossary")
         if terms is None or isinstance(terms, Glossary):
             return options
         return {**options, "glossary": Glossary(terms, self.tokenizer)}
 
-    def _split(self, texts: Sequence[str], codes: TargetCodes) -> list[list[Piece]]:
-        most = min(longest_training_source(self.tokenizer), self.settings.max_source_tokens)
-        return [self._split_text(text, codes, most) for text in texts]
+    def _split_texts(self, texts: Sequence[str], codes: TargetCodes) -> list[list[Piece]]:
+        """Split each text into sentences that fit the model and the limits of the server."""
+        most_tokens = min(longest_training_source(self.tokenizer), self.settings.max_source_tokens)
+        return [self._split_text(text, codes, most_tokens) for text in texts]
 
-    def _split_text(self, text: str, codes: TargetCodes, most: int | None = None) -> list[Piece]:
-        """The sentences of a text, each with the code of the text's target language if the model needs one."""
+    def _split_text(self, text: str, codes: TargetCodes, most_tokens: int | None = None) -> list[Piece]:
+        """Split a text into sentences, each with the code of the text's target language if the model needs one."""
         code = codes.read(text).code
-        pieces = split_into_pieces(self.tokenizer, text, self.card.source_language, most, code)
-        return [piece._replace(text=self._coded(piece.text, codes, code)) for piece in pieces]
+        pieces = split_into_pieces(self.tokenizer, text, self.card.source_language, most_tokens, code)
+        return [piece._replace(text=self._with_code(piece.text, codes, code)) for piece in pieces]
 
-    def _codes(self, options: dict[str, Any]) -> TargetCodes:
-        """Return what puts the codes of target languages before texts; the options are arguments of `translate()`."""
+    def _codes(self, options: TranslateOptions) -> TargetCodes:
+        """Return the object that puts the code of the target language before the texts of a request."""
         target_lang = options.get("target_lang", self._generate_kwargs.get("target_lang"))
-        # The names of the fields for clients of LibreTranslate and of the Hub.
+        # An error names the fields by which clients of LibreTranslate and of the Hub set the target language.
         return TargetCodes(self.tokenizer, target_lang, "target or tgt_lang")
 
-    def _coded(self, text: str, codes: TargetCodes, default: str = "") -> str:
-        """Return a text with the code of its target language, see `TargetCodes.read`; a copied text needs none."""
+    def _with_code(self, text: str, codes: TargetCodes, default: str = "") -> str:
+        """Return a text with the code of its target language; see `TargetCodes.read`.
+
+        A text that is copied instead of translated gets no code, unless the client wrote one before it.
+        """
         source = codes.read(text, default)
         is_copied = self._copies_letterless and not has_letters(source.text)
         if is_blank(source.text) or (is_copied and not source.code):
@@ -274,11 +387,19 @@ class Service:
         return codes.join(source)
 
     def _check_work(
-        self, tokens: Sequence[int], options: dict[str, Any], sentences: Sequence[str] | None = None
+        self, tokens: Sequence[int], options: TranslateOptions, sentences: Sequence[str] | None = None
     ) -> int:
-        """The work of texts with so many tokens; with that of terms, if `sentences` are the texts themselves."""
+        """Return the work of texts; raise TooMuchError if it exceeds the limit.
+
+        Args:
+            tokens: the number of source tokens of each text.
+            options: arguments of `translate()` that the request sets.
+            sentences: the texts themselves, without codes, to add the work of the terms in them. None if the work of
+                terms should not be computed yet.
+        """
         settings = {**self._generate_kwargs, **options}
-        num_beams, max_new_tokens = settings.get("num_beams") or self.num_beams, settings.get("max_new_tokens")
+        num_beams = settings.get("num_beams") or self.num_beams
+        max_new_tokens = settings.get("max_new_tokens")
         work = self._limits.check_work(tokens, num_beams, max_new_tokens)
         glossary = settings.get("glossary")
         if glossary is None or sentences is None:
@@ -288,12 +409,14 @@ class Service:
 
     @contextmanager
     def _admitted(self, texts: Sequence[str]) -> Iterator[None]:
+        """Count the texts of a request as in flight, and convert errors, while the context is open."""
         self._limits.check_number_of_texts(len(texts))
         with self._limits.admit(len(texts)), self._as_request_errors():
             yield
 
     @contextmanager
     def _as_request_errors(self) -> Iterator[None]:
+        """Raise TypeError and ValueError as UntranslatableError; note any other failure for `health`."""
         try:
             yield
         except (TypeError, ValueError) as error:
@@ -304,41 +427,58 @@ class Service:
             self.is_failing = True
             raise
 
-    def _count(self, texts: Sequence[str], codes: TargetCodes, may_be_long: bool = False) -> list[int]:
-        """The number of tokens of each text."""
-        checked = [self._coded(text, codes) for text in check_strings("the request", texts)]
-        tokens = [len(ids) for ids in encode(self.tokenizer, checked).input_ids] if checked else []
+    def _count_tokens(self, texts: Sequence[str], codes: TargetCodes, may_be_long: bool = False) -> list[int]:
+        """Return the number of tokens of each text; raise TooMuchError for a long text unless `may_be_long`."""
+        coded_texts = [self._with_code(text, codes) for text in check_strings("the request", texts)]
+        tokens: list[int] = []
+        # Tokenizers do not accept an empty list.
+        if coded_texts:
+            tokens = [len(ids) for ids in encode(self.tokenizer, coded_texts).input_ids]
         if not may_be_long:
             self._limits.check_tokens(tokens)
         return tokens
 
-    def _translate(
-        self, texts: list[str], options: dict[str, Any], is_abandoned: Callable[[], bool]
-    ) -> list[Translation]:
-        defaults = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
-        kwargs = {**defaults, **self._generate_kwargs, **options}
+    def _translate_batch(
+        self, texts: list[str], options: TranslateOptions, is_abandoned: Callable[[], bool]
+    ) -> Sequence[Translation]:
+        """Translate a batch of texts or documents; called in the worker thread of a lane, see `TranslateBatch`."""
+        settings = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
+        kwargs: TranslateOptions = {**settings, **self._generate_kwargs, **options}
         kwargs["stopping_criteria"] = [Interruption(is_abandoned)]
         kwargs["tokens_per_batch"] = self.settings.tokens_per_batch
         if "format" in kwargs:
             return translate_documents(self.model, self.tokenizer, texts, **kwargs)
         return translate(self.model, self.tokenizer, texts, **kwargs)
 
-    def _observe(self, batch: Batch) -> None:
+    def _observe(self, batch: BatchFigures) -> None:
+        """Note that a batch was translated, for `health` and the metrics; called in the event loop's thread."""
         self.is_failing = False
         self.metrics.count_batch(batch)
 
 
-def _flatten(lists: Sequence[Sequence[_Item]]) -> list[_Item]:
-    return [item for items in lists for item in items]
+def _join_sentences(results: Sequence[SentenceTranslations]) -> list[Translation]:
+    """Join the sentences of each text."""
+    return [join_translations(result.pieces, result.translations) for result in results]
+
+
+def _flatten(lists: Sequence[Sequence[_Member]]) -> list[_Member]:
+    """Return the members of all lists in one list."""
+    flat: list[_Member] = []
+    for members in lists:
+        flat.extend(members)
+    return flat
 
 
 def _without_codes(sentences: Sequence[str], codes: TargetCodes) -> list[str]:
-    """Return the texts of sentences; in their codes there are no terms."""
+    """Return sentences without the codes of their target languages, which contain no terms of a glossary."""
     return [codes.read(sentence).text for sentence in sentences]
 
 
-def _end_the_process(task: "asyncio.Task[None]") -> None:
-    """End the server if the task that answers requests has failed; it would accept requests and answer none."""
-    if not task.cancelled() and (error := task.exception()) is not None:
+def _end_process_after_failure(task: "asyncio.Task[None]") -> None:
+    """End the server if the task that translates has failed; otherwise, it would accept requests and answer none."""
+    if task.cancelled():
+        return
+    error = task.exception()
+    if error is not None:
         logger.critical("the server ends, because its worker has ended", exc_info=error)
         signal.raise_signal(signal.SIGTERM)

@@ -147,7 +147,7 @@ def test_batches_are_observed():
 
     running(test, observe=seen.append)
     (batch,) = seen
-    assert (batch.texts, batch.tokens, len(batch.waited)) == (2, 6, 2)
+    assert (batch.texts, batch.padded_tokens, len(batch.waiting_seconds)) == (2, 6, 2)
 
 
 @pytest.mark.parametrize("texts", [[], ["a"]])
@@ -216,7 +216,7 @@ def test_abandoned_work_stops_at_its_next_step(name):
         assert await submit(lane, "ends") == ["ends"]
         assert steps.ended.is_set()
         assert steps.made <= made + 1
-        assert lanes.seconds_of_batch() == 0
+        assert lanes.current_batch_seconds() == 0
         task.cancel()
         lanes.close()
 
@@ -242,7 +242,7 @@ def test_a_lane_waits_for_nothing_of_the_other(busy, free):
             assert await submit(getattr(lanes, free), text) == [text]
             assert await getattr(lanes, free).call(str.upper, text) == text.upper()
         assert not any(request.done() for request in requests)
-        assert lanes.seconds_of_batch() > 0
+        assert lanes.current_batch_seconds() > 0
         may_end.set()
         assert await asyncio.gather(*requests) == [[f"BUSY {number}"] for number in range(4)]
         assert model.most_working == 1

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.skipif(
 
 def test_the_page_says_what_may_be_wrong(model, tokenizer):
     pytest.importorskip("gradio")
-    from hf_vanilla_transformer.apps.serving.page.gradio_page import _notes
+    from hf_vanilla_transformer.apps.serving.page.gradio_page import _describe_flags
 
     (fine,) = translate(model, tokenizer, ["nine"], return_details=True)
     (cut,) = translate(model, tokenizer, ["forty-two"], return_details=True, max_new_tokens=2)
-    assert _notes(fine) == ""
-    assert _notes(cut) == "The translation was truncated at the length limit."
+    assert _describe_flags(fine) == ""
+    assert _describe_flags(cut) == "The translation was truncated at the length limit."
     every = cut._replace(flags=frozenset({"split", "longer_than_training", "truncated", "repetition"}))
-    assert _notes(every).count(".") == 4
+    assert _describe_flags(every).count(".") == 4

@@ -373,7 +373,7 @@ def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatc
         body["q"] = ["<p>" + "nine. " * 200] * 90
         status, _, answer = call(address, "POST", "/translate", body)
         assert (status, "with 4 beams each" in answer["error"]) == (413, True)
-        monkeypatch.setattr(Service, "_split", None)
+        monkeypatch.setattr(Service, "_split_texts", None)
         assert call(address, "POST", "/", {"inputs": "nine. " * 90_000})[0] == 413
 
 

@@ -1,1 +1,1 @@
-"""The server's HTTP: routes, schemas and bodies of requests, error responses, limits of headers and bodies, uvicorn."""
+"""The HTTP side of the server: routes, bodies of requests and responses, error responses, and limits for clients."""

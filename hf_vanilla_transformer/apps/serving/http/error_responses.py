@@ -1,6 +1,4 @@
-"""Errors as responses: their statuses in the OpenAPI description, and a sentence in JSON for each kind of exception."""
-
-from typing import Any
+"""Answer errors with a status and one sentence in JSON, and describe the statuses in the OpenAPI schema."""
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -12,7 +10,8 @@ from .request_bodies import content_type, error_sentence
 from .schemas import Error
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {
+# The statuses of the routes that translate, for the OpenAPI schema.
+ERRORS: dict[int | str, dict[str, object]] = {
     400: {"model": Error, "description": "The body is not JSON, or not UTF-8, or names other languages."},
     408: {"model": Error, "description": "The body arrives too slowly."},
     413: {"model": Error, "description": "The body or a text is too long, or the texts take too much work."},
@@ -20,37 +19,48 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     422: {"model": Error, "description": "A value is missing or not allowed."},
     503: {"model": Error, "description": "The server is full, or too slow; see Retry-After."},
 }
-
-
 _STATUSES = {TooMuchError: 413, BusyError: 503, UntranslatableError: 422, OtherLanguageError: 400}
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answer every exception with `{"error": SENTENCE}`."""
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(RequestError, _on_request_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(Exception, _on_failure)
+    """Make an app answer every exception with `{"error": SENTENCE}`."""
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(RequestError, _answer_request_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid_request)
+    app.add_exception_handler(Exception, _answer_failure)
 
 
-async def _on_request_error(request: Request, error: Any) -> Response:
-    headers = {"Retry-After": str(error.retry_seconds)} if isinstance(error, BusyError) else None
+async def _answer_request_error(request: Request, error: Exception) -> Response:
+    """Answer an error of the service, with `Retry-After` if the client should try again."""
+    headers: dict[str, str] = {}
+    if isinstance(error, BusyError):
+        headers["Retry-After"] = str(error.retry_seconds)
+    assert isinstance(error, RequestError)
     return JSONResponse({"error": str(error)}, _STATUSES[type(error)], headers=headers)
 
 
-async def _on_http_error(request: Request, error: Any) -> Response:
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    """Answer an error that FastAPI, Starlette or this package raised with a status."""
+    assert isinstance(error, HTTPException)
     reason = str(error.detail)
-    if error.status_code == 400 and error.__cause__ is not None:  # FastAPI's own sentence does not say what is wrong.
+    if error.status_code == 400 and error.__cause__ is not None:
+        # FastAPI's own sentence for a body that it cannot parse does not say what is wrong.
         reason = f"the body is not JSON in UTF-8 ({error.__cause__})."
     return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
 
-async def _on_invalid(request: Request, error: Any) -> Response:
-    first = error.errors()[0]
-    if isinstance(error.body, bytes):  # FastAPI parses only JSON.
-        return JSONResponse({"error": f"the Content-Type is {content_type(request)!a}; send application/json."}, 415)
-    return JSONResponse({"error": error_sentence(first)}, 400 if first["type"] == "json_invalid" else 422)
+async def _answer_invalid_request(request: Request, error: Exception) -> Response:
+    """Answer a request whose body does not match the schema; the sentence is about the first fault."""
+    assert isinstance(error, RequestValidationError)
+    if isinstance(error.body, bytes):
+        # FastAPI parses a body only if its Content-Type is JSON, and passes on the bytes of any other body.
+        reason = f"the Content-Type is {content_type(request)!a}; send application/json."
+        return JSONResponse({"error": reason}, 415)
+    first_fault = error.errors()[0]
+    status = 400 if first_fault["type"] == "json_invalid" else 422
+    return JSONResponse({"error": error_sentence(first_fault)}, status)
 
 
-async def _on_failure(request: Request, error: Exception) -> Response:
+async def _answer_failure(request: Request, error: Exception) -> Response:
+    """Answer any other exception; its message may contain secrets, such as paths, so it is only logged."""
     return JSONResponse({"error": "the server failed to translate; its log has the reason."}, 500)

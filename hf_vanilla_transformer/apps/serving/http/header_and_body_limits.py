@@ -1,96 +1,127 @@
-"""Limits of a request's headers and body that uvicorn and FastAPI lack: bytes, and seconds for slow clients."""
+"""Limits that uvicorn and FastAPI lack: the length of headers and bodies, and the seconds in which they must arrive."""
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable
 
 import h11
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 
 MOST_HEADER_BYTES = 16_384
-# The rest of the body must not be read as the next request.
+# The connection is closed after these errors, so that the rest of the body is not read as the next request.
 _CLOSE = {"Connection": "close"}
-_TIMEOUT = (
+_TIMEOUT_RESPONSE = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
     b'{"error":"the headers of the request did not arrive in time."}'
 )
+# Characters of a Content-Encoding that an error message repeats.
+_MOST_CHARACTERS_OF_ENCODING = 100
 
 
-def protocol_with(seconds: float) -> type[H11Protocol]:
-    """uvicorn's protocol with a limit of seconds for headers, and for bodies that no route reads.
+def protocol_with_time_limit(seconds: float) -> type[H11Protocol]:
+    """Return a protocol class for uvicorn that closes the connections of slow clients.
 
-    A route that reads a body answers 408 before the protocol closes the connection.
+    The headers of a request must arrive within `seconds`. A body that no route reads must arrive within one second
+    more. The second more lets a route that reads the body, whose limit [`RequestLimits`] checks, answer with status 408
+    before the connection is closed.
     """
+    # The keys are states of the client, as h11 tracks them.
     limits = {h11.IDLE: seconds, h11.SEND_BODY: seconds + 1}
 
-    class Protocol(H11Protocol):
-        _timer: asyncio.TimerHandle | None = None
-        _watched: Any = None
+    class TimeLimitedProtocol(H11Protocol):
+        """The protocol of one connection, with a timer for what the client is sending."""
 
-        def connection_made(self, transport: Any) -> None:
+        _timer: asyncio.TimerHandle | None = None
+        # What the timer runs for: the state of the client, and the request that is being answered, if there is one.
+        _watched_state: type | None = None
+        _watched_cycle: RequestResponseCycle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            """Start the timer for the first headers."""
             super().connection_made(transport)
             self._watch(h11.IDLE)
 
         def data_received(self, data: bytes) -> None:
+            """Start the timer anew if the client now sends something else."""
             super().data_received(data)
             self._watch(None if self.transport.is_closing() else self.conn.their_state)
 
         def connection_lost(self, exc: Exception | None) -> None:
+            """Stop the timer."""
             self._watch(None)
             super().connection_lost(exc)
 
-        def _watch(self, state: Any) -> None:
-            """Start the timer anew if the client begins to send headers, or a body; stop it if it does neither."""
-            if (state, self.cycle) == self._watched:
+        def _watch(self, state: type | None) -> None:
+            """Start the timer for a state of the client; stop it if the client sends nothing in this state."""
+            if state is self._watched_state and self.cycle is self._watched_cycle:
                 return
             if self._timer is not None:
                 self._timer.cancel()
-            self._watched, limit = (state, self.cycle), limits.get(state)
-            self._timer = None if limit is None else self.loop.call_later(limit, self._end)
+                self._timer = None
+            self._watched_state = state
+            self._watched_cycle = self.cycle
+            if state in limits:
+                self._timer = self.loop.call_later(limits[state], self._close_slow_connection)
 
-        def _end(self) -> None:
-            if self._watched[0] is h11.IDLE:
-                self.transport.write(_TIMEOUT)
+        def _close_slow_connection(self) -> None:
+            """Close the connection when the time is over, with an answer if no request has been read."""
+            if self._watched_state is h11.IDLE:
+                self.transport.write(_TIMEOUT_RESPONSE)
             self.transport.close()
 
-    return Protocol
+    return TimeLimitedProtocol
 
 
 class RequestLimits:
-    """ASGI middleware: 431 for headers that are too long, 413 for such a body, and 408 for one that arrives too slowly.
+    """ASGI middleware that answers requests whose headers or body exceed a limit.
 
-    415 for a body that is compressed.
+    The statuses are 431 for headers that are too long, 413 for a body that is too long, 408 for a body that arrives too
+    slowly, and 415 for a body that is compressed.
 
-    A body may have `most_bytes`, and must have arrived after so many seconds.
+    Args:
+        app (`ASGIApp`): the app that gets the other requests.
+        most_bytes (`int`): the maximum length of a body.
+        seconds (`float`): the time in which a body must arrive.
     """
 
-    def __init__(self, app: Any, most_bytes: int, seconds: float):
-        self._app, self._most_bytes, self._seconds = app, most_bytes, seconds
+    def __init__(self, app: ASGIApp, most_bytes: int, seconds: float):
+        self._app = app
+        self._most_bytes = most_bytes
+        self._seconds = seconds
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with an error."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
+            return
+        header_bytes = sum(len(name) + len(value) for name, value in scope["headers"])
+        if header_bytes > MOST_HEADER_BYTES:
             reason = f"the headers have more than {MOST_HEADER_BYTES:,} bytes; send fewer."
-            await JSONResponse({"error": reason}, 431, headers=_CLOSE)(scope, receive, send)
-        elif (encoding := _content_encoding(scope["headers"])) not in ("", "identity"):
-            # A small compressed body may be a large one.
+            response = JSONResponse({"error": reason}, 431, headers=_CLOSE)
+            await response(scope, receive, send)
+            return
+        encoding = _content_encoding(scope["headers"])
+        if encoding not in ("", "identity"):
+            # A compressed body could become much longer than its limit.
             reason = f"the body has the Content-Encoding {encoding!a}; send it without a compression."
-            headers = {**_CLOSE, "Accept-Encoding": "identity"}
-            await JSONResponse({"error": reason}, 415, headers=headers)(scope, receive, send)
-        else:
-            await self._app(scope, self._limited(receive), send)
+            response = JSONResponse({"error": reason}, 415, headers={**_CLOSE, "Accept-Encoding": "identity"})
+            await response(scope, receive, send)
+            return
+        await self._app(scope, self._limit_body(receive), send)
 
-    def _limited(self, receive: Any) -> Any:
+    def _limit_body(self, receive: Receive) -> Receive:
+        """Return a function that receives the messages of a request, and raises HTTPException beyond a limit."""
         deadline = asyncio.get_running_loop().time() + self._seconds
-        size, is_complete = 0, False
+        received_bytes = 0
+        is_complete = False
 
-        async def limited() -> Any:
-            nonlocal size, is_complete
-            # After the body the next message tells of a disconnection.
+        async def receive_within_limits() -> Message:
+            nonlocal received_bytes, is_complete
             if is_complete:
+                # The message after the body says that the client has disconnected. It may come at any time.
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -98,17 +129,17 @@ class RequestLimits:
             except TimeoutError:
                 reason = f"the body did not arrive within {self._seconds:g} seconds; send it faster."
                 raise HTTPException(408, reason, headers=_CLOSE) from None
-            size += len(message.get("body", b""))
-            if size > self._most_bytes:
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > self._most_bytes:
                 reason = f"the body has more than {self._most_bytes:,} bytes; send fewer or shorter texts."
                 raise HTTPException(413, reason, headers=_CLOSE)
             is_complete = not message.get("more_body", False)
             return message
 
-        return limited
+        return receive_within_limits
 
 
-def _content_encoding(headers: list[tuple[bytes, bytes]]) -> str:
-    """How the body of a request is compressed, at most 100 characters; empty if it is not said."""
+def _content_encoding(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return how the body of a request is compressed, such as "gzip"; empty if no header says it."""
     encodings = [value.decode("latin-1") for name, value in headers if name == b"content-encoding"]
-    return ", ".join(encodings).strip().lower()[:100]
+    return ", ".join(encodings).strip().lower()[:_MOST_CHARACTERS_OF_ENCODING]

@@ -1,60 +1,70 @@
-"""Bodies of requests: their Content-Type, forms and JSON of LibreTranslate, and a sentence about a wrong value."""
+"""Read the bodies of requests in the format of LibreTranslate, and write sentences about wrong values."""
 
 import codecs
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 from urllib.parse import parse_qsl
 
 from fastapi import HTTPException, Request
 from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails, from_json
+from starlette.datastructures import UploadFile
 
 from .schemas import LibreRequest
 
 
-FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 _JSON = "application/json"
+# How many characters of a client's Content-Type and of a field's name an error message repeats.
+_MOST_CHARACTERS_OF_TYPE = 100
+_MOST_CHARACTERS_OF_FIELD = 200
 
 
 async def read_libre_request(request: Request) -> LibreRequest:
-    """Read a request of LibreTranslate: its fields are in a form, in JSON, or in the query of its address.
+    """Read a request of LibreTranslate.
 
-    The body has the last word where it and the query have a field.
+    Its fields may be in a form, in JSON, or in the query of its address. If a field is both in the body and in the
+    query, the body's value is used.
 
     Raises:
         HTTPException: 415 for another Content-Type, 400 if the body cannot be read, 422 if a value is wrong.
     """
-    kind = content_type(request) or _JSON
-    if kind not in (FORM, MULTIPART, _JSON):
-        raise HTTPException(415, f"the Content-Type is {kind!a}; send {_JSON}, {FORM} or {MULTIPART}.")
-    # Before other ways of reading it; its limits are those of the middleware.
+    body_type = content_type(request) or _JSON
+    if body_type not in (FORM, MULTIPART, _JSON):
+        raise HTTPException(415, f"the Content-Type is {body_type!a}; send {_JSON}, {FORM} or {MULTIPART}.")
+    # This reads the whole body within the limits of the middleware, so that the parsers need none of their own.
     body = await request.body()
     try:
         fields = _parse_form(request.scope["query_string"].decode())
     except ValueError:
         raise HTTPException(400, "the query of the address cannot be read; send UTF-8.") from None
-    if kind == _JSON:
+    if body_type == _JSON:
         fields.update(_parse_json(body))
     else:
         try:
+            # Both kinds of forms must be UTF-8.
             text = body.decode()
-            if kind == FORM:
+            if body_type == FORM:
                 fields.update(_parse_form(text))
             else:
                 form = await request.form(max_files=0, max_part_size=len(body))
-                fields.update(_collect(form.multi_items()))
+                fields.update(_collect_fields(form.multi_items()))
         except ValueError as error:
             raise HTTPException(400, f"the form cannot be read ({error}); send UTF-8.") from None
     try:
         return LibreRequest.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise HTTPException(422, error_sentence(first)) from None
+        first_fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise HTTPException(422, error_sentence(first_fault)) from None
 
 
-def _parse_json(body: bytes) -> dict[str, Any]:
-    """Read an object of JSON, which may have a byte-order mark; without a body it has no fields."""
+def _parse_json(body: bytes) -> dict[str, object]:
+    """Return the fields of a JSON object, which may have a byte-order mark; an empty body has no fields.
+
+    Raises:
+        HTTPException: 400 if the body is not JSON, 422 if it is not an object.
+    """
     text = body.removeprefix(codecs.BOM_UTF8)
     if not text.strip():
         return {}
@@ -67,29 +77,36 @@ def _parse_json(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _parse_form(text: str) -> dict[str, Any]:
-    """Read the fields of a form or a query; ValueError if they are not UTF-8."""
-    return _collect(parse_qsl(text, keep_blank_values=True, errors="strict"))
+def _parse_form(text: str) -> dict[str, object]:
+    """Return the fields of a form or a query; raise ValueError if they are not UTF-8."""
+    return _collect_fields(parse_qsl(text, keep_blank_values=True, errors="strict"))
 
 
-def _collect(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Collect fields by name; one that is given several times, such as `q`, has a list of its values."""
-    values_by_name = defaultdict(list)
+def _collect_fields(fields: Iterable[tuple[str, str | UploadFile]]) -> dict[str, object]:
+    """Return the value of each field, or the list of its values if the name occurs several times, as `q` may."""
+    values_by_name = defaultdict[str, list[str | UploadFile]](list)
     for name, value in fields:
         values_by_name[name].append(value)
-    collected: dict[str, Any] = {}
+    collected: dict[str, object] = {}
     for name, values in values_by_name.items():
         collected[name] = values[0] if len(values) == 1 else values
     return collected
 
 
 def content_type(request: Request) -> str:
-    """The Content-Type without parameters, at most 100 characters; empty if it is not given."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()[:100]
+    """Return the Content-Type of a request without its parameters; empty if there is none.
+
+    It is shortened to 100 characters, because error messages repeat it.
+    """
+    header = request.headers.get("content-type", "")
+    return header.partition(";")[0].strip().lower()[:_MOST_CHARACTERS_OF_TYPE]
 
 
-def error_sentence(error: Any) -> str:
-    """A sentence about one of the errors of a `ValidationError`."""
-    # A name of a field may be anything, such as a lone surrogate.
-    place = ascii(".".join(map(str, error["loc"])))[1:-1][:200]
-    return f"{place}: {error['msg']}." if place else f"{error['msg']}."
+def error_sentence(fault: ErrorDetails) -> str:
+    """Return a sentence about one fault that a `ValidationError` lists, such as "q: Field required."."""
+    # A field name from a client may contain anything, such as a lone surrogate, which cannot be encoded. `ascii`
+    # escapes it, and adds quotation marks.
+    field = ascii(".".join(map(str, fault["loc"])))[1:-1][:_MOST_CHARACTERS_OF_FIELD]
+    if not field:
+        return f"{fault['msg']}."
+    return f"{field}: {fault['msg']}."

@@ -1,38 +1,43 @@
-"""Targets and methods of requests that routes do not know: absolute addresses, and HEAD."""
+"""Middleware for requests that the routes themselves would not find: whole addresses as targets, and HEAD."""
 
 import re
-from typing import Any
 from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 _ORIGIN = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
 
 class RelativeTargets:
-    """ASGI middleware: a request may name its whole address, such as `http://host/translate`, instead of the path.
+    """ASGI middleware that accepts requests for a whole address, such as `http://host/translate`, instead of a path.
 
-    HTTP/1.1 demands that servers accept this (RFC 9112, section 3.2.2).
+    Clients send these to a proxy. HTTP/1.1 demands that servers accept them (RFC 9112, section 3.2.2).
     """
 
-    def __init__(self, app: Any):
+    def __init__(self, app: ASGIApp):
         self._app = app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, with its path only."""
+        relative_scope = scope
         if scope["type"] == "http":
             origin = _ORIGIN.match(scope.get("raw_path", b""))
             if origin is not None:
                 raw_path = scope["raw_path"][origin.end() :] or b"/"
-                scope = {**scope, "raw_path": raw_path, "path": unquote(raw_path.decode("ascii"))}
-        await self._app(scope, receive, send)
+                relative_scope = {**scope, "raw_path": raw_path, "path": unquote(raw_path.decode("ascii"))}
+        await self._app(relative_scope, receive, send)
 
 
 class AnswerHead:
-    """ASGI middleware: HEAD gets the status and the headers of GET. The server itself leaves out the body."""
+    """ASGI middleware that answers HEAD with the status and headers of GET. uvicorn leaves out the body."""
 
-    def __init__(self, app: Any):
+    def __init__(self, app: ASGIApp):
         self._app = app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, with GET instead of HEAD."""
+        get_scope = scope
         if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, send)
+            get_scope = {**scope, "method": "GET"}
+        await self._app(get_scope, receive, send)

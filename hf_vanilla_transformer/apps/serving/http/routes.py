@@ -1,17 +1,18 @@
-"""The routes of the server, as the clients of the Hub, of LibreTranslate and of Prometheus call them."""
+"""The routes of the server, for clients of the Hub, of LibreTranslate, and of Prometheus."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ....support.version import __version__
 from ....translation.translation_details import Translation
+from ..batcher import TranslateOptions
 from ..errors import BusyError
 from ..prometheus_metrics import CountRequests
 from ..service import Service
@@ -32,26 +33,30 @@ from .schemas import (
 )
 
 
-# What nginx writes into its log for a client that is gone.
+# The status that nginx logs if a client has disconnected. No client sees it.
 _CLIENT_CLOSED_REQUEST = 499
-_LIBRE_TRANSLATE = ("/translate", "/languages")
+# Routes of LibreTranslate, which web pages of other origins may call.
+_TRANSLATE_PATH = "/translate"
+_LANGUAGES_PATH = "/languages"
 
 
 def build_app(service: Service) -> FastAPI:
-    """The ASGI app over a service, which runs from the app's start to its shutdown."""
+    """Build the ASGI app for a service, which runs from the app's start to its shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with service.running():
             yield
 
-    # The interactive pages of FastAPI load scripts from elsewhere.
+    # There are no interactive pages, because FastAPI's pages load scripts from other servers.
     app = FastAPI(title="hf-vanilla-transformer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    # Called on shutdown. The page replaces it.
     app.state.end_streams = lambda: None
+    # The middleware that is added last gets a request first.
     app.add_middleware(
         RequestLimits, most_bytes=service.settings.max_body_bytes, seconds=service.settings.arrival_seconds
     )
-    app.add_middleware(_CORS)
+    app.add_middleware(_ShareLibreTranslate)
     app.add_middleware(CountRequests, metrics=service.metrics)
     app.add_middleware(AnswerHead)
     app.add_middleware(RelativeTargets)
@@ -62,72 +67,97 @@ def build_app(service: Service) -> FastAPI:
     return app
 
 
-class _CORS:
-    """ASGI middleware: pages of any origin may translate as with LibreTranslate, and read nothing else."""
+class _ShareLibreTranslate:
+    """ASGI middleware that lets web pages of any origin call the routes of LibreTranslate, and only these (CORS)."""
 
-    def __init__(self, app: Any):
-        options: Any = {"allow_origins": ["*"], "allow_methods": ["*"], "allow_headers": ["*"]}
-        self._app, self._shared = app, CORSMiddleware(app, **options, expose_headers=["Retry-After"])
+    def __init__(self, app: ASGIApp):
+        self._app = app
+        self._app_for_all_origins = CORSMiddleware(
+            app, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], expose_headers=["Retry-After"]
+        )
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        is_shared = scope["type"] == "http" and scope["path"] in _LIBRE_TRANSLATE
-        await (self._shared if is_shared else self._app)(scope, receive, send)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        is_shared = scope["type"] == "http" and scope["path"] in (_TRANSLATE_PATH, _LANGUAGES_PATH)
+        app = self._app_for_all_origins if is_shared else self._app
+        await app(scope, receive, send)
 
 
 def _add_hub(app: FastAPI, service: Service) -> None:
+    """Add the route for clients of the Hub."""
+
     @app.post("/", responses=ERRORS, response_model_exclude_none=True)
     async def translate(request: Request, body: HubRequest) -> list[HubTranslation]:
-        """Translate, as `huggingface_hub.InferenceClient(model=URL).translation(text)` asks for it."""
+        """Translate texts for `huggingface_hub.InferenceClient(model=URL).translation(text)`."""
         options = body.options()
         if body.parameters is not None:
             service.check_languages(body.parameters.src_lang, body.parameters.tgt_lang)
-            options |= service.target_options(body.parameters.tgt_lang)
-        found = await _answer(service, request, as_list(body.inputs), options)
-        return [
-            HubTranslation(translation_text=each.text, score=finite_score(each), flags=sorted(each.flags) or None)
-            for each in found
-        ]
+            options.update(service.target_options(body.parameters.tgt_lang))
+        translations = await _translate_for_client(service, request, as_list(body.inputs), options)
+        answers: list[HubTranslation] = []
+        for translation in translations:
+            # Fields that are None are left out of the response.
+            flags = sorted(translation.flags) or None
+            score = finite_score(translation)
+            answers.append(HubTranslation(translation_text=translation.text, score=score, flags=flags))
+        return answers
 
 
 def _add_libre_translate(app: FastAPI, service: Service) -> None:
+    """Add the routes for clients of LibreTranslate."""
+    # FastAPI cannot derive the schema, because the route reads the body itself.
     schema = {"schema": LibreRequest.model_json_schema()}
     content = {"required": True, "content": {"application/json": schema, FORM: schema, MULTIPART: schema}}
 
     @app.post(
-        _LIBRE_TRANSLATE[0],
+        _TRANSLATE_PATH,
         responses=ERRORS,
         openapi_extra={"requestBody": content},
         response_model_exclude_none=True,
     )
     async def translate(request: Request) -> LibreTranslation:
-        """Translate, as clients of LibreTranslate ask for it."""
+        """Translate one text or a list of texts for clients of LibreTranslate."""
         body = await read_libre_request(request)
         service.check_languages(body.source, body.target)
-        options = {**body.options(service.num_beams), **service.target_options(body.target)}
-        found = await _answer(service, request, as_list(body.q), options)
-        answer: dict[str, list[Any]] = {"translatedText": [each.text for each in found]}
-        if body.source == "auto" and service.source_language is not None:
-            answer["detectedLanguage"] = [DetectedLanguage(language=service.source_language)] * len(found)
-        if body.alternatives:
-            answer["alternatives"] = [[other.text for other in each.alternatives] for each in found]
-        if body.return_scores:
-            answer["score"] = [finite_score(each) for each in found]
-        if any(each.flags for each in found):
-            answer["flags"] = [sorted(each.flags) for each in found]
-        one = isinstance(body.q, str)
-        return LibreTranslation(**{name: values[0] if one else values for name, values in answer.items()})
+        options = body.options(service.num_beams)
+        options.update(service.target_options(body.target))
+        translations = await _translate_for_client(service, request, as_list(body.q), options)
+        return _libre_response(body, translations, service.source_language)
 
-    @app.get(_LIBRE_TRANSLATE[1])
+    @app.get(_LANGUAGES_PATH)
     async def languages() -> list[LibreLanguage]:
-        """The source language with those that it is translated into, if the model or its card states them."""
-        return [
-            LibreLanguage(code=code, name=_english_name(code), targets=targets)
-            for code, targets in service.languages().items()
+        """Return the languages that requests may name, if the model or its card states them."""
+        answers: list[LibreLanguage] = []
+        for code, targets in service.languages().items():
+            answers.append(LibreLanguage(code=code, name=_english_name(code), targets=targets))
+        return answers
+
+
+def _libre_response(
+    request: LibreRequest, translations: list[Translation], source_language: str | None
+) -> LibreTranslation:
+    """Return the response to a request, with the fields that it asks for.
+
+    Each field has a value for each text: in a list if the request has a list of texts, and alone otherwise.
+    """
+    fields: dict[str, list[object]] = {"translatedText": [translation.text for translation in translations]}
+    if request.source == "auto" and source_language is not None:
+        fields["detectedLanguage"] = [DetectedLanguage(language=source_language)] * len(translations)
+    if request.alternatives:
+        fields["alternatives"] = [
+            [alternative.text for alternative in translation.alternatives] for translation in translations
         ]
+    if request.return_scores:
+        fields["score"] = [finite_score(translation) for translation in translations]
+    if any(translation.flags for translation in translations):
+        fields["flags"] = [sorted(translation.flags) for translation in translations]
+    if isinstance(request.q, str):
+        return LibreTranslation.model_validate({name: values[0] for name, values in fields.items()})
+    return LibreTranslation.model_validate(fields)
 
 
 def _english_name(code: str) -> str:
-    """The English name of a language; its code, if it is unknown."""
+    """Return the English name of a language; the code itself if the language is unknown."""
     try:
         return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
     except (UnknownLocaleError, ValueError):
@@ -135,42 +165,50 @@ def _english_name(code: str) -> str:
 
 
 def _add_monitoring(app: FastAPI, service: Service) -> None:
+    """Add the routes for the health and the metrics of the server."""
     engine = type(service.model).__name__
 
     @app.get("/health", responses={503: {"model": Health, "description": "The last translation failed or hangs."}})
     async def health(response: Response) -> Health:
-        """Whether the server translates."""
+        """Return whether the server translates."""
         response.status_code = 200 if service.health == "ok" else 503
         return Health(status=service.health, model=service.card.title, engine=engine)
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
-        """Metrics for Prometheus."""
+        """Return the metrics for Prometheus."""
         return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-async def _answer(service: Service, request: Request, texts: list[str], options: dict[str, Any]) -> list[Translation]:
-    """Translate, unless the client disconnects or it takes too long.
+async def _translate_for_client(
+    service: Service, request: Request, texts: list[str], options: TranslateOptions
+) -> list[Translation]:
+    """Translate texts until this is done, the client disconnects, or the time for the request is over.
+
+    In the last two cases, the translation is cancelled; `service.py` explains what this stops.
 
     Raises:
-        RequestError: what `Service.translate` raises, and BusyError if it takes too long.
-        HTTPException: 499 if nobody waits for the answer.
+        RequestError: what `Service.translate` raises; BusyError if the time is over.
+        HTTPException: 499 if the client disconnected.
     """
-    work = asyncio.ensure_future(service.translate(texts, options))
-    gone = asyncio.ensure_future(_disconnection(request))
+    translation = asyncio.ensure_future(service.translate(texts, options))
+    disconnection = asyncio.ensure_future(_wait_for_disconnection(request))
     seconds = service.settings.request_seconds
     try:
-        done, _ = await asyncio.wait({work, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if work in done:
-            return work.result()
-        if gone in done:
+        done, _ = await asyncio.wait({translation, disconnection}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if translation in done:
+            return translation.result()
+        if disconnection in done:
             raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client disconnected.")
         raise BusyError(f"the translation took more than {seconds} seconds; retry, or send shorter texts.", 5)
     finally:
-        work.cancel()
-        gone.cancel()
+        translation.cancel()
+        disconnection.cancel()
 
 
-async def _disconnection(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _wait_for_disconnection(request: Request) -> None:
+    """Return when the client has disconnected."""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return

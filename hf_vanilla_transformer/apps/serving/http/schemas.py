@@ -2,31 +2,34 @@
 
 import json
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, Json, model_validator
 from pydantic_core import PydanticCustomError
 
 from ....translation.translation_details import Translation
+from ..batcher import TranslateOptions
 
 
 # Characters of a wrong value that an error repeats.
-_SHOWN = 50
+_QUOTED_CHARACTERS = 50
 
 
 def _check_texts(value: object) -> object:
-    """Return a value that is a text or a list of texts; others raise an error that names the first wrong one."""
-    items = value if isinstance(value, list) else [value]
-    for number, item in enumerate(items):
-        if not isinstance(item, str):
-            shown = json.dumps(item)[:_SHOWN]
-            name = f"item {number} of the list, {shown}," if isinstance(value, list) else shown
+    """Return a value that is a text or a list of texts; raise an error about the first member that is not a text."""
+    texts = value if isinstance(value, list) else [value]
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            name = json.dumps(text)[:_QUOTED_CHARACTERS]
+            if isinstance(value, list):
+                name = f"item {number} of the list, {name},"
             fault = {"fault": f"{name} is no text; give a text, or a list of texts"}
             raise PydanticCustomError("texts", "{fault}", fault)
     return value
 
 
 def _check_is_not_empty(value: object) -> object:
+    """Return a value that is not an empty list."""
     if value == []:
         raise PydanticCustomError("texts", "the list is empty; give a text, or a list with at least one text")
     return value
@@ -53,15 +56,18 @@ class GenerateParameters(BaseModel, extra="forbid"):
     glossary: Glossary | None = None
     return_scores: bool = False
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of `translate()`: those that were given."""
+    def options(self) -> TranslateOptions:
+        """Return the arguments of `translate()` that the request sets."""
+        # An empty glossary is as good as none.
         excluded = {"return_scores"} if self.glossary else {"return_scores", "glossary"}
         options = self.model_dump(exclude_none=True, exclude=excluded)
-        return {**options, "return_details": True} if self.return_scores else options
+        if self.return_scores:
+            options["return_details"] = True
+        return options
 
 
 class HubParameters(BaseModel, extra="forbid"):
-    """Parameters of a translation."""
+    """The languages and the settings of a translation."""
 
     src_lang: Language | None = None
     tgt_lang: Language | None = None
@@ -69,19 +75,20 @@ class HubParameters(BaseModel, extra="forbid"):
 
 
 class HubRequest(BaseModel):
-    """What `huggingface_hub.InferenceClient.translation` sends."""
+    """The request that `huggingface_hub.InferenceClient.translation` sends."""
 
     inputs: Texts
     parameters: HubParameters | None = None
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of `translate()`: those that were given."""
-        given = self.parameters.generate_parameters if self.parameters else None
-        return given.options() if given else {}
+    def options(self) -> TranslateOptions:
+        """Return the arguments of `translate()` that the request sets."""
+        if self.parameters is None or self.parameters.generate_parameters is None:
+            return {}
+        return self.parameters.generate_parameters.options()
 
 
 class HubTranslation(BaseModel):
-    """One of the list that `huggingface_hub.InferenceClient.translation` expects."""
+    """One translation of the list that `huggingface_hub.InferenceClient.translation` expects."""
 
     translation_text: str
     score: float | None = None
@@ -89,7 +96,7 @@ class HubTranslation(BaseModel):
 
 
 class LibreRequest(BaseModel):
-    """What clients of LibreTranslate send, as a form or as JSON."""
+    """The request that clients of LibreTranslate send, as a form or as JSON."""
 
     q: SomeTexts
     source: Language
@@ -102,36 +109,48 @@ class LibreRequest(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_empty_fields(cls, fields: Any) -> Any:
-        """Take the defaults of optional fields that are null or empty, as the forms of clients send them."""
+    def _leave_out_empty_fields(cls, fields: object) -> object:
+        """Remove optional fields that are null or empty, so that they get their defaults; forms contain such fields."""
         if not isinstance(fields, dict):
             return fields
-        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
-        return {name: value for name, value in fields.items() if name not in optional or value not in (None, "")}
+        given_fields: dict[object, object] = {}
+        for name, value in fields.items():
+            is_optional = name in cls.model_fields and not cls.model_fields[name].is_required()
+            if not is_optional or value not in (None, ""):
+                given_fields[name] = value
+        return given_fields
 
-    def options(self, num_beams: int) -> dict[str, Any]:
-        """Arguments of `translate()`, or of `translate_documents()` with a `format`: those that were given.
+    def options(self, num_beams: int) -> TranslateOptions:
+        """Return the arguments of `translate()`, or of `translate_documents()` with `format`, that the request sets.
 
-        `num_beams` is the beam size of other requests.
+        Args:
+            num_beams (`int`): the beam size for requests that do not need more beams for their alternatives.
         """
-        options: dict[str, Any] = {"format": "html"} if self.format == "html" else {}
-        options |= {"return_details": True} if self.return_scores else {}
-        options |= {"glossary": self.glossary} if self.glossary else {}
+        options: TranslateOptions = {}
+        if self.format == "html":
+            options["format"] = "html"
+        if self.return_scores:
+            options["return_details"] = True
+        if self.glossary:
+            options["glossary"] = self.glossary
         if self.alternatives:
-            count = self.alternatives + 1
-            options |= {"return_details": True, "num_return_sequences": count, "num_beams": max(count, num_beams)}
+            # The translation itself is one of the sequences, and each sequence needs a beam.
+            number_of_sequences = self.alternatives + 1
+            options["return_details"] = True
+            options["num_return_sequences"] = number_of_sequences
+            options["num_beams"] = max(number_of_sequences, num_beams)
         return options
 
 
 class DetectedLanguage(BaseModel):
-    """The language of a text whose request names none; the model has only one."""
+    """The source language of the model, for a request with the source language "auto"."""
 
     confidence: float = Field(default=100.0, description="In percent; nothing is detected.")
     language: str
 
 
 class LibreTranslation(BaseModel):
-    """What clients of LibreTranslate expect: a string for a string, a list for a list."""
+    """The response that clients of LibreTranslate expect. It has lists if the request has a list of texts."""
 
     translatedText: Texts  # noqa: N815
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
@@ -141,7 +160,7 @@ class LibreTranslation(BaseModel):
 
 
 class LibreLanguage(BaseModel):
-    """A language that the model's card names, and the one that it is translated to."""
+    """A language that requests may name, and the languages that it is translated into."""
 
     code: str
     name: str
@@ -149,7 +168,7 @@ class LibreLanguage(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the server translates."""
+    """The state of the server, and its model."""
 
     status: Literal["ok", "failing", "hanging"]
     model: str
@@ -157,16 +176,18 @@ class Health(BaseModel):
 
 
 class Error(BaseModel):
-    """What was wrong with a request, in one sentence."""
+    """The reason why a request failed, in one sentence."""
 
     error: str
 
 
-def finite_score(found: Translation) -> float | None:
-    """The score of a translation; None without scores, and for one that the search did not find."""
-    return found.score if found.log_probs and math.isfinite(found.score) else None
+def finite_score(translation: Translation) -> float | None:
+    """Return the score of a translation; None if it has no scores, or an infinite one because nothing was found."""
+    if translation.log_probs and math.isfinite(translation.score):
+        return translation.score
+    return None
 
 
 def as_list(texts: Texts) -> list[str]:
-    """A list of texts, also of one."""
+    """Return the texts of a field as a list, including a single text."""
     return [texts] if isinstance(texts, str) else texts

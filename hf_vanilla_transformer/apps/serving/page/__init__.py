@@ -1,1 +1,1 @@
-"""The page for people: `serve --page`, and the same as a Space of the Hub."""
+"""The web page of `serve --page`, and the same page as a Space of the Hub."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import math
+from collections.abc import Awaitable
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import gradio as gr
 from fastapi import FastAPI, HTTPException
@@ -18,18 +19,23 @@ from ...pictures.attention import plot_attention
 from ...pictures.forward_pass import KINDS
 from ...pictures.token_labels import token_texts
 from ...terms.glossary import parse_terms
+from ..batcher import TranslateOptions
 from ..errors import RequestError
 from ..service import Service
 
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
 PATH = "/page"
 _MOST_BEAMS = 16
-# Routes of gradio's API that the page does not use, and that would store what anybody sends.
-_STORING = ("upload", "process_recording", "deep_link", "component_server", "run-history")
-# Open pages whose translations are kept in memory, so that their tabs can show them.
+# Routes of gradio's API that the page does not use, and that would store what any client sends.
+_STORING_ROUTES = ("upload", "process_recording", "deep_link", "component_server", "run-history")
+# For this many open pages, the last translation is kept in memory, so that their tabs can show it.
 _MOST_SESSIONS = 500
-# Sentences of more tokens have no attention picture: nobody could read it, and it takes long to draw.
-_MOST_TOKENS = 100
+# Sentences with more tokens get no picture of attention, because it would be too small to read and slow to draw.
+_MOST_TOKENS_OF_PICTURE = 100
 _CSS = """
 .tokens {display: flex; flex-wrap: wrap; gap: 0.35rem; padding: 0.5rem 0}
 .tokens span {display: flex; flex-direction: column; align-items: center; padding: 0.2rem 0.5rem; border-radius: 0.3rem;
@@ -45,6 +51,7 @@ _CSS = """
 .hypotheses.hypotheses :is(th, td):not(:first-child) {text-align: right; white-space: nowrap}
 """
 _HELP = "A term and its translation in each line. More beams place terms better."
+# What each flag of a translation means to a reader.
 _FLAGS = {
     "split": "A sentence is longer than any that the model was trained on, so it was split.",
     "longer_than_training": "The text is longer than any that the model was trained on.",
@@ -56,142 +63,202 @@ _TITLES = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
 }
+_Result = TypeVar("_Result")
+
+
+class _Sentence(NamedTuple):
+    """A sentence that the model has translated, which the tabs of the page can show."""
+
+    source: str
+    translation: Translation
 
 
 def add_page(app: FastAPI, service: Service) -> None:
-    """Add the page to the server's app, at `PATH`, to which the app's root leads."""
+    """Add the page to the server's app at `PATH`, and redirect the app's root to it."""
 
     @app.get("/", include_in_schema=False)
-    async def to_page() -> RedirectResponse:
+    async def redirect_to_page() -> RedirectResponse:
+        # A relative address also works behind a proxy that serves the app under a path.
         return RedirectResponse(f"{PATH[1:]}/")
 
-    async def refuse() -> None:
+    async def refuse_to_store() -> None:
         raise HTTPException(403, "the page stores no files.")
 
-    for name in _STORING:
-        for path in (f"{PATH}/gradio_api/{name}", f"{PATH}/gradio_api/{name}/{{rest:path}}"):
-            app.add_api_route(path, refuse, methods=["GET", "POST"], include_in_schema=False)
+    # These routes come before gradio's own, and so replace them.
+    for name in _STORING_ROUTES:
+        route = f"{PATH}/gradio_api/{name}"
+        for path in (route, f"{route}/{{rest:path}}"):
+            app.add_api_route(path, refuse_to_store, methods=["GET", "POST"], include_in_schema=False)
     gr.mount_gradio_app(
         app, build_page(service), PATH, theme=gr.themes.Default(), css=_CSS, ssr_mode=False, footer_links=[]
     )
-    # An open page holds a connection, for which a shutdown would wait.
-    mounted: Any = app.routes[-1]
-    app.state.end_streams = mounted.app.stop_event.set
+    # Each open page keeps a connection, and a shutdown would wait until all of them are closed.
+    mounted = app.routes[-1]
+    app.state.end_streams = mounted.app.stop_event.set  # type: ignore[attr-defined]
 
 
 def build_page(service: Service) -> gr.Blocks:
-    """The page, whose work the service does."""
+    """Build the page. The service does all work, in its batches and within its limits."""
     with gr.Blocks(title=service.card.title, analytics_enabled=False) as page:
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():
             with gr.Column(min_width=280):
-                label = _label("Text", service.source_language)
-                source = gr.Textbox(label=label, lines=4, max_lines=12, autofocus=True)
+                source_label = _label("Text", service.source_language)
+                source = gr.Textbox(label=source_label, lines=4, max_lines=12, autofocus=True)
                 terms = gr.Textbox(label="Glossary", lines=2, info=_HELP, placeholder="machine = Maschine")
                 terms.visible = service.runtime.takes_phrases
                 beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
                 splits = gr.Checkbox(service.split_sentences, label="Split into sentences")
                 inputs = [source, terms, beams, splits]
                 if service.target_codes:
-                    inputs.append(_target_menu(service))
+                    inputs.append(_build_target_menu(service))
                 button = gr.Button("Translate", variant="primary")
             with gr.Column(min_width=280):
-                label = _label("Translation", service.card.target_language)
-                target = gr.Textbox(label=label, lines=4, max_lines=12, interactive=False, buttons=["copy"])
+                target_label = _label("Translation", service.card.target_language)
+                target = gr.Textbox(label=target_label, lines=4, max_lines=12, interactive=False, buttons=["copy"])
                 notes = gr.Markdown()
         if service.card.examples:
             gr.Examples([[text] for text in service.card.examples], source, label="Examples")
-        chosen = gr.Dropdown([], label="Sentence", visible=False)
+        # The sentence that the tabs show; visible if there are several.
+        sentence_menu = gr.Dropdown([], label="Sentence", visible=False)
         with gr.Tab("Beams"):
             hypotheses = gr.HTML("<p>The hypotheses of beam search, best first.</p>")
         with gr.Tab("Tokens"):
             tokens = gr.HTML("<p>The probability of each token given the tokens before it.</p>")
-        sentences = gr.State([])
+        # The translated sentences of this open page, a list of `_Sentence`.
+        sentences_state = gr.State([])
 
         async def translate(
             text: str, lines: str, count: int, split: bool, target_code: str | None = None
-        ) -> tuple[Any, ...]:
-            options = {**_options(lines, int(count)), **service.target_options(target_code)}
-            ((pieces, found),) = await _asking(service, service.translate_sentences([text], options, split))
-            whole = join_translations(pieces, found)
-            # The model did not get blank pieces, nor numbers that are copied; these have no tokens to show.
-            pairs = [(piece.text, each) for piece, each in zip(pieces, found, strict=True) if each.tokens]
-            choices = [(f"{number}. {text}", number - 1) for number, (text, _) in enumerate(pairs, start=1)]
-            menu = gr.Dropdown(choices, value=0 if pairs else None, visible=len(pairs) > 1)
-            return whole.text, _notes(whole), menu, *show(pairs, 0), pairs
+        ) -> tuple[object, ...]:
+            """Return the new values of all components in `outputs`."""
+            options = _read_options(lines, int(count))
+            options.update(service.target_options(target_code))
+            (result,) = await _show_errors(service, service.translate_sentences([text], options, split))
+            whole = join_translations(result.pieces, result.translations)
+            sentences: list[_Sentence] = []
+            for piece, translation in zip(result.pieces, result.translations, strict=True):
+                # The model did not translate blank pieces and numbers that are copied, so these have no tokens to show.
+                if translation.tokens:
+                    sentences.append(_Sentence(piece.text, translation))
+            choices = [(f"{index + 1}. {sentence.source}", index) for index, sentence in enumerate(sentences)]
+            menu = gr.Dropdown(choices, value=0 if sentences else None, visible=len(sentences) > 1)
+            hypotheses_table, token_row = show_sentence(sentences, 0)
+            return whole.text, _describe_flags(whole), menu, hypotheses_table, token_row, sentences
 
-        def show(pairs: list[tuple[str, Translation]], index: int | None) -> tuple[str, str]:
-            if index is None or index >= len(pairs):
+        def show_sentence(sentences: list[_Sentence], index: int | None) -> tuple[str, str]:
+            """Return the HTML of the tabs "Beams" and "Tokens" for a sentence; empty if there is none."""
+            if index is None or index >= len(sentences):
                 return "", ""
-            return _hypotheses(pairs[index][1]), _tokens(service, pairs[index][1])
+            translation = sentences[index].translation
+            return _write_hypotheses(translation), _write_tokens(service, translation)
 
-        outputs = [target, notes, chosen, hypotheses, tokens, sentences]
+        outputs = [target, notes, sentence_menu, hypotheses, tokens, sentences_state]
         events = [button.click, source.submit, terms.submit]
         gr.on(events, translate, inputs, outputs, api_name="translate")
-        chosen.input(show, [sentences, chosen], [hypotheses, tokens], api_name="sentence")
+        sentence_menu.input(show_sentence, [sentences_state, sentence_menu], [hypotheses, tokens], api_name="sentence")
         if service.runtime.has_forward_pass:
-            _add_attention(service, page, sentences, chosen)
-    # The service limits how many requests are in work.
-    most = service.settings.max_in_flight
-    page.queue(max_size=most, default_concurrency_limit=most)
+            _add_attention(service, page, sentences_state, sentence_menu)
+    # The service limits how much work is done at once, so the queue of gradio only needs room for all of it.
+    most_requests = service.settings.max_in_flight
+    page.queue(max_size=most_requests, default_concurrency_limit=most_requests)
     page.state_session_capacity = _MOST_SESSIONS
     return page
 
 
-def _target_menu(service: Service) -> gr.Dropdown:
-    """The menu of the languages that a model of several translates into."""
+def _build_target_menu(service: Service) -> gr.Dropdown:
+    """Build the menu of target languages for a model that has several."""
     choices = [(short_name(service.target_codes, code), code) for code in service.target_codes]
     return gr.Dropdown(choices, value=service.default_target_code or service.target_codes[0], label="Into")
 
 
-def _add_attention(service: Service, page: gr.Blocks, sentences: gr.State, chosen: gr.Dropdown) -> None:
+def _add_attention(service: Service, page: gr.Blocks, sentences_state: gr.State, sentence_menu: gr.Dropdown) -> None:
+    """Add a tab with a picture of the attention weights for the chosen sentence."""
     config = service.model.config
     with gr.Tab("Attention"):
         with gr.Row():
-            kinds, layers = [(_TITLES[kind], kind) for kind in reversed(KINDS)], list(range(config.num_hidden_layers))
-            kind = gr.Dropdown(kinds, value="cross", label="Attention", min_width=240)
-            layer = gr.Dropdown(layers, value=layers[-1], label="Layer", min_width=240)
-            head = gr.Dropdown(["all", *range(config.num_attention_heads)], value="all", label="Head", min_width=240)
+            kinds = [(_TITLES[attention_kind], attention_kind) for attention_kind in reversed(KINDS)]
+            layers = list(range(config.num_hidden_layers))
+            heads = ["all", *range(config.num_attention_heads)]
+            kind_menu = gr.Dropdown(kinds, value="cross", label="Attention", min_width=240)
+            layer_menu = gr.Dropdown(layers, value=layers[-1], label="Layer", min_width=240)
+            head_menu = gr.Dropdown(heads, value="all", label="Head", min_width=240)
         plot = gr.Plot(show_label=False, elem_classes="attention")
-    is_dark = gr.Checkbox(visible=False)
-    page.load(None, None, is_dark, js="() => document.body.classList.contains('dark')")
+    # The browser sets this when the page is loaded, because only the browser knows its color scheme.
+    dark_box = gr.Checkbox(visible=False)
+    page.load(None, None, dark_box, js="() => document.body.classList.contains('dark')")
 
-    def picture(source: str, target: str, kind: str, layer: int, head: Any, theme: str) -> Any:
-        lengths = [len(encode(service.tokenizer, text).input_ids) for text in (source, target)]
-        if max(lengths) > _MOST_TOKENS:
-            return None
-        options: Any = {"kind": kind, "layer": layer, "head": None if head == "all" else head, "theme": theme}
-        return plot_attention(service.model, service.tokenizer, source, target, **options)
+    def plot_in_worker(
+        source: str, target: str, attention_kind: str, layer: int, head: int | None, theme: str
+    ) -> "Figure | None":
+        """Draw the attention of a sentence pair in a worker thread of the service; None if it is too long."""
+        for text in (source, target):
+            if len(encode(service.tokenizer, text).input_ids) > _MOST_TOKENS_OF_PICTURE:
+                return None
+        return plot_attention(
+            service.model,
+            service.tokenizer,
+            source,
+            target,
+            kind=attention_kind,
+            layer=layer,
+            head=head,
+            theme=theme,
+        )
 
-    async def draw(pairs: list[Any], index: int | None, kind: str, layer: int, head: int | str, is_dark: bool) -> Any:
-        if index is None or index >= len(pairs) or is_blank(pairs[index][1].text):
+    async def draw(
+        sentences: list[_Sentence],
+        index: int | None,
+        attention_kind: str,
+        layer: int,
+        head: int | str,
+        is_dark: bool,
+    ) -> "Figure | None":
+        """Return the picture for the chosen sentence; None if there is none, or its translation is blank."""
+        if index is None or index >= len(sentences):
             return None
-        source, found = pairs[index]
+        sentence = sentences[index]
+        if is_blank(sentence.translation.text):
+            return None
         theme = "dark" if is_dark else "light"
-        return await _asking(service, service.call(picture, source, found.text, kind, layer, head, theme))
+        head_number = None if head == "all" else head
+        work = service.call(
+            plot_in_worker, sentence.source, sentence.translation.text, attention_kind, layer, head_number, theme
+        )
+        return await _show_errors(service, work)
 
-    inputs: list[Any] = [sentences, chosen, kind, layer, head, is_dark]
-    events = [sentences.change, chosen.input, kind.change, layer.change, head.change]
+    inputs = [sentences_state, sentence_menu, kind_menu, layer_menu, head_menu, dark_box]
+    events = [sentences_state.change, sentence_menu.input, kind_menu.change, layer_menu.change, head_menu.change]
     gr.on(events, draw, inputs, plot, api_name="attention")
 
 
-def _options(lines: str, beams: int) -> dict[str, Any]:
-    """Arguments of `translate()` from what the page was given."""
-    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams, "return_details": True}
+def _read_options(lines: str, beams: int) -> TranslateOptions:
+    """Return the arguments of `translate()` for what the page contains.
+
+    Args:
+        lines: the glossary, with a term and its translation in each line.
+        beams: the beam size; all hypotheses are returned.
+    """
+    options: TranslateOptions = {"num_beams": beams, "num_return_sequences": beams, "return_details": True}
     try:
         terms = parse_terms(lines.splitlines(), "the glossary", r"\t|=", 'a tab or "="')
     except ValueError as error:
         raise gr.Error(str(error), duration=None) from error
-    return {**options, "glossary": terms} if terms else options
+    if terms:
+        options["glossary"] = terms
+    return options
 
 
-def _notes(found: Translation) -> str:
-    """What may be wrong with a translation, in sentences."""
-    return " ".join(text for flag, text in _FLAGS.items() if flag in found.flags)
+def _describe_flags(translation: Translation) -> str:
+    """Return a sentence for each flag of a translation, which says what may be wrong with it."""
+    return " ".join(sentence for flag, sentence in _FLAGS.items() if flag in translation.flags)
 
 
-async def _asking(service: Service, work: Any) -> Any:
-    """The result of the service's work; its errors as messages of the page."""
+async def _show_errors(service: Service, work: Awaitable[_Result]) -> _Result:
+    """Wait for the result of the service's work, and raise its errors as messages that the page shows.
+
+    The work is cancelled when the time for a request is over.
+    """
     try:
         return await asyncio.wait_for(work, service.settings.request_seconds)
     except TimeoutError:
@@ -201,26 +268,31 @@ async def _asking(service: Service, work: Any) -> Any:
 
 
 def _label(text: str, language: str | None) -> str:
+    """Return a label with the language, if it is known, such as "Text (en)"."""
     return f"{text} ({language})" if language else text
 
 
-def _hypotheses(best: Translation) -> str:
-    """A row for each hypothesis: its text, the score that ranks it, and its log-probability."""
-    rows = "".join(
-        f"<tr><td>{escape(each.text)}</td><td>{each.score:.3f}</td><td>{sum(each.log_probs):.3f}</td></tr>"
-        for each in (best, *best.alternatives)
-    )
+def _write_hypotheses(best: Translation) -> str:
+    """Return a table of HTML with the text, the score and the log-probability of each hypothesis."""
+    rows = ""
+    for hypothesis in (best, *best.alternatives):
+        log_probability = sum(hypothesis.log_probs)
+        rows += f"<tr><td>{escape(hypothesis.text)}</td>"
+        rows += f"<td>{hypothesis.score:.3f}</td><td>{log_probability:.3f}</td></tr>"
     head = "<tr><th>Hypothesis</th><th>Score</th><th>log P</th></tr>"
     return f'<table class="hypotheses"><thead>{head}</thead><tbody>{rows}</tbody></table>'
 
 
-def _tokens(service: Service, found: Translation) -> str:
-    """Tokens with their probabilities, the less probable the redder."""
-    ids = sides_of(service.tokenizer)[1].convert_tokens_to_ids(found.tokens)
+def _write_tokens(service: Service, translation: Translation) -> str:
+    """Return HTML with the tokens of a translation and their probabilities. Improbable tokens are red."""
+    target_tokenizer = sides_of(service.tokenizer)[1]
+    ids = target_tokenizer.convert_tokens_to_ids(translation.tokens)
     texts = token_texts(service.tokenizer, ids, of_target=True)
-    spans = [
-        f'<span style="background: rgb(220 38 38 / {0.6 * (1 - probability):.2f})">{escape(text)}'
-        f"<small>{probability:.0%}</small></span>"
-        for text, probability in zip(texts, map(math.exp, found.log_probs), strict=True)
-    ]
-    return f'<div class="tokens">{"".join(spans)}</div>'
+    spans = ""
+    for text, log_probability in zip(texts, translation.log_probs, strict=True):
+        probability = math.exp(log_probability)
+        # At most 60 % of the color, so that the text stays readable.
+        opacity = 0.6 * (1 - probability)
+        spans += f'<span style="background: rgb(220 38 38 / {opacity:.2f})">{escape(text)}'
+        spans += f"<small>{probability:.0%}</small></span>"
+    return f'<div class="tokens">{spans}</div>'

@@ -1,8 +1,7 @@
-"""The page of `serve --page` as a folder for a Space of the Hub."""
+"""Write the page of `serve --page` as a folder for a Space of the Hub."""
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import SpaceCardData
 
@@ -13,7 +12,7 @@ from ....support.version import __version__
 from ..model_card_facts import CardFacts
 
 
-# A Space runs app.py and expects an answer at this port, unless the variable names another one.
+# A Space runs app.py, and expects the page at this port, unless the variable names another one.
 _APP = '''"""A page that translates with {title}."""
 
 import os
@@ -30,30 +29,53 @@ hf-vanilla-transformer[page,marian]=={__version__}
 
 
 def write_space(folder: str, model: str, card: CardFacts) -> None:
-    """Write a folder that can be pushed to a Space: `app.py`, `requirements.txt`, `README.md`.
+    """Write a folder that can be pushed to a Space, with `app.py`, `requirements.txt` and `README.md`.
 
-    The model is a name on the Hub, which the Space will load; or a folder, of which a copy lies in the Space's.
+    Args:
+        folder (`str`): the new folder.
+        model (`str`): a model's folder, which is copied into the new folder, or a name on the Hub, from which the Space
+            loads the model.
+        card (`CardFacts`): facts of the model's card, for the title of the Space.
 
     Raises:
-        FileExistsError: if the folder holds files.
-        ValueError: if a file of the model is a link out of its folder, or a folder lacks weights or configuration.
+        FileExistsError: if the folder contains files.
+        ValueError: if a file of the model is a link to a place outside of its folder, or the model's folder lacks
+            weights or a configuration.
     """
-    target, source = Path(folder), Path(model)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target} exists and is not an empty folder; choose another one.")
-    files = [file for file in files_of_a_run(source) if file.name not in NOT_TO_SHARE] if source.is_dir() else []
+    space = Path(folder)
+    if space.exists() and (not space.is_dir() or any(space.iterdir())):
+        raise FileExistsError(f"{space} exists and is not an empty folder; choose another one.")
+    model_folder = Path(model)
+    is_local = model_folder.is_dir()
+    model_files: list[Path] = []
+    if is_local:
+        model_files = [file for file in files_of_a_run(model_folder) if file.name not in NOT_TO_SHARE]
+        _check_model_files(model_folder, model_files)
+
+    space.mkdir(parents=True, exist_ok=True)
+    if is_local:
+        (space / "model").mkdir()
+        for file in model_files:
+            shutil.copy(file, space / "model")
+    metadata = SpaceCardData(
+        title=card.title,
+        sdk="gradio",
+        app_file="app.py",
+        python_version="3.11",
+        models=None if is_local else [model],
+    )
+    # The title is inside of a docstring, which quotation marks would end.
+    title = card.title.replace('"', "'").replace("\\", "/")
+    app = _APP.format(title=title, model="model" if is_local else model)
+    write_text(space / "app.py", app)
+    write_text(space / "requirements.txt", _REQUIREMENTS)
+    write_text(space / "README.md", f"---\n{metadata.to_yaml()}\n---\n")
+
+
+def _check_model_files(folder: Path, files: list[Path]) -> None:
+    """Raise InputError if the files of a model's folder cannot be copied, or are no complete model."""
     check_links(files)
-    has_weights, names = any(file.suffix == ".safetensors" for file in files), {file.name for file in files}
-    if source.is_dir() and not (has_weights and "config.json" in names):
-        raise InputError(f"{source} lacks a config.json or a .safetensors; give a trained or converted model.")
-    target.mkdir(parents=True, exist_ok=True)
-    if files:
-        (target / "model").mkdir()
-        for file in files:
-            shutil.copy(file, target / "model")
-    facts: dict[str, Any] = {"title": card.title, "sdk": "gradio", "app_file": "app.py", "python_version": "3.11"}
-    metadata = SpaceCardData(**facts, models=None if source.is_dir() else [model])
-    app = _APP.format(title=card.title.replace('"', "'").replace("\\", "/"), model="model" if files else model)
-    write_text(target / "app.py", app)
-    write_text(target / "requirements.txt", _REQUIREMENTS)
-    write_text(target / "README.md", f"---\n{metadata.to_yaml()}\n---\n")
+    has_weights = any(file.suffix == ".safetensors" for file in files)
+    has_configuration = any(file.name == "config.json" for file in files)
+    if not has_weights or not has_configuration:
+        raise InputError(f"{folder} lacks a config.json or a .safetensors; give a trained or converted model.")
