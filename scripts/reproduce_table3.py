@@ -26,7 +26,6 @@ from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.build_arguments import option
 from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training.run_arguments import Settings
-from hf_vanilla_transformer.training.run_report import describe_run
 from hf_vanilla_transformer.translation.model_loading import load
 
 
@@ -152,7 +151,7 @@ def read_result(settings: Settings) -> dict[str, Any] | None:
     Raises:
         ValueError: if the result has other settings, or the file holds something else.
     """
-    path, wanted = Path(str(settings.args.results)), describe_run(settings)["settings"]
+    path, wanted = Path(str(settings.args.results)), settings.to_record()
     if not path.is_file():
         return None
     try:

@@ -67,7 +67,7 @@ def estimate_costs(
     """
     args = settings.args
     with torch.device("meta"):
-        model = VanillaTransformerForConditionalGeneration(settings.model.config(tokenizer))
+        model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
     parameters = model.num_parameters()
 
     batches = corpus.make_batches(args.tokens_per_batch, args.per_device_train_batch_size)
@@ -113,7 +113,7 @@ def _count_checkpoints_on_disk(settings: Settings, updates: int) -> int:
     limit = args.save_total_limit
     if limit is None:
         # The default that a run sets, which leaves enough checkpoints for their average.
-        limit = max(CHECKPOINTS_KEPT, (settings.model.average_last or 0) + 1)
+        limit = max(CHECKPOINTS_KEPT, (settings.output.average_last or 0) + 1)
     if limit == 0:
         # In `save_total_limit`, 0 means no limit.
         return written
@@ -143,10 +143,10 @@ def _estimate_search_seconds(settings: Settings, corpus: Corpus, updates: int, t
     greedy_sentences = corpus.validation_pairs * evaluations
 
     beam_sentences = corpus.test_pairs
-    if settings.model.average_last:
+    if settings.output.average_last:
         # The averaged weights are compared with the last checkpoint.
         beam_sentences += 2 * corpus.validation_pairs
-    if settings.model.choose_search:
+    if settings.evaluation.choose_search:
         # Each length penalty is tried, and then the second stopping rule.
         searches = len(ALPHAS) + 1
         beam_sentences += searches * min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)

@@ -5,18 +5,18 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset, DatasetDict, concatenate_datasets
 from sacrebleu.metrics import BLEU
 from tqdm.auto import tqdm
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.cleaning import clean_pairs
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
@@ -27,242 +27,335 @@ from ..hub.native_folder import native_folder
 from ..hub.user_cache import result_folder
 from ..model.input_checks import is_blank
 from ..support.user_errors import InputError
-from ..translation.engine import load_engine
+from ..translation.engine import Engine, load_engine
 from ..translation.model_loading import load_ensemble
 from ..translation.translate import translate
 from ..translation.translation_details import FLAG_MEANINGS, DetailLevel
+from .model_arguments import NEW_TOKENIZER_ARGUMENTS
 from .plan import spoken_duration
-from .run_arguments import TRAINED, Settings
+from .run_arguments import Settings
 from .run_checks import check_tokenizer
-from .run_setup import log_removed, target_language_of
+from .training_pairs import find_target_language, log_removed
 
 
 logger = logging.getLogger(__name__)
 
-# Sentences that are translated and written to the cache in one go: few to lose, and enough for batches.
-_AT_ONCE = 500
-# Sentences that are translated to tell how long all of them will take.
-_SAMPLE = 100
+# Sentences that are translated and then written to the cache together: few enough that an interruption loses little,
+# and enough for batches of similar lengths.
+_SENTENCES_PER_WRITE = 500
+# Sentences that are translated to estimate how long all of them will take.
+_SENTENCES_TO_TIME = 100
 # The reason, in the log and in the card, why a monolingual source is not translated.
 _EVALUATED = "in the test or validation pairs"
-# Rules that remove a translation, by the flag that it has.
-_FLAGS = {flag: FLAG_MEANINGS[flag] for flag in ("truncated", "repetition")}
+# Flags of a translation that keep it out of the training pairs, and the reason in words for each.
+_REASONS_BY_FLAG = {flag: FLAG_MEANINGS[flag] for flag in ("truncated", "repetition")}
 
 
 class Hypothesis(NamedTuple):
-    """A translation of the teacher, and its flags; see [`~hf_vanilla_transformer.Translation`]."""
+    """A translation of the teacher with the names of its flags; see [`~hf_vanilla_transformer.Translation`]."""
 
     text: str
     flags: list[str]
 
 
-class Teacher:
-    """The teacher of a run, and its translations in the user's cache, from which an interrupted run continues.
+# A teacher in torch, perhaps an ensemble, or in a different runtime.
+TeacherModel = PreTrainedModel | Engine
+# The hypotheses of each source, best first.
+Hypotheses = dict[str, list[Hypothesis]]
 
-    Raises OSError or ValueError if the model, or one of several, cannot be found or brought into this package.
+
+class Teacher:
+    """The teacher of a run. Its translations are kept in the user's cache, so an interrupted run can continue.
+
+    Raises OSError or InputError if a model cannot be found or converted, or if the run would replace it.
     """
 
     def __init__(self, settings: Settings):
-        self._arguments, self._device, self._scoring = settings.teacher, settings.args.device, settings.scoring
-        self._names = settings.teacher.teacher or []
         model_revision = settings.model.revision
         if model_revision is not None and settings.model.model_name_or_path is None:
             raise InputError(
                 f"revision is {model_revision}, which is for --model_name_or_path; give --teacher_revision for a "
                 "teacher."
             )
-        revisions: Sequence[str | None] = [None] * len(self._names)
-        if settings.teacher.teacher_revision is not None:
-            revisions = settings.teacher.teacher_revision
-        self.folders = []
-        for name, revision in zip(self._names, revisions, strict=True):
-            self.folders.append(native_folder(name, revision, settings.model.token))
-        for folder in self.folders:
-            if folder.resolve().is_relative_to(settings.output.resolve()):
-                raise InputError(
-                    f"{folder} lies in {settings.output}, which the run replaces; name another --output_dir."
-                )
-        beams = self._arguments.teacher_num_beams
-        self._search: dict[str, Any] = {} if beams is None else {"num_beams": beams}
-        facts = {**self._search, "engine": self._arguments.teacher_engine, "all": self._arguments.nearest_to_reference}
+        self._arguments = settings.distillation
+        self._device = settings.args.device
+        self._scoring = settings.scoring
+        self._names = settings.distillation.teacher or []
+        self.folders = self._find_folders(settings)
         tokenizer = AutoTokenizer.from_pretrained(self.folders[0])
-        self._target_code = TargetCodes(tokenizer, target_language_of(settings.data, tokenizer)).default
+        self._target_code = TargetCodes(tokenizer, find_target_language(settings.data, tokenizer)).default
+        self._cache = self._find_cache()
+
+    def _find_folders(self, settings: Settings) -> list[Path]:
+        """Find the folder of each teacher, and convert models of other systems.
+
+        Raises InputError if the run would replace a teacher.
+        """
+        revisions: Sequence[str | None] = [None] * len(self._names)
+        if self._arguments.teacher_revision is not None:
+            revisions = self._arguments.teacher_revision
+        folders = []
+        for name, revision in zip(self._names, revisions, strict=True):
+            folders.append(native_folder(name, revision, settings.model.token))
+        output = settings.output_folder
+        for folder in folders:
+            if folder.resolve().is_relative_to(output.resolve()):
+                raise InputError(f"{folder} lies in {output}, which the run replaces; name another --output_dir.")
+        return folders
+
+    def _find_cache(self) -> Path:
+        """Return the folder for the translations, whose name depends on all that they depend on."""
+        facts: dict[str, object] = {
+            "engine": self._arguments.teacher_engine,
+            "all": self._arguments.nearest_to_reference,
+        }
+        if self._arguments.teacher_num_beams is not None:
+            facts["num_beams"] = self._arguments.teacher_num_beams
         if self._target_code:
             facts["target"] = self._target_code
-        self._cache = result_folder("translations", self.folders, facts)
+        return result_folder("translations", self.folders, facts)
 
     def with_tokenizer(self, settings: Settings) -> Settings:
-        """Settings with the teacher's tokenizer, unless they name a model or a tokenizer, or say how to train one."""
-        if {"model_name_or_path", "tokenizer_name", *TRAINED} & settings.given.keys():
-            return settings
+        """Return settings with the teacher's tokenizer, unless they say which tokenizer to use or how to train one.
+
+        A student whose teacher's tokenizer does not append EOS trains a tokenizer of its own.
+        """
+        for name in ("model_name_or_path", "tokenizer_name", *NEW_TOKENIZER_ARGUMENTS):
+            if name in settings.given_arguments:
+                return settings
         try:
             check_tokenizer(self._names[0], AutoTokenizer.from_pretrained(self.folders[0]))
         except InputError:
             return settings
-        given = {**settings.given, "tokenizer_name": str(self.folders[0])}
-        return Settings.from_arguments(**given).for_target_language()._replace(plans=settings.plans)
+        given_arguments = {**settings.given_arguments, "tokenizer_name": str(self.folders[0])}
+        changed = Settings.from_arguments(**given_arguments).for_target_language()
+        return changed._replace(needs_plan=settings.needs_plan)
 
     def add_to(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
-        """The pairs with translated training pairs added, or in the place of the given ones; and rows for the card.
+        """Translate the sources, and add the translations to the training pairs or put them in place of the targets.
 
-        Raises ValueError if no translation remains.
+        Returns:
+            The pairs with the new training pairs, and rows about them for the model card.
+
+        Raises InputError if no translation remains.
         """
-        bleu = BLEU(tokenize=self._scoring.options(pairs["train"])["tokenize"], effective_order=True)
         train = pairs["train"].select_columns(["source", "target"])
-        more = self._new_sources(pairs)
-        left_out = len(self._monolingual) - len(more)
-        log_removed({_EVALUATED: left_out}, len(self._monolingual), "monolingual sources")
-        sources, references = [*train["source"], *more], [*train["target"], *[None] * len(more)]
-        found = self._translations(sources)
-        kept, removed = dict[str, list[str]](source=[], target=[]), dict.fromkeys(_FLAGS.values(), 0)
-        for source, reference in zip(sources, references, strict=True):
-            hypothesis = self._choose(found[source], reference, bleu)
-            faults = [rule for flag, rule in _FLAGS.items() if flag in hypothesis.flags]
-            if faults:
-                removed[faults[0]] += 1
-            else:
-                kept["source"].append(source)
-                kept["target"].append(hypothesis.text)
-        if all(map(is_blank, kept["target"])):
-            removed["empty"] = len(kept["target"])
-            counts = ", ".join(f"{count:,} were {rule}" for rule, count in removed.items() if count)
-            raise InputError(f"no translation of {self._names[0]} remains: {counts}; give another teacher.")
-        evaluated = [pairs[name] for name in ("validation", "test") if name in pairs]
-        distilled, others = clean_pairs(Dataset.from_dict(kept, features=train.features), evaluated)
-        removed |= others
-        log_removed(removed, len(sources), "translations")
-        if left_out:
-            removed[f"monolingual sources {_EVALUATED}"] = left_out
-        parts = [distilled] if self._arguments.distilled_only else [train, distilled]
-        counts = f"{len(train):,} with the given targets" if len(parts) > 1 else "none with the given targets"
-        logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {counts}")
-        return DatasetDict({**pairs, "train": concatenate_datasets(parts)}), self._facts(len(distilled), removed)
+        new_sources = self._select_new_sources(pairs)
+        evaluated_count = len(self._monolingual_sources) - len(new_sources)
+        log_removed({_EVALUATED: evaluated_count}, len(self._monolingual_sources), "monolingual sources")
+        sources = [*train["source"], *new_sources]
+        references = [*train["target"], *[None] * len(new_sources)]
 
-    def _facts(self, count: int, removed: dict[str, int]) -> dict[str, str]:
-        beams = f" with {self._arguments.teacher_num_beams} beams" if self._search else ""
-        nearest = ", the hypothesis nearest to the reference" if self._arguments.nearest_to_reference else ""
-        rules = ", ".join(f"{number:,} {rule}" for rule, number in removed.items() if number)
+        bleu = BLEU(tokenize=self._scoring.options(pairs["train"])["tokenize"], effective_order=True)
+        hypotheses = self._translate_all(sources)
+        translated: dict[str, list[str]] = {"source": [], "target": []}
+        removed = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
+        for source, reference in zip(sources, references, strict=True):
+            hypothesis = self._choose(hypotheses[source], reference, bleu)
+            reason = _reason_to_remove(hypothesis)
+            if reason is not None:
+                removed[reason] += 1
+            else:
+                translated["source"].append(source)
+                translated["target"].append(hypothesis.text)
+        if all(is_blank(target) for target in translated["target"]):
+            removed["empty"] = len(translated["target"])
+            counts = ", ".join(f"{count:,} were {reason}" for reason, count in removed.items() if count)
+            raise InputError(f"no translation of {self._names[0]} remains: {counts}; give another teacher.")
+
+        evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
+        distilled, removed_by_cleaning = clean_pairs(
+            Dataset.from_dict(translated, features=train.features), evaluation_pairs
+        )
+        removed.update(removed_by_cleaning)
+        log_removed(removed, len(sources), "translations")
+        if evaluated_count:
+            removed[f"monolingual sources {_EVALUATED}"] = evaluated_count
+        if self._arguments.distilled_only:
+            new_train = distilled
+            given_targets = "none with the given targets"
+        else:
+            new_train = concatenate_datasets([train, distilled])
+            given_targets = f"{len(train):,} with the given targets"
+        logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {given_targets}")
+        return DatasetDict({**pairs, "train": new_train}), self._describe(len(distilled), removed)
+
+    def _describe(self, count: int, removed: Mapping[str, int]) -> dict[str, str]:
+        """Return rows for the model card.
+
+        Args:
+            count: the number of training pairs with targets of the teacher.
+            removed: how many translations were removed for each reason.
+        """
+        targets = f"{count:,}"
+        if self._arguments.teacher_num_beams is not None:
+            targets += f" with {self._arguments.teacher_num_beams} beams"
+        if self._arguments.nearest_to_reference:
+            targets += ", the hypothesis nearest to the reference"
+        reasons = [f"{number:,} {reason}" for reason, number in removed.items() if number]
+        if reasons:
+            targets += f"; removed {', '.join(reasons)}"
         return {
             "teacher": ", ".join(str(name_of_base(name)) for name in self._names),
-            "targets of the teacher": f"{count:,}{beams}{nearest}{f'; removed {rules}' if rules else ''}",
+            "targets of the teacher": targets,
             "given targets": "not used" if self._arguments.distilled_only else "used, too",
         }
 
     def expected(self, pairs: DatasetDict) -> DatasetDict:
-        """Pairs about as many and as long as `add_to` gives, without its work, for a plan."""
+        """Return pairs that are about as many and as long as those of `add_to`, for a plan, without translating."""
         train = pairs["train"].select_columns(["source", "target"])
-        more = self._new_sources(pairs)
-        targets = list(islice(cycle(train["target"]), len(more)))
-        added = Dataset.from_dict({"source": more, "target": targets}, features=train.features)
-        parts = [train, added] if self._arguments.distilled_only else [train, train, added]
+        new_sources = self._select_new_sources(pairs)
+        # The lengths of the given targets stand in for those of the translations.
+        new_targets = list(islice(cycle(train["target"]), len(new_sources)))
+        new_pairs = Dataset.from_dict({"source": new_sources, "target": new_targets}, features=train.features)
+        parts = [train, new_pairs]
+        if not self._arguments.distilled_only:
+            parts.insert(0, train)
         return DatasetDict({**pairs, "train": concatenate_datasets(parts)})
 
     def describe_work(self, pairs: DatasetDict) -> str:
-        """How many sentences are to be translated, and how long that takes, from a sample that is translated."""
-        found = self._read()
-        sources = dict.fromkeys([*pairs["train"]["source"], *self._new_sources(pairs)])
-        missing = [source for source in sources if source not in found]
+        """Describe how many sentences are still to be translated, and how long that will take.
+
+        The duration is extrapolated from a sample that is translated for this purpose.
+        """
+        cached = self._read_cache()
+        sources = dict.fromkeys([*pairs["train"]["source"], *self._select_new_sources(pairs)])
+        missing = [source for source in sources if source not in cached]
         if not missing:
             return "teacher: all sentences are translated already"
-        model = self._loaded()
+        tokenizer, model = self._load()
+        sample = [missing[row] for row in pick_evenly_spaced_rows(len(missing), _SENTENCES_TO_TIME)]
         started = time.perf_counter()
-        sample = [missing[row] for row in pick_evenly_spaced_rows(len(missing), _SAMPLE)]
-        list(self._translate(*model, sample))
-        seconds = (time.perf_counter() - started) / len(sample) * len(missing) / PartialState().num_processes
+        list(self._translate(tokenizer, model, sample))
+        seconds_per_sentence = (time.perf_counter() - started) / len(sample)
+        seconds = seconds_per_sentence * len(missing) / PartialState().num_processes
         return f"teacher: {len(missing):,} sentences to translate first, about {spoken_duration(seconds)}"
 
     @cached_property
-    def _monolingual(self) -> list[str]:
-        # Once, because a pipe has its lines only once.
-        files = self._arguments.monolingual_source_file or []
-        return [line for file in files for line in iterate_lines(Path(file)) if not is_blank(line)]
+    def _monolingual_sources(self) -> list[str]:
+        """The lines of the monolingual files that are not blank; cached, because a pipe can be read only once."""
+        lines = []
+        for file in self._arguments.monolingual_source_file or []:
+            for line in iterate_lines(Path(file)):
+                if not is_blank(line):
+                    lines.append(line)
+        return lines
 
-    def _new_sources(self, pairs: DatasetDict) -> list[str]:
+    def _select_new_sources(self, pairs: DatasetDict) -> list[str]:
         """Return the monolingual sources, without those of validation and test pairs, which training must not see."""
-        evaluated = set[str]()
-        for name in ("validation", "test"):
-            if name in pairs:
-                evaluated.update(source.strip() for source in pairs[name]["source"])
-        return [source for source in self._monolingual if source.strip() not in evaluated]
+        evaluated: set[str] = set()
+        for split in ("validation", "test"):
+            if split in pairs:
+                evaluated.update(source.strip() for source in pairs[split]["source"])
+        return [source for source in self._monolingual_sources if source.strip() not in evaluated]
 
     def _choose(self, hypotheses: Sequence[Hypothesis], reference: str | None, bleu: BLEU) -> Hypothesis:
+        """Choose the hypothesis to train on: the best one, or that with the highest sentence BLEU if so set."""
         if reference is None or not self._arguments.nearest_to_reference:
             return hypotheses[0]
-        return max(hypotheses, key=lambda each: bleu.sentence_score(each.text, [reference]).score)
+        scores = [bleu.sentence_score(hypothesis.text, [reference]).score for hypothesis in hypotheses]
+        # Of equal scores, the first one wins.
+        return hypotheses[scores.index(max(scores))]
 
-    def _translations(self, sources: Sequence[str]) -> dict[str, list[Hypothesis]]:
-        """The hypotheses of each source, best first; what no cache has is translated by all processes together.
+    def _translate_all(self, sources: Sequence[str]) -> Hypotheses:
+        """Return the hypotheses of each source; all processes together translate the sources that no cache has.
 
         Each process writes a file of its own, so that none waits for another. The processes may have different caches,
         because they run on several machines or have home folders of their own.
         """
         state = PartialState()
-        cached = self._read()
-        unique = list(dict.fromkeys(sources))
-        # No process writes before all have read, because this call waits for all.
-        in_some_cache = set(gather_object([row for row, source in enumerate(unique) if source in cached]))
-        missing = [source for row, source in enumerate(unique) if row not in in_some_cache]
+        cached = self._read_cache()
+        unique_sources = list(dict.fromkeys(sources))
+        cached_rows = [row for row, source in enumerate(unique_sources) if source in cached]
+        # This waits for all processes, so no process writes before all have read.
+        rows_in_some_cache = set(gather_object(cached_rows))
+        missing = [source for row, source in enumerate(unique_sources) if row not in rows_in_some_cache]
         translated = self._translate_into_cache(missing[state.process_index :: state.num_processes])
-        found = {**cached, **translated}
+        hypotheses = {**cached, **translated}
         state.wait_for_everyone()
         if missing:
-            found |= self._read()
-        return self._exchange(unique, found)
+            # Now the cache has the translations of the processes that share it.
+            hypotheses.update(self._read_cache())
+        return self._exchange(unique_sources, hypotheses)
 
-    def _translate_into_cache(self, sources: list[str]) -> dict[str, list[Hypothesis]]:
+    def _translate_into_cache(self, sources: list[str]) -> Hypotheses:
+        """Translate sources, and write their hypotheses to a new file in the cache."""
         if not sources:
             return {}
-        tokenizer, model = self._loaded()
+        tokenizer, model = self._load()
         self._cache.mkdir(parents=True, exist_ok=True)
         path = self._cache / f"{uuid.uuid4().hex}.jsonl"
-        hypotheses = {}
+        hypotheses: Hypotheses = {}
         with path.open("a", encoding="utf-8") as file, tqdm(sources, "teacher", unit=" sentences") as progress:
-            for start in range(0, len(sources), _AT_ONCE):
-                part = sources[start : start + _AT_ONCE]
-                for source, translations in self._translate(tokenizer, model, part):
+            for start in range(0, len(sources), _SENTENCES_PER_WRITE):
+                chunk = sources[start : start + _SENTENCES_PER_WRITE]
+                for source, translations in self._translate(tokenizer, model, chunk):
                     hypotheses[source] = translations
                     file.write(f"{json.dumps((source, translations), ensure_ascii=False)}\n")
+                # If the process is killed, it loses at most the chunk that it translates.
                 file.flush()
                 os.fsync(file.fileno())
-                progress.update(len(part))
+                progress.update(len(chunk))
         return hypotheses
 
-    def _exchange(self, sources: Sequence[str], found: dict[str, list[Hypothesis]]) -> dict[str, list[Hypothesis]]:
+    def _exchange(self, sources: Sequence[str], hypotheses: Hypotheses) -> Hypotheses:
         """Return the hypotheses of this process, and those that it lacks and another process has.
 
         If all processes share one cache, none lacks any, so only empty lists are exchanged.
         """
-        own_missing_rows = [row for row, source in enumerate(sources) if source not in found]
-        missing_rows = set(gather_object(own_missing_rows))
-        offered = [(sources[row], found[sources[row]]) for row in missing_rows if sources[row] in found]
-        received = gather_object(offered)
-        return {**dict(received), **found}
+        rows_missing_here = [row for row, source in enumerate(sources) if source not in hypotheses]
+        rows_missing_somewhere = set(gather_object(rows_missing_here))
+        offered = []
+        for row in rows_missing_somewhere:
+            source = sources[row]
+            if source in hypotheses:
+                offered.append((source, hypotheses[source]))
+        received = dict(gather_object(offered))
+        return {**received, **hypotheses}
 
-    def _read(self) -> dict[str, list[Hypothesis]]:
-        """The hypotheses in the cache, by their source."""
-        found = {}
+    def _read_cache(self) -> Hypotheses:
+        """Read all hypotheses in the cache."""
+        cached = {}
         for path in sorted(self._cache.glob("*.jsonl")):
-            # A process that was killed may leave half a line at the end.
-            for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+            # A process that was killed may leave half a line after the last line break, which is ignored.
+            lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+            for line in lines:
                 source, hypotheses = json.loads(line)
-                found[source] = [Hypothesis(*each) for each in hypotheses]
-        return found
+                cached[source] = [Hypothesis(text, flags) for text, flags in hypotheses]
+        return cached
 
-    def _loaded(self) -> tuple[PreTrainedTokenizerBase, Any]:
+    def _load(self) -> tuple[PreTrainedTokenizerBase, TeacherModel]:
+        """Load the tokenizer and the model of the teacher; an ensemble has the tokenizer of its first model."""
         engine = self._arguments.teacher_engine
         if engine == "torch":
-            return load_ensemble(list(map(str, self.folders)), self._device)
+            return load_ensemble([str(folder) for folder in self.folders], self._device)
         return AutoTokenizer.from_pretrained(self.folders[0]), load_engine(str(self.folders[0]), engine)
 
     def _translate(
-        self, tokenizer: PreTrainedTokenizerBase, model: Any, sources: list[str]
+        self, tokenizer: PreTrainedTokenizerBase, model: TeacherModel, sources: list[str]
     ) -> Iterator[tuple[str, list[Hypothesis]]]:
-        """Each source with its hypotheses, best first; all of the search if one of them is chosen."""
-        search: dict[str, Any] = {**self._search, "return_details": DetailLevel.FLAGS}
+        """Translate sources; yield each with its best hypothesis, or with all of the search if one is to be chosen."""
+        detail_level: Literal[DetailLevel.FLAGS, DetailLevel.ALL] = DetailLevel.FLAGS
+        options: dict[str, Any] = {}
+        if self._arguments.teacher_num_beams is not None:
+            options["num_beams"] = self._arguments.teacher_num_beams
         if self._target_code:
-            search["target_lang"] = self._target_code
+            options["target_lang"] = self._target_code
         if self._arguments.nearest_to_reference:
-            beams = self._search.get("num_beams") or model.generation_config.num_beams
-            search |= {"num_return_sequences": beams, "return_details": True}
-        for source, best in zip(sources, translate(model, tokenizer, sources, **search), strict=True):
-            yield source, [Hypothesis(each.text, sorted(each.flags)) for each in (best, *best.alternatives)]
+            num_beams = self._arguments.teacher_num_beams or model.generation_config.num_beams
+            options["num_return_sequences"] = num_beams
+            detail_level = DetailLevel.ALL
+        translations = translate(model, tokenizer, sources, return_details=detail_level, **options)
+        for source, best in zip(sources, translations, strict=True):
+            hypotheses = []
+            for translation in (best, *best.alternatives):
+                hypotheses.append(Hypothesis(translation.text, sorted(translation.flags)))
+            yield source, hypotheses
+
+
+def _reason_to_remove(hypothesis: Hypothesis) -> str | None:
+    """Return in words why a hypothesis is not a training target, or None if it is one."""
+    for flag, reason in _REASONS_BY_FLAG.items():
+        if flag in hypothesis.flags:
+            return reason
+    return None

@@ -1,8 +1,7 @@
-"""The settings that `train` chooses for a corpus and a machine where none are given, and what the run will cost."""
+"""Choose settings of `train` for a corpus and a machine, if none are given, and estimate what the run will cost."""
 
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -19,28 +18,37 @@ from ..support.recipes import read_recipe
 from ..support.user_errors import InputError
 from .corpus import Corpus
 from .cost_estimate import Costs, estimate_costs
-from .run_arguments import TOKENS_PER_PROCESS, ModelArguments, Settings
+from .model_and_tokenizer import load_tokenizer, train_new_tokenizer
+from .model_arguments import ModelArguments
+from .run_arguments import TOKENS_PER_PROCESS, Arguments, RunArguments, Settings
 from .run_checks import check_numbers
-from .run_setup import target_language_of, tokenizer_of
+from .training_pairs import find_target_language
 from .update_batches import DeviceMemory, count_tokens_that_fit, read_device_memory, set_batches_of_update, split_update
 
 
-# Recipes, and the fewest training pairs of each. The last two bounds are the geometric means of the 30,000, 200,000
-# and 5 million pairs that the recipes are for.
-ROWS = {"tiny": 10, "small": 10_000, "medium": 80_000, "base": 1_000_000}
-# Fewer updates train nothing; more would take weeks on a CPU.
-FEWEST_UPDATES, MOST_UPDATES = 1_000, 100_000
+# The recipes that a plan chooses from, and the fewest training pairs of each. The last two bounds are the geometric
+# means of the 30,000, 200,000 and 5 million pairs that the recipes are for.
+FEWEST_PAIRS = {"tiny": 10, "small": 10_000, "medium": 80_000, "base": 1_000_000}
+# Fewer updates train nothing, and more would take weeks on a CPU.
+FEWEST_UPDATES = 1_000
+MOST_UPDATES = 100_000
 # Runs of fewer epochs underfit with more dropout (docs/experiments.md).
-_FEW_EPOCHS, _DROPOUT_OF_FEW = 30, 0.1
-# Bytes of text, both sides together, for each token of the vocabulary; Multi30k has 600 with its 6,000 tokens.
-_BYTES_PER_TOKEN, _SMALLEST_VOCABULARY = 300, 300
-_SAMPLE = 20_000
+_FEW_EPOCHS = 30
+_DROPOUT_FOR_FEW_EPOCHS = 0.1
+# Bytes of text, both sides together, for each token of the vocabulary. Multi30k has 600 with its 6,000 tokens.
+_BYTES_PER_TOKEN = 300
+# Byte-level BPE starts with 256 bytes and some special tokens.
+_SMALLEST_VOCABULARY = 300
+# Pairs of a corpus that are tokenized for a plan, which should take seconds.
+_SAMPLED_PAIRS = 20_000
 # Arguments of a recipe that need validation pairs.
-_OF_VALIDATION = ("eval_strategy", "eval_steps", "keep_better", "choose_search")
-# Arguments of a recipe that a given argument replaces or excludes.
-_OF_CHECKPOINTS = ("load_best_model_at_end", "save_only_model", "save_strategy", "save_total_limit")
-_REPLACED = {
-    **dict.fromkeys(_OF_CHECKPOINTS, ("average_last",)),
+_VALIDATION_ARGUMENTS = ("eval_strategy", "eval_steps", "keep_better", "choose_search")
+# For a given argument, the arguments of a recipe that it replaces or excludes.
+_REPLACED_BY = {
+    "load_best_model_at_end": ("average_last",),
+    "save_only_model": ("average_last",),
+    "save_strategy": ("average_last",),
+    "save_total_limit": ("average_last",),
     "num_layers": ("config_overrides",),
     "num_train_epochs": ("max_steps",),
     "per_device_train_batch_size": ("tokens_per_batch", "max_tokens"),
@@ -50,11 +58,11 @@ _REPLACED = {
 
 
 class Plan(NamedTuple):
-    """What [`plan`] returns.
+    """The result of [`plan`].
 
     Args:
-        arguments (`dict`): arguments of `train` by name, without those that were given.
-        reasons (`list[str]`): what was chosen and why, a line each.
+        arguments (`dict`): the chosen arguments of `train` by name, without those that were given.
+        reasons (`list[str]`): what was chosen and why, in lines.
         costs (`Costs`): parameters, target tokens of an epoch, updates, seconds, and bytes of memory and of disk.
     """
 
@@ -63,15 +71,15 @@ class Plan(NamedTuple):
     costs: Costs
 
     def lines(self) -> list[str]:
-        """The reasons, then the costs."""
-        costs = self.costs
+        """Return the reasons and then the costs, as lines of text."""
         return [
             *self.reasons,
-            f"parameters: {costs.parameters:,}",
-            f"target tokens: {costs.tokens:,} in an epoch",
-            f"updates: {costs.updates:,}",
-            f"time: {spoken_duration(costs.seconds)}",
-            *(f"{name}: {_size(getattr(costs, name))}" for name in ("memory", "disk")),
+            f"parameters: {self.costs.parameters:,}",
+            f"target tokens: {self.costs.tokens:,} in an epoch",
+            f"updates: {self.costs.updates:,}",
+            f"time: {spoken_duration(self.costs.seconds)}",
+            f"memory: {_format_size(self.costs.memory)}",
+            f"disk: {_format_size(self.costs.disk)}",
         ]
 
 
@@ -81,271 +89,434 @@ def plan(
     tflops: float | None = None,
     chooses: bool = True,
     memory: DeviceMemory | None = None,
-    **given: Any,
+    **given_arguments: Any,
 ) -> Plan:
     """Choose the arguments of `train` for sentence pairs and this machine, and estimate what the run will cost.
 
-    The number of training pairs selects a recipe; batches, updates and vocabulary follow from the texts. The costs are
-    those of a trial of at most a minute. Nothing is printed or written, and random states do not change.
+    The number of training pairs selects a recipe. Batches, updates and vocabulary follow from the texts. The costs are
+    measured by a trial that takes at most a minute. Nothing is printed or written, and random states do not change.
 
     ```python
     lines = plan(load_pairs(train_files=["train.en", "train.de"])).lines()
     ```
 
     Args:
-        pairs (`DatasetDict`): columns `source` and `target`; the split `train`, and `validation` and `test` if any.
-        tflops (`float`, *optional*): peak of a GPU that is not here, in TFLOP/s: the plan is for it, and its time and
-            memory are computed, not measured. An update is one batch.
-        chooses (`bool`): whether to choose what is not given; otherwise `train` has its defaults, and the plan has only
-            costs.
-        memory (`DeviceMemory`, *optional*): of the device that has least of it free, if several train; by default that
-            of this process's GPU. The batches follow from it.
-        **given: arguments of `train`, which the plan keeps.
+        pairs (`DatasetDict`): the split `train`, and `validation` and `test` if there are any, with the columns
+            `source` and `target`.
+        tflops (`float`, *optional*): the peak in TFLOP/s of a GPU that is not in this machine. The plan is then for
+            that GPU, its time and memory are computed instead of measured, and each update is a single batch.
+        chooses (`bool`): whether to choose what is not given. Otherwise the run has the defaults of `train`, and the
+            plan consists of the costs only.
+        memory (`DeviceMemory`, *optional*): the memory that the batches must fit into. If several processes train, pass
+            that of the device with the least free memory; the default is the memory of this process's GPU.
+        **given_arguments: arguments of `train`, which the plan keeps.
 
     Raises:
         TypeError, ValueError: if an argument is wrong, a model is to be fine-tuned, or there are fewer than 10 pairs.
         UserError: if the trial fails, for example because the memory is too small.
     """
-    settings, train = Settings.from_arguments(**given), pairs["train"]
+    settings = Settings.from_arguments(**given_arguments)
+    _check_plan(settings, len(pairs["train"]), tflops)
+    has_gpu = tflops is not None or settings.args.device.type != "cpu"
+    targets_per_source = _count_targets_per_source(settings)
+    recipe_name = choose_recipe(len(pairs["train"]) // targets_per_source, has_gpu)
+    sample = _sample_pairs(pairs)
+    recipe = _adapt_recipe(recipe_name, settings, sample["train"], len(pairs["train"]))
+
+    # Measure the corpus in tokens, with a tokenizer that is trained on a sample of it.
+    model_arguments = {}
+    if chooses:
+        model_arguments = _select_model_arguments(recipe, given_arguments)
+    model_settings = Settings.from_arguments(**{**model_arguments, **given_arguments})
+    tokenizer = _make_sample_tokenizer(model_settings.model, sample)
+    data = tokenize_pairs(sample, tokenizer, target_lang=find_target_language(settings.data, tokenizer))
+    source_lengths, target_lengths = pair_lengths(data["train"])
+    corpus = Corpus(
+        training_pairs=len(pairs["train"]),
+        validation_pairs=len(pairs.get("validation", [])),
+        test_pairs=len(pairs.get("test", [])),
+        source_lengths=source_lengths,
+        target_lengths=target_lengths,
+    )
+    if tflops is None:
+        tokens_that_fit = _count_tokens_that_fit(model_settings, tokenizer, memory)
+    else:
+        # The memory of a GPU that is not here is unknown. The plan says how much memory one batch needs.
+        tokens_that_fit = sys.maxsize
+
+    # Choose the arguments, and leave out the pairs that the run will remove.
+    processes = settings.args.world_size
+    arguments = {}
+    if chooses:
+        arguments = fit_recipe(recipe, corpus, processes, given_arguments, targets_per_source, tokens_that_fit)
+    chosen = Settings.from_arguments(**{**arguments, **given_arguments})
+    max_tokens = chosen.data.max_tokens or chosen.args.tokens_per_batch
+    short_corpus = corpus.drop_pairs_over(max_tokens)
+    # The trial takes pairs by their numbers in the corpus without long pairs.
+    data["train"] = data["train"].select(corpus.find_rows_up_to(max_tokens))
+    planned = set_batches_of_update(chosen, tokens_that_fit, short_corpus.longest_sentence)
+
+    # Estimate the costs.
+    updates_per_epoch = count_updates_per_epoch(corpus, planned.given_arguments, processes)
+    updates = planned.args.max_steps
+    if updates <= 0:
+        # The Trainer rounds in the same way.
+        updates = math.ceil(planned.args.num_train_epochs * updates_per_epoch)
+    by_steps = planned.change_training(**_steps_of_epochs(planned.args, updates_per_epoch))
+    costs = estimate_costs(by_steps, updates, short_corpus, tokenizer, data, tflops)
+    reasons = []
+    if chooses:
+        reasons = _explain(recipe_name, by_steps, corpus, updates / updates_per_epoch)
+    if tflops is None:
+        reasons.append("time and memory: measured by a trial of some updates")
+    else:
+        reasons.append(f"time and memory: computed for {tflops:g} TFLOP/s, not measured")
+    return Plan(arguments, reasons, costs)
+
+
+def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> None:
+    """Raise an error if nothing can be planned for these settings, this number of training pairs, or this GPU."""
     if settings.model.model_name_or_path is not None:
         raise InputError("a plan is for a new model; give learning_rate and max_steps to fine-tune one.")
-    if len(train) < ROWS["tiny"]:
-        raise InputError(f"there are {len(train)} training pairs, too few for a plan, which needs {ROWS['tiny']}.")
+    if train_size < FEWEST_PAIRS["tiny"]:
+        raise InputError(
+            f"there are {train_size} training pairs, too few for a plan, which needs {FEWEST_PAIRS['tiny']}."
+        )
     check_numbers(settings.args)
     if tflops is not None and not 0 < tflops < math.inf:
         raise InputError(f"tflops is {tflops}; give the TFLOP/s of a GPU, such as 100.")
-    # A student's sources occur twice: with the given target, and with the teacher's.
-    targets = 2 if settings.teacher.teacher and not settings.teacher.distilled_only else 1
-    name = row_for(len(train) // targets, tflops is not None or settings.args.device.type != "cpu")
-    row = read_recipe(name, Settings)
-    if settings.teacher.teacher:
-        row = student_recipe(row)
-    # In memory, because tokens of other pairs would be written to the cache of data sets.
-    sample = DatasetDict({split: _sample(pairs[split]) for split in ("train", "validation") if split in pairs})
-    texts = [text for column in ("source", "target") for text in sample["train"][column]]
-    size = sum(len(text.encode()) for text in texts) * len(train) // len(sample["train"])
-    row["vocab_size"] = min(row["vocab_size"], max(_SMALLEST_VOCABULARY, size // _BYTES_PER_TOKEN))
-    of_tokenizer = {"vocab_size": row["vocab_size"]} if chooses and not settings.model.tokenizer_name else {}
-    tokenizer = tokenizer_of(Settings.from_arguments(**{**of_tokenizer, **given}).model, sample)
-    data = tokenize_pairs(sample, tokenizer, target_lang=target_language_of(settings.data, tokenizer))
-    validation, test = (len(pairs.get(split, [])) for split in ("validation", "test"))
-    corpus = Corpus(len(train), validation, test, *pair_lengths(data["train"]))
-    if tflops is not None:
-        # The memory of a GPU that is not here is unknown. The plan says how much one batch needs.
-        tokens_that_fit = sys.maxsize
-    else:
-        memory = memory or read_device_memory(settings.args.device)
-        tokens_that_fit = _count_tokens_that_fit(row if chooses else {}, given, tokenizer, memory)
-    arguments = {}
-    if chooses:
-        arguments = choose(row, corpus, settings.args.world_size, given, targets, tokens_that_fit)
-    planned = Settings.from_arguments(**{**arguments, **given})
-    max_tokens = planned.model.max_tokens or planned.args.tokens_per_batch
-    kept = corpus.drop_pairs_over(max_tokens)
-    # The trial takes pairs by their numbers in the corpus that is left.
-    data["train"] = data["train"].select(corpus.find_rows_up_to(max_tokens))
-    planned = set_batches_of_update(planned, tokens_that_fit, kept.longest_sentence)
-    per_epoch = updates_of_epoch(corpus, planned.given, settings.args.world_size)
-    # As the Trainer counts them.
-    steps, epochs = planned.args.max_steps, planned.args.num_train_epochs
-    updates = steps if steps > 0 else math.ceil(epochs * per_epoch)
-    for kind in ("save", "eval"):
-        if getattr(planned.args, f"{kind}_strategy") == "epoch":  # The same by steps, which the costs count.
-            setattr(planned.args, f"{kind}_steps", per_epoch)
-    costs = estimate_costs(planned, updates, kept, tokenizer, data, tflops)
-    how = "measured by a trial of some updates" if tflops is None else f"computed for {tflops:g} TFLOP/s, not measured"
-    reasons = _reasons(name, planned, corpus, updates / per_epoch) if chooses else []
-    return Plan(arguments, [*reasons, f"time and memory: {how}"], costs)
 
 
-def _count_tokens_that_fit(
-    row: Mapping[str, Any], given: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, memory: DeviceMemory | None
-) -> int:
-    """Compute how many tokens of a batch fit into the memory of a device, for the model of a recipe."""
-    names = {field.name for field in fields(ModelArguments)} | {"r_drop_alpha"}
-    sizes = {name: value for name, value in _without_replaced(row, given).items() if name in names}
-    settings = Settings.from_arguments(**{**sizes, **given})
-    with torch.device("meta"):
-        model = VanillaTransformerForConditionalGeneration(settings.model.config(tokenizer))
-    return count_tokens_that_fit(model, settings.args, memory)
+def choose_recipe(pairs: int, has_gpu: bool) -> str:
+    """Return the name of the recipe for a number of training pairs; on CPUs this is never the paper's base model."""
+    chosen = "tiny"
+    for name, fewest_pairs in FEWEST_PAIRS.items():
+        is_possible = has_gpu or name != "base"
+        if is_possible and fewest_pairs <= pairs:
+            chosen = name
+    return chosen
 
 
-def row_for(pairs: int, on_gpu: bool) -> str:
-    """The recipe for a number of training pairs; on CPUs never the paper's base."""
-    return [name for name, fewest in ROWS.items() if fewest <= pairs and (on_gpu or name != "base")][-1]
+def _count_targets_per_source(settings: Settings) -> int:
+    """Return 2 for a student, whose sources have a given target and one of the teacher's; otherwise 1."""
+    has_teacher = bool(settings.distillation.teacher)
+    return 2 if has_teacher and not settings.distillation.distilled_only else 1
 
 
-def student_recipe(row: dict[str, Any]) -> dict[str, Any]:
-    """A recipe for a student: a deep encoder, and one decoder layer, because decoding takes most time of a translation.
+def _sample_pairs(pairs: DatasetDict) -> DatasetDict:
+    """Return at most 20,000 training pairs and as many validation pairs, evenly spread, in memory.
 
-    Kasai et al. 2021, "Deep Encoder, Shallow Decoder"; the initial weights of deep encoders are those of Wang et al.
-    2022, "DeepNet".
+    They are copied into memory, because data sets on disk would write the tokens of these pairs to their cache.
     """
-    layers = 2 * row["num_layers"]
-    overrides = {"encoder_layers": layers, "decoder_layers": 1}
-    return {**row, "config_overrides": overrides, "initializer_factor": round((8 * layers) ** -0.25, 2)}
+    sample = DatasetDict()
+    for split in ("train", "validation"):
+        if split in pairs:
+            rows = pick_evenly_spaced_rows(len(pairs[split]), _SAMPLED_PAIRS)
+            columns = pairs[split].select(rows).select_columns(["source", "target"])
+            sample[split] = Dataset.from_dict(columns.to_dict())
+    return sample
 
 
-def _sample(split: Dataset) -> Dataset:
-    rows = split.select(pick_evenly_spaced_rows(len(split), _SAMPLE)).select_columns(["source", "target"])
-    return Dataset.from_dict(rows.to_dict())
-
-
-def updates_of_epoch(corpus: Corpus, arguments: Mapping[str, Any], processes: int) -> int:
-    """The number of updates in an epoch, with some arguments of `train`."""
-    kept = corpus.drop_pairs_over(arguments.get("max_tokens") or arguments.get("tokens_per_batch"))
-    batches = len(kept.make_batches(arguments.get("tokens_per_batch"), arguments.get("per_device_train_batch_size", 8)))
-    of_process = math.ceil(batches * kept.training_pairs / len(kept.source_lengths) / processes)
-    return math.ceil(of_process / arguments.get("gradient_accumulation_steps", 1))
-
-
-def choose(
-    row: Mapping[str, Any],
-    corpus: Corpus,
-    processes: int,
-    given: Mapping[str, Any],
-    targets: int = 1,
-    tokens_that_fit: int = TOKENS_PER_PROCESS,
-) -> dict[str, Any]:
-    """Fit a recipe to a corpus.
+def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: int) -> dict[str, object]:
+    """Read a recipe, and adapt it to a student and to the size of the texts.
 
     Args:
-        row: arguments of the recipe; steps below 1 are fractions of the run.
-        processes: that train together; the recipe's update is of all of them.
-        given: arguments that the choice keeps.
-        targets: of each source.
-        tokens_that_fit: into the memory of a device, on each side of a batch.
+        name: the name of the recipe.
+        settings: the settings of the run.
+        sample: a sample of the training pairs.
+        train_size: the number of all training pairs.
+    """
+    recipe = read_recipe(name, Settings)
+    if settings.distillation.teacher:
+        recipe = adapt_recipe_to_student(recipe)
+    sample_bytes = 0
+    for column in ("source", "target"):
+        for text in sample[column]:
+            sample_bytes += len(text.encode())
+    corpus_bytes = sample_bytes * train_size // len(sample)
+    # More tokens would each occur too rarely to be learned.
+    affordable = max(_SMALLEST_VOCABULARY, corpus_bytes // _BYTES_PER_TOKEN)
+    recipe["vocab_size"] = min(recipe["vocab_size"], affordable)
+    return recipe
+
+
+def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
+    """Return a recipe for a student, which has a deep encoder and a single decoder layer.
+
+    The decoder takes most of the time of a translation (Kasai et al. 2021, "Deep Encoder, Shallow Decoder"). The deep
+    encoder has the initial weights of Wang et al. 2022, "DeepNet".
+    """
+    encoder_layers = 2 * recipe["num_layers"]
+    return {
+        **recipe,
+        "config_overrides": {"encoder_layers": encoder_layers, "decoder_layers": 1},
+        "initializer_factor": round((8 * encoder_layers) ** -0.25, 2),
+    }
+
+
+def _select_model_arguments(recipe: Arguments, given_arguments: Arguments) -> dict[str, object]:
+    """Return the arguments of a recipe that determine the model, its tokenizer, and the memory of a batch."""
+    names = {field.name for field in fields(ModelArguments)}
+    names.add("r_drop_alpha")
+    return {name: value for name, value in _without_replaced(recipe, given_arguments).items() if name in names}
+
+
+def _make_sample_tokenizer(model_args: ModelArguments, sample: DatasetDict) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that the arguments name, or train one on the sample in this process alone."""
+    if model_args.tokenizer_name is not None:
+        return load_tokenizer(model_args)
+    return train_new_tokenizer(model_args, sample)
+
+
+def _count_tokens_that_fit(settings: Settings, tokenizer: PreTrainedTokenizerBase, memory: DeviceMemory | None) -> int:
+    """Compute how many tokens of a batch fit into the given memory, or else into that of this process's device."""
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
+    return count_tokens_that_fit(model, settings.args, memory or read_device_memory(settings.args.device))
+
+
+def _steps_of_epochs(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
+    """Return `save_steps` and `eval_steps` that equal strategies by epochs, because costs are counted by steps."""
+    steps = {}
+    if args.save_strategy == "epoch":
+        steps["save_steps"] = updates_per_epoch
+    if args.eval_strategy == "epoch":
+        steps["eval_steps"] = updates_per_epoch
+    return steps
+
+
+def count_updates_per_epoch(corpus: Corpus, arguments: Arguments, processes: int) -> int:
+    """Count the updates of an epoch.
+
+    Args:
+        corpus: the training pairs, and the lengths of a sample of them.
+        arguments: arguments of `train`, of which those for batches count.
+        processes: the number of processes that train together.
+    """
+    tokens_per_batch = arguments.get("tokens_per_batch")
+    short_corpus = corpus.drop_pairs_over(arguments.get("max_tokens") or tokens_per_batch)
+    sample_batches = short_corpus.make_batches(tokens_per_batch, arguments.get("per_device_train_batch_size", 8))
+    corpus_batches = len(sample_batches) * short_corpus.training_pairs / len(short_corpus.source_lengths)
+    batches_per_process = math.ceil(corpus_batches / processes)
+    return math.ceil(batches_per_process / arguments.get("gradient_accumulation_steps", 1))
+
+
+def fit_recipe(
+    recipe: Arguments,
+    corpus: Corpus,
+    processes: int,
+    given_arguments: Arguments,
+    targets_per_source: int = 1,
+    tokens_that_fit: int = TOKENS_PER_PROCESS,
+) -> dict[str, object]:
+    """Fit the arguments of a recipe to a corpus and to the given arguments.
+
+    Args:
+        recipe: arguments of the recipe. Steps below 1 are fractions of the run.
+        corpus: the pairs, and the lengths of a sample of them.
+        processes: the number of processes that train together. The recipe's update is split among them.
+        given_arguments: arguments that are kept as they are.
+        targets_per_source: the number of targets that each source has; 2 for a student.
+        tokens_that_fit: how many tokens on each side of a batch fit into the memory of a device.
 
     Returns:
-        The arguments that were not given.
+        The chosen arguments, without the given ones.
     """
-    fitted = _fit_batches(row, corpus, processes, given, tokens_that_fit)
-    chosen = _without_replaced({**row, **fitted}, given)
-    # The batches follow from it.
+    batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
+    chosen = _without_replaced({**recipe, **batches}, given_arguments)
+    # The batches follow from the tokens of an update, which a resumed run must not split again.
     chosen.pop("tokens_per_update", None)
-    merged = {**chosen, **given}
-    per_epoch = updates_of_epoch(corpus, merged, processes)
-    updates = math.ceil(merged["num_train_epochs"] * per_epoch)
-    if given.get("max_steps", -1) > 0:
+
+    # The number of updates, and what depends on it.
+    epochs_of_recipe = chosen.pop("num_train_epochs")
+    epochs = given_arguments.get("num_train_epochs", epochs_of_recipe)
+    updates_per_epoch = count_updates_per_epoch(corpus, {**chosen, **given_arguments}, processes)
+    updates = math.ceil(epochs * updates_per_epoch)
+    if given_arguments.get("max_steps", -1) > 0:
         # The Trainer prefers it to a number of epochs.
-        updates = given["max_steps"]
-    elif "num_train_epochs" not in given:
-        updates = min(max(updates, FEWEST_UPDATES), row.get("max_steps", MOST_UPDATES))
+        updates = given_arguments["max_steps"]
+    elif "num_train_epochs" not in given_arguments:
+        updates = min(max(updates, FEWEST_UPDATES), recipe.get("max_steps", MOST_UPDATES))
         chosen["max_steps"] = updates
-    del chosen["num_train_epochs"]
-    if targets * updates / per_epoch < _FEW_EPOCHS:
-        chosen["dropout"] = min(row["dropout"], _DROPOUT_OF_FEW)
-    chosen["warmup_steps"] = max(1, min(int(row["warmup_steps"]), updates // 10))
-    chosen |= {name: math.ceil(row[name] * updates) for name in ("logging_steps", "eval_steps", "save_steps")}
-    if given.get("load_best_model_at_end"):
-        # Each model that is evaluated is saved.
-        chosen["eval_steps"] = given.get("save_steps", chosen["eval_steps"])
-        chosen["save_steps"] = given.get("eval_steps", chosen["eval_steps"])
-        if "eval_strategy" in given:
-            chosen["save_strategy"] = given["eval_strategy"]
-        # With "best" the Trainer saves when it evaluates, and the plan says when that is.
-        if given.get("save_strategy", "best") != "best":
-            chosen["eval_strategy"] = given["save_strategy"]
-    if not merged.get("average_last"):
+    if targets_per_source * updates / updates_per_epoch < _FEW_EPOCHS:
+        chosen["dropout"] = min(recipe["dropout"], _DROPOUT_FOR_FEW_EPOCHS)
+    chosen["warmup_steps"] = max(1, min(int(recipe["warmup_steps"]), updates // 10))
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        chosen[name] = math.ceil(recipe[name] * updates)
+
+    # Arguments that have no effect, or contradict given ones.
+    if given_arguments.get("load_best_model_at_end"):
+        _save_what_is_evaluated(chosen, given_arguments)
+    averages = given_arguments.get("average_last", chosen.get("average_last"))
+    if not averages:
         del chosen["keep_better"]
-    if given.get("num_beams") == 1:
+    if given_arguments.get("num_beams") == 1:
         # A greedy search has neither a length penalty nor a stopping rule.
         del chosen["choose_search"]
-    if not corpus.validation_pairs:
-        chosen = {name: value for name, value in chosen.items() if name not in _OF_VALIDATION}
-    return {name: value for name, value in chosen.items() if name not in given}
+    remaining = {}
+    for name, value in chosen.items():
+        lacks_pairs = name in _VALIDATION_ARGUMENTS and not corpus.validation_pairs
+        if name not in given_arguments and not lacks_pairs:
+            remaining[name] = value
+    return remaining
 
 
-def _without_replaced(row: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a recipe that no given argument replaces or excludes."""
-    replaced = {name for argument, names in _REPLACED.items() if given.get(argument) for name in names}
-    return {name: value for name, value in row.items() if name not in replaced}
+def _save_what_is_evaluated(chosen: dict[str, Any], given_arguments: Arguments) -> None:
+    """Set the steps and strategies of `load_best_model_at_end`, with which each evaluated model must be saved."""
+    chosen["eval_steps"] = given_arguments.get("save_steps", chosen["eval_steps"])
+    chosen["save_steps"] = given_arguments.get("eval_steps", chosen["eval_steps"])
+    if "eval_strategy" in given_arguments:
+        chosen["save_strategy"] = given_arguments["eval_strategy"]
+    # With "best" the Trainer saves when it evaluates, and the plan says when that is.
+    if given_arguments.get("save_strategy", "best") != "best":
+        chosen["eval_strategy"] = given_arguments["save_strategy"]
+
+
+def _without_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str, object]:
+    """Return the arguments of a recipe that no given argument replaces or excludes."""
+    replaced: set[str] = set()
+    for argument, names in _REPLACED_BY.items():
+        if given_arguments.get(argument):
+            replaced.update(names)
+    return {name: value for name, value in recipe.items() if name not in replaced}
 
 
 def _fit_batches(
-    recipe: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any], tokens_that_fit: int
-) -> dict[str, Any]:
+    recipe: Arguments, corpus: Corpus, processes: int, given_arguments: Arguments, tokens_that_fit: int
+) -> dict[str, int]:
     """Choose batches so that an update has as many tokens as the recipe says, whatever the number of processes."""
-    longest_sentence = corpus.longest_sentence
-    tokens_per_update = given.get("tokens_per_update") or recipe.get("tokens_per_update")
-    most_tokens = tokens_that_fit
+    tokens_per_update = given_arguments.get("tokens_per_update") or recipe.get("tokens_per_update")
+    most_tokens_per_batch = tokens_that_fit
     if tokens_per_update is None:
         # A recipe for fewer pairs has updates of one batch, which fits everywhere.
-        tokens_per_update = given.get("tokens_per_batch") or recipe["tokens_per_batch"]
-        most_tokens = tokens_per_update
-    elif given.get("per_device_train_batch_size"):
+        tokens_per_update = given_arguments.get("tokens_per_batch") or recipe["tokens_per_batch"]
+        most_tokens_per_batch = tokens_per_update
+    elif given_arguments.get("per_device_train_batch_size"):
         # The tokens of such a batch are not known, so the update is split as on CPUs.
-        most_tokens = TOKENS_PER_PROCESS
+        most_tokens_per_batch = TOKENS_PER_PROCESS
     batches = split_update(
         tokens_per_update,
         processes,
-        most_tokens,
+        most_tokens_per_batch,
         # Longer sentences are removed.
-        min(longest_sentence, recipe["max_tokens"]),
-        tokens_per_batch=given.get("tokens_per_batch"),
-        gradient_accumulation_steps=given.get("gradient_accumulation_steps"),
+        min(corpus.longest_sentence, recipe["max_tokens"]),
+        tokens_per_batch=given_arguments.get("tokens_per_batch"),
+        gradient_accumulation_steps=given_arguments.get("gradient_accumulation_steps"),
     )
-    if given.get("tokens_per_batch"):
+    if given_arguments.get("tokens_per_batch"):
         max_tokens = batches.tokens_per_batch
     else:
         # Which pairs are too long must not depend on the memory of a device.
         max_tokens = min(batches.tokens_per_batch, recipe["max_tokens"])
-    # An evaluation keeps no activations, so its batch may have more tokens than a batch of the training.
-    evaluated_sentences = 4 * recipe["max_tokens"] // longest_sentence
+    # An evaluation keeps no activations, so its batch may have four times the tokens of a batch of the training.
+    sentences_that_fit = 4 * recipe["max_tokens"] // corpus.longest_sentence
+    evaluation_sentences = max(1, min(recipe["per_device_eval_batch_size"], sentences_that_fit))
     return {
         "tokens_per_batch": batches.tokens_per_batch,
         "max_tokens": max_tokens,
         "gradient_accumulation_steps": batches.gradient_accumulation_steps,
-        "per_device_eval_batch_size": max(1, min(recipe["per_device_eval_batch_size"], evaluated_sentences)),
+        "per_device_eval_batch_size": evaluation_sentences,
     }
 
 
-def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:
-    """What was chosen and why, a line each."""
-    args, model, config = settings.args, settings.model, settings.model.config()
-    sizes = f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads, dropout {config.dropout:g}"
-    factor = f", initial weights times {config.initializer_factor:g}" if config.initializer_factor != 1 else ""
-    means = f"{corpus.source_lengths.mean():.1f} source and {corpus.target_lengths.mean():.1f} target tokens on average"
-    is_limited = model.vocab_size < read_recipe(name, Settings)["vocab_size"]
-    limit = f", one for each {_BYTES_PER_TOKEN} bytes of text" if is_limited else ""
-    batches = args.gradient_accumulation_steps * args.world_size
-    tokens = args.tokens_per_batch and f"{args.tokens_per_batch * batches:,} tokens on each side"
-    r_drop = f", two dropout masks per batch (R-Drop {args.r_drop_alpha:g})" if args.r_drop_alpha else ""
-    removed = corpus.training_pairs - corpus.drop_pairs_over(model.max_tokens).training_pairs
-    weights = f"average of the last {model.average_last} checkpoints" if model.average_last else "of the last update"
+def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:
+    """Describe what was chosen and why, in lines.
+
+    Args:
+        recipe_name: the name of the chosen recipe.
+        settings: the chosen settings.
+        corpus: the pairs, and the lengths of a sample of them.
+        epochs: the number of epochs that the run has.
+    """
+    args = settings.args
+    source_mean = corpus.source_lengths.mean()
+    target_mean = corpus.target_lengths.mean()
     lines = [
-        f"recipe {name}, for {ROWS[name]:,} pairs and more: {corpus.training_pairs:,} training pairs of {means}",
-        f"model: {config.encoder_layers} + {config.decoder_layers} layers, {sizes}{factor}",
-        f"vocabulary: {model.tokenizer_name or f'at most {model.vocab_size:,} tokens{limit}'}",
-        f"update: {tokens or f'{args.per_device_train_batch_size * batches:,} pairs'}; {epochs:,.1f} epochs{r_drop}",
-        f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates",
-        f"evaluation: {_when(args.eval_strategy, args.eval_steps)}, of {corpus.validation_pairs:,} pairs",
-        f"weights: {weights}; a checkpoint {_when(args.save_strategy, args.save_steps)}",
+        f"recipe {recipe_name}, for {FEWEST_PAIRS[recipe_name]:,} pairs and more: {corpus.training_pairs:,} training "
+        f"pairs of {source_mean:.1f} source and {target_mean:.1f} target tokens on average"
     ]
-    if model.keep_better:
+    recipe_for_gpu = choose_recipe(corpus.training_pairs, has_gpu=True)
+    if recipe_for_gpu != recipe_name:
+        lines.append(
+            f"{recipe_for_gpu}, the recipe for this number of pairs, needs a GPU; --config {recipe_for_gpu} selects it "
+            "on a CPU nevertheless"
+        )
+    lines.append(f"model: {_describe_model(settings)}")
+    lines.append(f"vocabulary: {_describe_vocabulary(recipe_name, settings.model)}")
+    lines.append(f"update: {_describe_update(args)}; {epochs:,.1f} epochs{_describe_r_drop(args)}")
+    lines.append(f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates")
+    lines.append(
+        f"evaluation: {_describe_frequency(args.eval_strategy, args.eval_steps)}, of {corpus.validation_pairs:,} pairs"
+    )
+    weights = "of the last update"
+    if settings.output.average_last:
+        weights = f"average of the last {settings.output.average_last} checkpoints"
+    lines.append(f"weights: {weights}; a checkpoint {_describe_frequency(args.save_strategy, args.save_steps)}")
+    if settings.output.keep_better:
         lines.append("after the training: the better of average and last checkpoint, by BLEU on the validation pairs")
-    if model.choose_search:
+    if settings.evaluation.choose_search:
         pairs = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
         lines.append(f"search: length penalty and stopping rule are chosen on {pairs:,} validation pairs")
-    if (larger := row_for(corpus.training_pairs, on_gpu=True)) != name:
-        lines.insert(1, f"{larger}, for so many pairs, needs a GPU; --config {larger} selects it on a CPU, too")
+    removed = corpus.training_pairs - corpus.drop_pairs_over(settings.data.max_tokens).training_pairs
     if removed:
-        lines.append(f"removed: about {removed:,} pairs of more than {model.max_tokens:,} tokens on a side")
+        lines.append(f"removed: about {removed:,} pairs of more than {settings.data.max_tokens:,} tokens on a side")
     return lines
 
 
-def spoken_duration(seconds: float) -> str:
-    """A duration in words, rounded up."""
-    minutes = math.ceil(seconds / 60)
-    spoken = f"{minutes / 60:,.1f} hours" if minutes >= 90 else f"{minutes} minutes"
-    return "1 minute" if minutes == 1 else spoken
+def _describe_model(settings: Settings) -> str:
+    config = settings.model.make_config()
+    description = (
+        f"{config.encoder_layers} + {config.decoder_layers} layers, d_model {config.d_model}, d_ff {config.d_ff}, "
+        f"{config.num_heads} heads, dropout {config.dropout:g}"
+    )
+    if config.initializer_factor != 1:
+        description += f", initial weights times {config.initializer_factor:g}"
+    return description
 
 
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+def _describe_vocabulary(recipe_name: str, model_args: ModelArguments) -> str:
+    if model_args.tokenizer_name:
+        return model_args.tokenizer_name
+    description = f"at most {model_args.vocab_size:,} tokens"
+    if model_args.vocab_size < read_recipe(recipe_name, Settings)["vocab_size"]:
+        description += f", one for each {_BYTES_PER_TOKEN} bytes of text"
+    return description
 
 
-def _when(strategy: str, steps: Any) -> str:
+def _describe_update(args: RunArguments) -> str:
+    batches = args.gradient_accumulation_steps * args.world_size
+    if args.tokens_per_batch:
+        return f"{args.tokens_per_batch * batches:,} tokens on each side"
+    return f"{args.per_device_train_batch_size * batches:,} pairs"
+
+
+def _describe_r_drop(args: RunArguments) -> str:
+    if not args.r_drop_alpha:
+        return ""
+    return f", two dropout masks per batch (R-Drop {args.r_drop_alpha:g})"
+
+
+def _describe_frequency(strategy: str, steps: float | None) -> str:
+    """Describe how often a run evaluates or saves."""
     if strategy == "steps":
         return "every update" if steps == 1 else f"every {steps:,g} updates"
-    return {"no": "never"}.get(strategy, "every epoch")
+    if strategy == "no":
+        return "never"
+    return "every epoch"
+
+
+def spoken_duration(seconds: float) -> str:
+    """Return a duration in words, rounded up to minutes, or from 90 minutes on in hours."""
+    minutes = math.ceil(seconds / 60)
+    if minutes == 1:
+        return "1 minute"
+    if minutes < 90:
+        return f"{minutes} minutes"
+    return f"{minutes / 60:,.1f} hours"
+
+
+def _format_size(size: int) -> str:
+    """Return a number of bytes in gigabytes, or in megabytes if it is smaller than one gigabyte."""
+    if size >= 1e9:
+        return f"{size / 1e9:,.1f} GB"
+    return f"{size / 1e6:.0f} MB"

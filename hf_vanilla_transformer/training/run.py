@@ -1,12 +1,13 @@
-"""What the verb `train` does: check, load, train, save, average, score, write the card, push."""
+"""Run `train` and `distill`: resolve and check the settings, build model and Trainer, train, save, and finish."""
 
+import copy
 import logging
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..support.memory_tuning import limit_onednn_cache
 from ..support.peak_memory import peak_memory
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError, input_errors
+from .after_training import TrainedRun, finish_run
 from .checkpoints import (
     find_checkpoint,
     is_last_checkpoint,
@@ -30,13 +32,15 @@ from .checkpoints import (
 )
 from .distillation import Teacher
 from .plan import plan
+from .pushing import prepare_push
 from .recipe_overrides import override_recipe
-from .run_arguments import Settings
-from .run_checks import check_settings
-from .run_report import describe_run, prepare_push, report
-from .run_saving import RunStoppedError, how_to_resume, save_arguments, save_average, save_model
-from .run_setup import build_trainer, check_has_validation, load_training_pairs, prepare_pairs
+from .results_file import RunDescription, describe_run
+from .run_arguments import RunArguments, Settings
+from .run_checks import check_choices, check_start, is_in_folder
+from .run_saving import RunStoppedError, how_to_resume, save_arguments, save_model
+from .run_setup import build_trainer
 from .trainer_callbacks import DivergedError, EarlyStopping, RecordFacts
+from .training_pairs import check_has_validation, load_training_pairs, prepare_pairs
 from .update_batches import read_smallest_device_memory
 
 
@@ -59,16 +63,16 @@ def train(
     train(["train.en", "train.de"], "runs/mine", test_files=["test.en", "test.de"])
     ```
 
-    Without `config`, `preset`, `max_steps` and `model_name_or_path`, [`plan`] chooses what is not given. What the run
-    reports, the plan first, is logged at the level INFO.
+    Without `config`, `preset`, `max_steps` and `model_name_or_path`, [`plan`] chooses the arguments that are not given.
+    The plan and the progress of the run are logged at the level INFO.
 
     Args:
-        train_files, validation_files, test_files (`str`, `Path`, or a list of them, *optional*): a table or several,
-            two aligned text files, or several such pairs, for each split.
+        train_files, validation_files, test_files (`str`, `Path`, or a list of them, *optional*): one or several tables,
+            two aligned text files, or several pairs of such files, for each split.
         output_dir (`str` or `Path`, *optional*): the folder of the trained model; by default the recipe's, or
             `trainer_output` without a recipe.
         config (`str`, *optional*): the name of a recipe of the package, or a YAML or JSON file of arguments.
-        dry_run (`bool`): whether to stop after the report of what would be trained, and what it would cost.
+        dry_run (`bool`): whether to stop after logging what would be trained, and what it would cost.
         **arguments: the other arguments of `hf-vanilla-transformer train`, by their names without dashes. They override
             those of the recipe.
 
@@ -77,16 +81,24 @@ def train(
 
     Raises:
         OSError, TypeError, ValueError: if an argument or a file is wrong; nothing was trained then.
-        KeyboardInterrupt: at Ctrl-C; Terminated, a kind of it, at SIGTERM with `enable_jit_checkpoint`.
+        KeyboardInterrupt: at Ctrl-C; its subclass Terminated at SIGTERM with `enable_jit_checkpoint`.
         RunStoppedError: if the training stops early, or its outputs cannot be written.
     """
-    named: dict[str, Any] = {"train_file": train_files, "validation_file": validation_files, "test_file": test_files}
-    named |= {"output_dir": None if output_dir is None else str(output_dir), "dry_run": dry_run or None}
-    given = {**{name: value for name, value in named.items() if value is not None}, **arguments}
+    given_arguments: dict[str, Any] = {}
+    if train_files is not None:
+        given_arguments["train_file"] = train_files
+    if validation_files is not None:
+        given_arguments["validation_file"] = validation_files
+    if test_files is not None:
+        given_arguments["test_file"] = test_files
+    if output_dir is not None:
+        given_arguments["output_dir"] = str(output_dir)
+    if dry_run:
+        given_arguments["dry_run"] = True
+    given_arguments.update(arguments)
     if config is not None:
-        given = override_recipe(read_recipe(config, Settings), given)
-    with prepared(Settings.from_arguments(may_plan=config is None, **given)) as finish_run:
-        return finish_run()
+        given_arguments = override_recipe(read_recipe(config, Settings), given_arguments)
+    return run(Settings.from_arguments(allow_plan=config is None, **given_arguments))
 
 
 def distill(
@@ -102,9 +114,10 @@ def distill(
     ```
 
     Args:
-        teacher (`str`, `Path`, or a list of them): the model to learn from, a folder or a name on the Hub; several are
-            an ensemble.
-        train_files, output_dir, **arguments: as in [`train`], which also says what is returned and raised.
+        teacher (`str`, `Path`, or a list of them): the model to learn from, a folder or a name on the Hub. Several
+            models are used as an ensemble.
+        train_files, output_dir, **arguments: the arguments of [`train`], which also describes the result and the
+            errors.
     """
     teachers = [teacher] if isinstance(teacher, (str, Path)) else teacher
     names = [str(name) for name in teachers]
@@ -113,151 +126,251 @@ def distill(
     return train(train_files, output_dir, teacher=names, **arguments)
 
 
-@contextmanager
-def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
-    """Check the settings, load the data, plan what is not given, and build the model.
+@dataclass(frozen=True)
+class RunInputs:
+    """What a model is trained with.
 
-    No other process writes the output folder meanwhile.
+    Args:
+        settings: the settings of the run.
+        pairs: the sentence pairs of all splits.
+        teacher: the teacher whose translations are added to the pairs, or None.
+    """
 
-    Yields:
-        The function that trains, saves and evaluates the model, and returns its folder; see [`train`].
+    settings: Settings
+    pairs: DatasetDict
+    teacher: Teacher | None
+
+
+@dataclass(frozen=True)
+class BuiltRun:
+    """A run that is ready to train.
+
+    Args:
+        settings: the settings of the run, with the arguments of its Trainer.
+        pairs: the sentence pairs of all splits, including the translations of a teacher.
+        trainer: the Trainer with its model.
+        description: the description of the run for its results file.
+    """
+
+    settings: Settings
+    pairs: DatasetDict
+    trainer: Seq2SeqTrainer
+    description: RunDescription
+
+
+def run(settings: Settings) -> Path:
+    """Train, save and evaluate a model, or only log the costs of that with `dry_run`; return the output folder.
+
+    No other process writes into the output folder meanwhile. See [`train`] for the errors.
     """
     started = time.monotonic()
-    settings = settings.for_target_language()
-    args, output = settings.args, settings.output
-    limit_onednn_cache()  # Before the first matmul, which may be a teacher's.
-    if args.process_index > 0:  # The main process reports.
+    set_up_process(settings.args)
+
+    # Resolve where the run starts from. A run that resumes has the settings of its earlier part, so it needs no plan.
+    checkpoint = find_common_checkpoint(settings)
+    earlier_facts = RecordFacts() if checkpoint is None else RecordFacts.read_checkpoint(checkpoint)
+    requested = settings.for_target_language()
+    if checkpoint is not None:
+        requested = requested._replace(needs_plan=False)
+
+    # Check everything that can be checked before the pairs are loaded, which may take long.
+    check_start(requested, checkpoint)
+    check_same_optimizer(requested, checkpoint, earlier_facts)
+
+    with reserved_output_folder(requested):
+        # Choose what is not given.
+        loaded = load_inputs(requested)
+        planned = plan_inputs(loaded)
+        if requested.preview.dry_run:
+            return requested.output_folder
+
+        # Build, train and finish.
+        built = build_run(planned, checkpoint, earlier_facts, started)
+        is_main_process = requested.args.process_index == 0
+        if is_main_process and not is_in_folder(checkpoint, requested.output_folder):
+            # The checkpoints are those of an earlier run, which this one replaces.
+            remove_checkpoints(requested.output_folder)
+        train_and_finish(built, checkpoint)
+    return requested.output_folder
+
+
+def set_up_process(args: RunArguments) -> None:
+    """Limit the memory of this process, and silence it unless it is the main one, which reports for all."""
+    # The limit takes effect only before the first matmul, which may be a teacher's.
+    limit_onednn_cache()
+    if args.process_index > 0:
         disable_progress_bars()
         logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)
-    checkpoint = checkpoint_of_all_processes(settings) if args.resume_from_checkpoint else None
-    resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
-    settings = settings._replace(plans=settings.plans and checkpoint is None)
-    check_settings(settings, checkpoint, resumes)
-    facts = gather_facts(settings, checkpoint)
-    with holding(output) if args.process_index == 0 else nullcontext():
-        with input_errors():
-            pairs = load_training_pairs(args, settings.data)
-            teacher = Teacher(settings) if settings.teacher.teacher else None
-            settings = settings if teacher is None else teacher.with_tokenizer(settings)
-        if settings.plans or settings.plan.dry_run:
-            settings, pairs = with_plan(settings, pairs, teacher)
-            check_settings(settings, checkpoint, resumes)
-            facts = gather_facts(settings, checkpoint)
-        if settings.plan.dry_run:
-            yield lambda: output
-            return
-        with input_errors():
-            set_seed(settings.args.seed)
-        with input_errors():
-            check_has_validation(settings, pairs)
-            if args.push_to_hub:
-                prepare_push(settings)
-            distillation: dict[str, str] = {}
-            if teacher is not None:  # Which may translate for hours, so after the checks.
-                pairs, distillation = teacher.add_to(pairs)
-            settings, trainer = build_trainer(settings, pairs, checkpoint, facts)
-        # Before the training, because the Trainer changes its arguments. A resumed run has no total duration, because
-        # that of the run that wrote the checkpoint is unknown.
-        record = {**describe_run(settings), "started": None if checkpoint else started}
-        if teacher is not None:
-            record["distillation"] = distillation
-        if args.process_index == 0 and not resumes:
-            remove_checkpoints(output)
-        yield partial(finish, settings, checkpoint, pairs, trainer, record)
 
 
-def with_plan(settings: Settings, pairs: DatasetDict, teacher: Teacher | None) -> tuple[Settings, DatasetDict]:
-    """The settings with what the first process plans for these pairs, and the pairs with validation pairs.
+def find_common_checkpoint(settings: Settings) -> Path | None:
+    """Find the checkpoint to resume from, or return None to start from scratch.
 
-    Logs the plan, which is for the pairs with those of a teacher; without one, the costs of the settings as they are.
+    Only the main process writes checkpoints, perhaps to a disk that other machines do not see. Raises InputError in the
+    processes that do not find the main process's checkpoint.
     """
-    given = dict(settings.given)
-    with input_errors():
-        if settings.plans and "validation" not in pairs and len(pairs["train"]) > 1:
-            given["validation_size"] = held_out_size(len(pairs["train"]))
-            pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=given["validation_size"]))
-        is_first, expected = settings.args.process_index == 0, pairs if teacher is None else teacher.expected(pairs)
-        memory = read_smallest_device_memory(settings.args.device)
-        planned: list[Any] = [plan(expected, chooses=settings.plans, memory=memory, **given) if is_first else None]
-    (chosen,) = broadcast_object_list(planned)
-    for line in chosen.lines():
-        logger.info(line)
-    if is_first and not settings.plan.dry_run:
-        check_free_space(settings.output, chosen.costs.disk, "make room, or name another --output_dir")
-    if teacher is not None and is_first:
-        logger.info(teacher.describe_work(pairs))
-    return Settings.from_arguments(**{**chosen.arguments, **given}).for_target_language(), pairs
-
-
-def checkpoint_of_all_processes(settings: Settings) -> Path | None:
-    """Find the checkpoint to resume from; only the main process writes them, perhaps to a disk of its own."""
-    checkpoint = find_checkpoint(str(settings.args.resume_from_checkpoint), settings.output)
-    (of_the_first,) = broadcast_object_list([checkpoint])
-    if checkpoint != of_the_first:
+    if not settings.args.resume_from_checkpoint:
+        return None
+    checkpoint = find_checkpoint(str(settings.args.resume_from_checkpoint), settings.output_folder)
+    (checkpoint_of_main_process,) = broadcast_object_list([checkpoint])
+    if checkpoint != checkpoint_of_main_process:
         raise InputError(
-            f"the first process resumes from {of_the_first or 'no checkpoint'}, but this one from "
+            f"the first process resumes from {checkpoint_of_main_process or 'no checkpoint'}, but this one from "
             f"{checkpoint or 'no checkpoint'}; give all machines one folder, or copy the checkpoint to each."
         )
     return checkpoint
 
 
-def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
-    """Facts for the card, with those of the checkpoint.
+def check_same_optimizer(settings: Settings, checkpoint: Path | None, earlier_facts: RecordFacts) -> None:
+    """Raise InputError if a checkpoint was written with a different optimizer or schedule.
 
-    Another optimizer or schedule raises ValueError: the Trainer would continue with the checkpoint's.
+    The Trainer would silently continue with those of the checkpoint.
     """
-    facts = RecordFacts() if checkpoint is None else RecordFacts.read_checkpoint(checkpoint)
-    base, optimizer = settings.model.model_name_or_path, settings.args.describe_optimizer()
-    if base is not None and Path(base).is_dir():
-        # Not the path, because checkpoints may be pushed; the dot, because "mine" alone may be a name on the Hub.
-        facts.base_model = f"./{Path(base).resolve().name}"
-    else:
-        facts.base_model = settings.model.model_name_or_path = base or facts.base_model
-    if facts.optimizer not in (None, optimizer):
+    optimizer = settings.args.describe_optimizer()
+    if earlier_facts.optimizer not in (None, optimizer):
         raise InputError(
-            f"{checkpoint} was written with another optimizer ({facts.optimizer}, not {optimizer}); resume with the "
-            "same learning_rate, lr_scheduler_type, optim, rate_factor, weight_decay and values of Adam."
+            f"{checkpoint} was written with another optimizer ({earlier_facts.optimizer}, not {optimizer}); resume "
+            "with the same learning_rate, lr_scheduler_type, optim, rate_factor, weight_decay and values of Adam."
         )
-    facts.optimizer = optimizer
-    return facts
 
 
 @contextmanager
-def holding(folder: Path) -> Iterator[None]:
-    """Make the output folder and keep other processes out of it; what was made is removed again if it stays empty."""
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+def reserved_output_folder(settings: Settings) -> Iterator[None]:
+    """Make the output folder and keep other runs out of it; the processes of this run rely on the main process.
+
+    Folders that were made are removed at the end if they are still empty.
+    """
+    if settings.args.process_index != 0:
+        yield
+        return
+    output = settings.output_folder
+    new_folders = [folder for folder in (output, *output.parents) if not folder.exists()]
+    output.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(dir=folder):
-            pass  # Raises if the folder is read-only.
-        with locked(folder):
+        with tempfile.TemporaryDirectory(dir=output):
+            pass  # This raises an error if the folder is read-only.
+        with locked(output):
             yield
     finally:
-        for each in made:
+        for folder in new_folders:
             with suppress(OSError):
-                each.rmdir()
+                folder.rmdir()
 
 
-def finish(
-    settings: Settings, checkpoint: Path | None, pairs: DatasetDict, trainer: Seq2SeqTrainer, record: dict[str, Any]
-) -> Path:
-    """Train, save and evaluate the model; returns its folder. See [`report`] for the record."""
-    output, count = settings.output, settings.model.average_last
+def load_inputs(settings: Settings) -> RunInputs:
+    """Load the pairs, and find the teacher if there is one, whose tokenizer the model gets unless one is given."""
+    with input_errors():
+        pairs = load_training_pairs(settings.args, settings.data)
+        if not settings.distillation.teacher:
+            return RunInputs(settings, pairs, None)
+        teacher = Teacher(settings)
+        return RunInputs(teacher.with_tokenizer(settings), pairs, teacher)
+
+
+def plan_inputs(inputs: RunInputs) -> RunInputs:
+    """Let the main process plan what is not given, and log the plan; hold out validation pairs if there are none.
+
+    The plan is for the pairs including those of a teacher. If nothing is to be planned, the inputs are returned as they
+    are; with `dry_run`, the costs of the given settings are logged nevertheless.
+    """
+    settings = inputs.settings
+    if not settings.needs_plan and not settings.preview.dry_run:
+        return inputs
+    given_arguments = dict(settings.given_arguments)
+    pairs = inputs.pairs
+    is_main_process = settings.args.process_index == 0
+    with input_errors():
+        if settings.needs_plan and "validation" not in pairs and len(pairs["train"]) > 1:
+            given_arguments["validation_size"] = held_out_size(len(pairs["train"]))
+            pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=given_arguments["validation_size"]))
+        expected_pairs = pairs if inputs.teacher is None else inputs.teacher.expected(pairs)
+        # Every process must call this, because they compare their devices.
+        memory = read_smallest_device_memory(settings.args.device)
+        plan_of_this_process = None
+        if is_main_process:
+            plan_of_this_process = plan(expected_pairs, chooses=settings.needs_plan, memory=memory, **given_arguments)
+    (chosen,) = broadcast_object_list([plan_of_this_process])
+    for line in chosen.lines():
+        logger.info(line)
+    if is_main_process and not settings.preview.dry_run:
+        check_free_space(settings.output_folder, chosen.costs.disk, "make room, or name another --output_dir")
+    if is_main_process and inputs.teacher is not None:
+        logger.info(inputs.teacher.describe_work(pairs))
+    planned = Settings.from_arguments(**{**chosen.arguments, **given_arguments}).for_target_language()
+    check_choices(planned)
+    return RunInputs(planned, pairs, inputs.teacher)
+
+
+def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordFacts, started: float) -> BuiltRun:
+    """Build the Trainer of a run, after the last checks and after a teacher has translated.
+
+    Args:
+        inputs: the settings, in which nothing is left to a plan, the pairs, and the teacher.
+        checkpoint: the checkpoint to resume from, or None.
+        earlier_facts: the facts that the checkpoint has about the run so far.
+        started: the time by `time.monotonic()` when the run started.
+    """
+    settings = name_base_model(inputs.settings, earlier_facts)
+    facts = update_facts(earlier_facts, inputs.settings)
+    pairs = inputs.pairs
+    distillation = None
+    with input_errors():
+        set_seed(settings.args.seed)
+        check_has_validation(settings, pairs)
+        repository = settings.args.hub_model_id
+        if settings.args.push_to_hub:
+            repository = prepare_push(settings)
+        if inputs.teacher is not None:
+            # The teacher may translate for hours, so it comes after the checks.
+            pairs, distillation = inputs.teacher.add_to(pairs)
+        named_settings = settings.change_training(hub_model_id=repository)
+        final_settings, trainer = build_trainer(named_settings, pairs, checkpoint, facts)
+    # The total duration of a run that resumes is unknown.
+    description = describe_run(final_settings, distillation, None if checkpoint else started)
+    return BuiltRun(final_settings, pairs, trainer, description)
+
+
+def name_base_model(settings: Settings, earlier_facts: RecordFacts) -> Settings:
+    """Return settings with the name of the model that the checkpoint's run fine-tunes, unless they name a model."""
+    if settings.model.model_name_or_path is not None or earlier_facts.base_model is None:
+        return settings
+    # `dataclasses.replace` would check the arguments again, which do not expect a model.
+    model_args = copy.copy(settings.model)
+    model_args.model_name_or_path = earlier_facts.base_model
+    return settings._replace(model=model_args)
+
+
+def update_facts(earlier_facts: RecordFacts, settings: Settings) -> RecordFacts:
+    """Return the facts of a checkpoint with the base model and the optimizer of this run."""
+    base_model = settings.model.model_name_or_path
+    if base_model is None:
+        base_model = earlier_facts.base_model
+    elif Path(base_model).is_dir():
+        # The path would describe this machine, and checkpoints may be pushed. The dot is needed, because a name without
+        # it could be a name on the Hub.
+        base_model = f"./{Path(base_model).resolve().name}"
+    return replace(earlier_facts, base_model=base_model, optimizer=settings.args.describe_optimizer())
+
+
+def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
+    """Train and save the model of a run, and let the main process choose weights and search, evaluate and push."""
+    trainer = built.trainer
+    settings = built.settings
+    output = settings.output_folder
     if trainer.is_world_process_zero():
         save_arguments(settings)
     lost_checkpoint = run_updates(trainer, checkpoint)
-    record["peak_memory_bytes"] = peak_memory(trainer.args.device)
+    trained = TrainedRun(settings, built.pairs, trainer, built.description, peak_memory(trainer.args.device))
     save_model(trainer, output)
     if not trainer.is_world_process_zero():
-        return output
-    if count is not None and lost_checkpoint is not None:
+        return
+    if settings.output.average_last is not None and lost_checkpoint is not None:
         raise RunStoppedError(
             f"the last checkpoint could not be written ({lost_checkpoint}), so the model in {output} has the weights "
             f"of the last update, not an average. Make room; then {how_to_resume(output)}."
         )
-    averaged = [] if count is None else save_average(output, count)
     try:
-        report(trainer, settings, pairs, averaged, record)
+        finish_run(trained)
     except Exception as error:
         if isinstance(error, RunStoppedError) or not is_disk_error(error):
             raise
@@ -265,32 +378,22 @@ def finish(
             f"{error}; the model in {output} is trained, but its scores and card are not complete. Make room; "
             f"then {how_to_resume(output)}."
         ) from error
-    return output
 
 
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception | None:
     """Train from scratch, or resume from a checkpoint.
 
     Returns:
-        The error of the disk if all updates were made, but the last checkpoint could not be written.
+        None, or the error of the disk if all updates were made but the last checkpoint could not be written.
 
     Raises:
-        KeyboardInterrupt: at Ctrl-C or SIGTERM; in the main process with a way to resume.
+        KeyboardInterrupt: at Ctrl-C or SIGTERM; in the main process its message says how to resume.
         RunStoppedError: if the loss diverges, a checkpoint does not fit, or the disk is full.
     """
-    output = Path(str(trainer.args.output_dir))
     if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
-        # From the last checkpoint the Trainer would make one more update. The model has its weights already.
-        logger.info("%s is the end of the run, so no updates are left", checkpoint)
-        trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        # No engine was started that would hold the weights or save them.
-        trainer.is_deepspeed_enabled = trainer.is_fsdp_enabled = False
-        if trainer.is_world_process_zero():
-            remove_later_marks(output, trainer.state.global_step)
-        restore_path_of_best(trainer.state, output)
-        if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
-            trainer._load_best_model()
+        load_finished_state(trainer, checkpoint)
         return None
+    output = Path(str(trainer.args.output_dir))
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         check_reached_its_end(trainer)
@@ -306,6 +409,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
             "checkpoint of your own."
         ) from error
     except (KeyError, ValueError) as error:
+        # torch raises these errors for the state of a different optimizer.
         if checkpoint is None or "parameter group" not in str(error):
             raise
         raise RunStoppedError(
@@ -323,12 +427,33 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
     return None
 
 
+def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
+    """Bring a Trainer into the state after the last update, which a checkpoint at the end of the run has.
+
+    The Trainer itself would make one more update from there. Its model has the checkpoint's weights already.
+    """
+    logger.info("%s is the end of the run, so no updates are left", checkpoint)
+    output = Path(str(trainer.args.output_dir))
+    trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    # No engine was started that would hold the weights or save them.
+    trainer.is_deepspeed_enabled = False
+    trainer.is_fsdp_enabled = False
+    if trainer.is_world_process_zero():
+        remove_later_marks(output, trainer.state.global_step)
+    restore_path_of_best(trainer.state, output)
+    if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
+        trainer._load_best_model()
+
+
 def check_reached_its_end(trainer: Seq2SeqTrainer) -> None:
     """Raise RunStoppedError if a training stopped neither after its last update nor by early stopping."""
-    state, callbacks = trainer.state, trainer.callback_handler.callbacks
-    stopped_early = any(isinstance(each, EarlyStopping) and each.has_stopped for each in callbacks)
-    if state.global_step < state.max_steps and not stopped_early:
-        raise RunStoppedError(
-            f"the training stopped after {state.global_step:,} of {state.max_steps:,} updates; "
-            f"{how_to_resume(Path(str(trainer.args.output_dir)))}."
-        )
+    state = trainer.state
+    if state.global_step >= state.max_steps:
+        return
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, EarlyStopping) and callback.has_stopped:
+            return
+    output = Path(str(trainer.args.output_dir))
+    raise RunStoppedError(
+        f"the training stopped after {state.global_step:,} of {state.max_steps:,} updates; {how_to_resume(output)}."
+    )

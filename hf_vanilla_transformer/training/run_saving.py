@@ -1,4 +1,4 @@
-"""Saving of the trained weights, or of their average, at the end of a run."""
+"""Write the arguments of a run and the model that it trained: the last weights, or an average of checkpoints."""
 
 import logging
 import tempfile
@@ -24,15 +24,21 @@ class RunStoppedError(UserError, RuntimeError):
 
 
 def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
-    """Replace an earlier run's model and tokenizer; if that fails, RunStoppedError says where the weights are."""
+    """Write the trained model and its tokenizer into the output folder, in place of an earlier run's.
+
+    Raises RunStoppedError if they cannot be written. The weights are then in a temporary folder that the message names,
+    unless they are spread over several processes.
+    """
     if not trainer.is_world_process_zero():
-        trainer.save_model(_internal_call=True)  # Writes nothing; the main process may need its shards of the weights.
+        # This writes nothing, but the main process may need the weights that are on this one.
+        trainer.save_model(_internal_call=True)
         return
     try:
         with staged(output, replace_run=True) as folder:
             save_without_pickle(trainer, folder)
-    except Exception as error:  # Whatever it is, the weights must not be lost.
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # To save again, all processes are needed.
+    except Exception as error:  # Whatever the error is, the weights must not be lost.
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            # Saving again would need all processes.
             raise RunStoppedError(
                 f"the model could not be written to {output} ({error}). Make room; {how_to_resume(output)}."
             ) from error
@@ -43,24 +49,30 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
         ) from error
 
 
-def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
-    """Write what the run was given or planned, with which it is resumed or repeated."""
-    given = format_recipe(settings.to_repeat())
-    pushes_meanwhile = settings.args.push_to_hub and settings.args.hub_strategy != HubStrategy.END
-    name = ARGUMENTS_WHILE_PUSHED if pushes_meanwhile and not is_trained else ARGUMENTS
-    for other in {ARGUMENTS, ARGUMENTS_WHILE_PUSHED} - {name}:
-        (settings.output / other).unlink(missing_ok=True)
-    write_text(settings.output / name, given)
-
-
 def save_without_pickle(trainer: Seq2SeqTrainer, folder: Path) -> None:
+    """Save the model and the tokenizer, without the Trainer's pickled arguments."""
     # Without _internal_call the Trainer would push, with a card of its own.
     trainer.save_model(str(folder), _internal_call=True)
     (folder / TRAINING_ARGUMENTS).unlink(missing_ok=True)
 
 
+def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
+    """Write the arguments that were given or planned to `arguments.yaml`, with which a run is resumed or repeated.
+
+    While the Trainer pushes checkpoints, the file has a name that the push skips.
+    """
+    pushes_during_training = settings.args.push_to_hub and settings.args.hub_strategy != HubStrategy.END
+    name = ARGUMENTS
+    outdated_name = ARGUMENTS_WHILE_PUSHED
+    if pushes_during_training and not is_trained:
+        name = ARGUMENTS_WHILE_PUSHED
+        outdated_name = ARGUMENTS
+    (settings.output_folder / outdated_name).unlink(missing_ok=True)
+    write_text(settings.output_folder / name, format_recipe(settings.to_repeat()))
+
+
 def how_to_resume(output: Path) -> str:
-    """What a user can do after a run that was stopped."""
+    """Describe for an error message how to continue a run that was stopped."""
     checkpoint = newest_complete(output)
     if checkpoint is None:
         return "the same command starts again, because there is no complete checkpoint"
@@ -68,11 +80,15 @@ def how_to_resume(output: Path) -> str:
 
 
 def save_average(output: Path, count: int) -> list[str]:
-    """Replace the saved model by the average of the last checkpoints, if there are any; returns their names."""
+    """Replace the saved model by the average of the last checkpoints.
+
+    Logs a warning if the run left fewer than `count` checkpoints, and averages those. Returns the names of the averaged
+    checkpoints, or an empty list if there are none; the saved model then stays as it is.
+    """
     checkpoints = last_checkpoints(output, count)
     if len(checkpoints) < count:
-        rest = "these are averaged" if checkpoints else "so the model has the weights of the last update"
-        logger.warning("average_last is %d, but the run left %d checkpoints; %s.", count, len(checkpoints), rest)
+        consequence = "these are averaged" if checkpoints else "so the model has the weights of the last update"
+        logger.warning("average_last is %d, but the run left %d checkpoints; %s.", count, len(checkpoints), consequence)
     if not checkpoints:
         return []
     try:
@@ -81,6 +97,8 @@ def save_average(output: Path, count: int) -> list[str]:
     except Exception as error:
         if not isinstance(error, (OSError, ValueError)) and not is_disk_error(error):
             raise
-        rest = f" The model in {output} has the weights of the last update, not an average."
-        raise RunStoppedError(f"{error}{rest if any(output.glob('*.safetensors')) else ''}") from error
+        message = str(error)
+        if any(output.glob("*.safetensors")):
+            message += f" The model in {output} has the weights of the last update, not an average."
+        raise RunStoppedError(message) from error
     return [checkpoint.name for checkpoint in checkpoints]

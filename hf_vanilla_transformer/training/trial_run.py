@@ -29,8 +29,10 @@ from ..support.memory_tuning import keep_freed_memory, limit_onednn_cache
 from ..support.peak_memory import peak_memory
 from ..support.user_errors import UserError
 from .corpus import Corpus
-from .run_arguments import TRAINED, Settings
-from .run_setup import make_model, make_trainer
+from .model_and_tokenizer import make_model
+from .model_arguments import NEW_TOKENIZER_ARGUMENTS
+from .run_arguments import Settings
+from .run_setup import make_trainer
 
 
 # A trial ends after this many updates or seconds, but not before it has made the fewest updates. The first update is
@@ -54,7 +56,7 @@ _ARGUMENTS_LEFT_OUT = {
     "results",
     "save_strategy",
     # The tokenizer is already trained.
-    *TRAINED,
+    *NEW_TOKENIZER_ARGUMENTS,
 }
 # Parts of the names of environment variables that torchrun, accelerate and MPI set.
 _LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "ACCELERATE_", "FSDP_", "PMI_")

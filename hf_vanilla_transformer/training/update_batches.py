@@ -183,13 +183,13 @@ def set_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sent
         longest_sentence,
         tokens_per_batch=args.tokens_per_batch,
         # Not the argument itself, whose default looks like a number that was given.
-        gradient_accumulation_steps=settings.given.get("gradient_accumulation_steps"),
+        gradient_accumulation_steps=settings.given_arguments.get("gradient_accumulation_steps"),
     )
     args.tokens_per_batch = batches.tokens_per_batch
     args.gradient_accumulation_steps = batches.gradient_accumulation_steps
-    given = {**settings.given, **asdict(batches)}
-    given.pop("tokens_per_update", None)
-    return settings._replace(given=given)
+    given_arguments = {**settings.given_arguments, **asdict(batches)}
+    given_arguments.pop("tokens_per_update", None)
+    return settings._replace(given_arguments=given_arguments)
 
 
 def find_longest_sentence(data: Dataset) -> int:

@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import PaperTrainingArguments, last_complete_checkpoint
 from hf_vanilla_transformer.apps.cli import train
-from hf_vanilla_transformer.training import run_setup
+from hf_vanilla_transformer.training import model_and_tokenizer
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
 from tests.invariants.killed import MAX_STEPS, exit_code, run_as_two, start, two_ranks
 
@@ -36,7 +36,7 @@ def run_of_two(arguments, logs, place_of_the_second=None):
 def train_as_one_of_two(arguments):
     """Only the main process may learn a tokenizer."""
     if os.environ["RANK"] == "1":
-        run_setup.train_tokenizer = None
+        model_and_tokenizer.train_tokenizer = None
     train.main(arguments)
 
 

@@ -258,7 +258,7 @@ def test_an_output_folder_that_is_a_file(files):
 
 def test_bleu_goes_by_the_target_language(files, tmp_path, monkeypatch, capsys):
     def stop(settings, pairs):
-        raise SystemExit(f"words of {settings.scoring.bleu_tokenize}; {Path(settings.output).name}")
+        raise SystemExit(f"words of {settings.scoring.bleu_tokenize}; {settings.output_folder.name}")
 
     monkeypatch.setattr(reproduce_table3, "run_row", stop)
     zh = [str(shutil.copy(path, tmp_path / Path(path).name.replace(".de", ".zh"))) for path in files if "." in path]

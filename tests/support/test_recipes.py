@@ -146,14 +146,14 @@ def test_arguments_yaml_carries_strings(tmp_path, text):
     assert found.model.revision == text
     assert found.model.config_overrides == {"activation_function": text}
     found = settings_of(tmp_path, teacher=[text, "b"])
-    assert found.teacher.teacher == [text, "b"]
+    assert found.distillation.teacher == [text, "b"]
 
 
 def test_arguments_yaml_carries_numbers_and_truth_values(tmp_path):
     given = {"learning_rate": 1e-05, "seed": 12, "bf16": False, "length_penalty": 2.0}
     overrides = {"dropout": 1e-05, "d_k": 8, "attention_bias": False}
     found = settings_of(tmp_path, **given, config_overrides=overrides)
-    assert {name: found.given[name] for name in given} == given
+    assert {name: found.given_arguments[name] for name in given} == given
     assert found.model.config_overrides == overrides
 
 
@@ -163,7 +163,7 @@ def test_settings_of_a_resumed_run_are_those_of_the_command_line(tmp_path, line)
     name, _, text = line.partition(": ")
     found = Settings.from_arguments(output_dir=str(tmp_path), resume_from_checkpoint="last")
     expected = given_arguments(Settings, "", [f"--{name}", text])
-    assert found.given[name] == expected[name]
+    assert found.given_arguments[name] == expected[name]
 
 
 def test_a_file_that_is_not_utf8_is_named(tmp_path):

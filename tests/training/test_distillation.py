@@ -19,7 +19,7 @@ from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training import distillation, run
 from hf_vanilla_transformer.training.distillation import Teacher
-from hf_vanilla_transformer.training.plan import student_recipe
+from hf_vanilla_transformer.training.plan import adapt_recipe_to_student
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.translation.ensemble import Ensemble
 from hf_vanilla_transformer.translation.model_loading import load
@@ -268,7 +268,7 @@ def test_the_teacher_s_tokenizer_changes_no_other_setting(tmp_path, files):
 
 
 def test_an_interrupted_translation_continues(tmp_path, sources, counted, cache, monkeypatch):
-    monkeypatch.setattr(distillation, "_AT_ONCE", 16)
+    monkeypatch.setattr(distillation, "_SENTENCES_PER_WRITE", 16)
     counting = distillation.translate
 
     def killed(model, tokenizer, sentences, **options):
@@ -327,7 +327,7 @@ def test_several_teachers_are_an_ensemble(tmp_path, monkeypatch):
 
 
 def test_the_plan_of_a_student(tmp_path, files, capsys, cache):
-    row = student_recipe({"num_layers": 3, "d_model": 256})
+    row = adapt_recipe_to_student({"num_layers": 3, "d_model": 256})
     overrides = {"encoder_layers": 6, "decoder_layers": 1}
     assert row == {"num_layers": 3, "d_model": 256, "config_overrides": overrides, "initializer_factor": 0.38}
     distill.main(

@@ -23,10 +23,10 @@ from hf_vanilla_transformer.support.user_errors import UserError
 from hf_vanilla_transformer.training import cost_estimate, trial_run
 from hf_vanilla_transformer.training.corpus import Corpus
 from hf_vanilla_transformer.training.cost_estimate import Costs, estimate_costs
-from hf_vanilla_transformer.training.plan import ROWS, choose, row_for, updates_of_epoch
+from hf_vanilla_transformer.training.plan import FEWEST_PAIRS, choose_recipe, count_updates_per_epoch, fit_recipe
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
-from hf_vanilla_transformer.training.run_checks import check_settings
+from hf_vanilla_transformer.training.run_checks import check_start
 
 
 # A model that a test trains in a second.
@@ -42,10 +42,10 @@ def corpus(pairs: int = 29_000, validation: int = 1_000, longest: int = 40) -> C
 
 def planned(name: str, of: Corpus, processes: int = 1, **given) -> Settings:
     """The settings of a run by a recipe, which pass all checks."""
-    arguments = choose(read_recipe(name, Settings), of, processes, given)
+    arguments = fit_recipe(read_recipe(name, Settings), of, processes, given)
     assert not arguments.keys() & given.keys()
     found = Settings.from_arguments(**{"output_dir": "/nonexistent", **arguments, **given})
-    check_settings(found, None, False)
+    check_start(found, None)
     return found
 
 
@@ -63,18 +63,18 @@ def numbers(count: int = 60) -> DatasetDict:
     on_gpu=st.booleans(),
 )
 def test_every_plan_fits_its_corpus(pairs, validation, longest, processes, on_gpu):
-    of, name = corpus(pairs, validation, longest), row_for(pairs, on_gpu)
+    of, name = corpus(pairs, validation, longest), choose_recipe(pairs, on_gpu)
     row, found = read_recipe(name, Settings), planned(name, of, processes)
     args, steps = found.args, found.args.max_steps
     assert 1_000 <= steps <= 100_000
     assert args.warmup_steps <= steps / 10
     # The averaged checkpoints are of the last part of the run.
-    assert 1 <= found.model.average_last * args.save_steps <= max(steps / 3, 20)
+    assert 1 <= found.output.average_last * args.save_steps <= max(steps / 3, 20)
     assert (args.eval_strategy == "no") == (validation == 0)
     update = row.get("tokens_per_update") or row["tokens_per_batch"]
     batch = args.tokens_per_batch
     # On CPUs.
-    assert batch == found.model.max_tokens <= row["max_tokens"]
+    assert batch == found.data.max_tokens <= row["max_tokens"]
     # No pair is removed because several processes share the update.
     assert batch >= min(longest, row["max_tokens"], len(of.source_lengths))
     assert batch * args.gradient_accumulation_steps * processes >= min(update, update // 2 + 1)
@@ -82,17 +82,17 @@ def test_every_plan_fits_its_corpus(pairs, validation, longest, processes, on_gp
 
 
 def test_more_pairs_never_get_a_smaller_model():
-    rows = [read_recipe(name, Settings) for name in ROWS]
+    rows = [read_recipe(name, Settings) for name in FEWEST_PAIRS]
     for name in SIZES:
         assert sorted(row[name] for row in rows) == [row[name] for row in rows], name
     updates = [row.get("tokens_per_update") or row["tokens_per_batch"] for row in rows]
     assert sorted(updates) == updates
     counts = [10, 9_999, 10_000, 79_999, 80_000, 999_999, 1_000_000, 10**9]
-    assert [row_for(count, True) for count in counts] == [name for name in ROWS for _ in range(2)]
-    assert [row_for(count, False) for count in counts[-2:]] == ["medium", "medium"]
+    assert [choose_recipe(count, True) for count in counts] == [name for name in FEWEST_PAIRS for _ in range(2)]
+    assert [choose_recipe(count, False) for count in counts[-2:]] == ["medium", "medium"]
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", FEWEST_PAIRS)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -122,7 +122,7 @@ def test_more_pairs_never_get_a_smaller_model():
 def test_given_arguments_win_and_the_others_follow(name, changes):
     found = planned(name, corpus(), **changes)
     for argument, value in changes.items():
-        (actual,) = [getattr(part, argument) for part in found[:5] if hasattr(part, argument)]
+        (actual,) = [getattr(part, argument) for part in found[:7] if hasattr(part, argument)]
         assert actual == value
     assert (found.args.max_steps == -1) == ("num_train_epochs" in changes)
     assert (found.args.tokens_per_batch is None) == ("per_device_train_batch_size" in changes)
@@ -149,12 +149,12 @@ def test_epochs_and_budget_set_the_number_of_updates():
 def test_updates_of_epoch_are_shared_by_processes(processes, accumulation_steps, updates):
     """Of 200 pairs in batches of 8, each process has a share of the 25 batches, as in a distributed sampler."""
     arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": accumulation_steps}
-    assert updates_of_epoch(corpus(200), arguments, processes) == updates
+    assert count_updates_per_epoch(corpus(200), arguments, processes) == updates
 
 
 def test_choose_prefers_a_given_number_of_updates_to_epochs():
     """As the Trainer does."""
-    found = choose(read_recipe("small", Settings), corpus(20_000), 1, {"num_train_epochs": 2, "max_steps": 100})
+    found = fit_recipe(read_recipe("small", Settings), corpus(20_000), 1, {"num_train_epochs": 2, "max_steps": 100})
     steps = {name: found[name] for name in ("warmup_steps", "logging_steps", "eval_steps", "save_steps")}
     assert steps == {"warmup_steps": 10, "logging_steps": 1, "eval_steps": 10, "save_steps": 2}
     assert "max_steps" not in found
@@ -214,7 +214,7 @@ def test_a_run_of_few_epochs_has_less_dropout():
     assert planned("base", software).model.dropout == 0.1
     # The sources of a student occur twice in an epoch.
     assert planned("small", corpus()).model.dropout == 0.1
-    assert choose(read_recipe("small", Settings), corpus(), 1, {}, targets=2)["dropout"] == 0.2
+    assert fit_recipe(read_recipe("small", Settings), corpus(), 1, {}, targets_per_source=2)["dropout"] == 0.2
 
 
 def test_checkpoints_of_epochs_take_disk():

@@ -117,9 +117,9 @@ def test_what_is_given_wins(tmp_path, files, asked):
 
 @pytest.mark.parametrize("given", [{"preset": "base"}, {"max_steps": 2}, {"model_name_or_path": "x"}])
 def test_arguments_that_switch_the_plan_off(given, files):
-    assert Settings.from_arguments(may_plan=True, train_file=files).plans
-    assert not Settings.from_arguments(may_plan=True, train_file=files, **given).plans
-    assert not Settings.from_arguments(train_file=files).plans
+    assert Settings.from_arguments(allow_plan=True, train_file=files).needs_plan
+    assert not Settings.from_arguments(allow_plan=True, train_file=files, **given).needs_plan
+    assert not Settings.from_arguments(train_file=files).needs_plan
 
 
 def test_a_recipe_switches_the_plan_off(tmp_path, files, asked):

@@ -13,7 +13,7 @@ from hf_vanilla_transformer.apps.cli import train as train_verb
 from hf_vanilla_transformer.evaluation import choose_search as search_choice
 from hf_vanilla_transformer.evaluation.choose_search import ALPHAS, choose_search
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
-from hf_vanilla_transformer.training import run, run_report
+from hf_vanilla_transformer.training import after_training, run
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import RunStoppedError
@@ -68,15 +68,14 @@ def test_epochs_win_over_the_updates_of_a_recipe(tmp_path):
 
 def test_the_better_of_last_checkpoint_and_average(tmp_path, monkeypatch, capsys):
     command = recipe(tmp_path, **evaluated(tmp_path), average_last=2, keep_better=True)
-    compare = run_report.compare_average
+    compare = after_training.compare_average
 
     def compared(*args):
-        scores = compare(*args)
-        for name, bleu in zip(("average", "last_checkpoint"), of_both, strict=True):
-            scores[name]["bleu"] = bleu
-        return scores
+        comparison = compare(*args)
+        comparison.average["bleu"], comparison.last_checkpoint["bleu"] = of_both
+        return comparison
 
-    monkeypatch.setattr(run_report, "compare_average", compared)
+    monkeypatch.setattr(after_training, "compare_average", compared)
     of_both = (2.0, 1.0)
     folder = train_verb.main(command)
     last, average = weights_of(folder / "checkpoint-6"), weights_of(folder)

@@ -9,7 +9,7 @@ from hf_vanilla_transformer.apps.cli import train
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
 from hf_vanilla_transformer.data.pair_arguments import TrainingDataArguments
 from hf_vanilla_transformer.training.run_arguments import Settings
-from hf_vanilla_transformer.training.run_setup import load_training_pairs, prepare_pairs
+from hf_vanilla_transformer.training.training_pairs import load_training_pairs, prepare_pairs
 from tests.apps.cli.tiny_run import TINY, recipe
 
 

@@ -14,7 +14,7 @@ from hf_vanilla_transformer.training import distillation
 from hf_vanilla_transformer.training.distillation import Teacher
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
-from hf_vanilla_transformer.training.run_setup import translated_letterless_share
+from hf_vanilla_transformer.training.tokenizer_facts import translated_letterless_share
 from tests.apps.conversion.opus_mt import TEXTS, convert_several
 
 
@@ -167,7 +167,7 @@ def test_a_teacher(folder, tmp_path, first_tokens, monkeypatch):
         teacher = Teacher(Settings.from_arguments(**arguments))
         caches.add(teacher._cache)
         first_tokens.clear()
-        list(teacher._translate(*teacher._loaded(), TEXTS["en"][:2]))
+        list(teacher._translate(*teacher._load(), TEXTS["en"][:2]))
         assert set(first_tokens) == {f">>{code}<<"}
     # Translations into one language are not taken for those into another one.
     assert len(caches) == 2

@@ -17,7 +17,7 @@ from hf_vanilla_transformer.training import plan as plan_module
 from hf_vanilla_transformer.training import run, run_setup, update_batches
 from hf_vanilla_transformer.training.corpus import Corpus
 from hf_vanilla_transformer.training.cost_estimate import Costs
-from hf_vanilla_transformer.training.plan import choose
+from hf_vanilla_transformer.training.plan import fit_recipe
 from hf_vanilla_transformer.training.run_arguments import RunArguments, Settings
 from hf_vanilla_transformer.training.update_batches import (
     DeviceMemory,
@@ -198,11 +198,11 @@ def test_an_update_of_base_has_25_000_tokens(way, memory, processes, monkeypatch
     if way == "config":
         settings = set_batches_of_update(settings, fit, longest_sentence=40)
     else:
-        chosen = choose(recipe, corpus(), processes, {}, tokens_that_fit=fit)
+        chosen = fit_recipe(recipe, corpus(), processes, {}, tokens_that_fit=fit)
         settings = Settings.from_arguments(**chosen, output_dir="unused", use_cpu=True)
     args = settings.args
     assert args.tokens_per_batch * args.gradient_accumulation_steps * processes == UPDATE
-    assert settings.model.max_tokens == 3_125
+    assert settings.data.max_tokens == 3_125
     if memory is None:
         assert args.tokens_per_batch == 3_125
     if memory == gpu(80):
@@ -226,7 +226,7 @@ def test_an_update_of_base_has_25_000_tokens(way, memory, processes, monkeypatch
 def test_plans_on_cpus_are_those_of_earlier_releases(name, processes, longest, explicit):
     recipe = read_recipe(name, Settings)
     of = Corpus(29_000, 0, 0, torch.tensor([2, longest, 7]).numpy(), torch.tensor([3, 4, 9]).numpy())
-    chosen = choose(recipe, of, processes, explicit)
+    chosen = fit_recipe(recipe, of, processes, explicit)
     # The formula of the releases before this one.
     accumulated = explicit.get("gradient_accumulation_steps", 1)
     tokens = max(recipe["tokens_per_batch"] // (accumulated * processes), min(longest, recipe["tokens_per_batch"]))
@@ -246,7 +246,7 @@ def pairs_of(count):
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     """`plan` chooses base, as for a GPU and 1,000,000 pairs, and measures nothing."""
-    monkeypatch.setattr(plan_module, "row_for", lambda pairs, on_gpu: "base")
+    monkeypatch.setattr(plan_module, "choose_recipe", lambda pairs, has_gpu: "base")
     monkeypatch.setattr(plan_module, "estimate_costs", lambda *args: Costs(1, 1, 1, 1, 1, 1))
 
 
@@ -282,7 +282,7 @@ def test_a_plan_asks_the_gpu_for_its_memory(on_a_gpu, monkeypatch):
 
 
 def test_a_plan_for_a_gpu_elsewhere_has_one_batch(monkeypatch):
-    monkeypatch.setattr(plan_module, "row_for", lambda pairs, on_gpu: "base")
+    monkeypatch.setattr(plan_module, "choose_recipe", lambda pairs, has_gpu: "base")
     found = plan(pairs_of(30), tflops=989, output_dir="unused")
     assert (found.arguments["tokens_per_batch"], found.arguments["gradient_accumulation_steps"]) == (25_000, 1)
     # The pairs fill a part of a batch only.
@@ -402,7 +402,7 @@ def test_tokens_of_an_update_override_the_batches_of_a_recipe(tmp_path):
 )
 def test_the_longest_pair_does_not_depend_on_memory(given_arguments, expected):
     settings = Settings.from_arguments(output_dir="unused", use_cpu=True, **given_arguments)
-    assert settings.model.max_tokens == expected
+    assert settings.data.max_tokens == expected
 
 
 def test_tokens_per_update_is_checked(tmp_path):

@@ -1,5 +1,5 @@
-"""Train a small model on the translations of a larger one, or of several, and on the given targets. The plan, the files
-and the card are those of `train`, whose arguments it takes, too; the model is saved in int8, too.
+"""Train a small model on the translations of one or several larger models, and on the given targets. The command takes
+the arguments of `train`, and makes a plan, files and a card in the same way. It also saves the model in int8.
 
     hf-vanilla-transformer distill --teacher runs/mine --train_file train.en train.de --output_dir runs/student
     hf-vanilla-transformer distill --teacher runs/a runs/b --train_file train.en train.de --output_dir runs/student
@@ -14,8 +14,8 @@ from .train import parse_settings, run
 
 @program
 def main(arguments: list[str]) -> Path:
-    """Distill as the command line says; returns the folder of the trained model."""
+    """Distill as the command line says, and return the folder of the trained model."""
     settings = parse_settings(arguments, __doc__, "distill")
-    if settings.teacher.teacher is None:
+    if settings.distillation.teacher is None:
         raise InputError("--teacher must be given: the folder of the model to learn from, or its name on the Hub.")
     return run(settings)

@@ -44,8 +44,8 @@ def test_the_demo_replaces_no_model(tmp_path, monkeypatch):
     for name in ("runs/numbers", "runs/numbers_2", "runs/numbers_3"):
         with pytest.raises(SystemExit, match="it would train now"):
             demo.main([])
-        assert str(given[-1].output) == name
-        assert not given[-1].model.overwrite
+        assert str(given[-1].output_folder) == name
+        assert not given[-1].output.overwrite
         (tmp_path / name).mkdir(parents=True)
 
 

@@ -1,6 +1,5 @@
 """`train`: what a run writes, what it refuses, and fine-tuning, on a model too small to learn anything."""
 
-import copy
 import json
 import re
 import shutil
@@ -19,8 +18,8 @@ from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.apps.cli import train
 from hf_vanilla_transformer.apps.cli.parser import given_arguments
 from hf_vanilla_transformer.support.user_errors import InputError
+from hf_vanilla_transformer.training import after_training, results_file, run_setup, training_pairs
 from hf_vanilla_transformer.training import run as train_run
-from hf_vanilla_transformer.training import run_report, run_setup
 from hf_vanilla_transformer.training.run_arguments import RunArguments, Settings
 from tests.apps.cli.tiny_run import TINY, recipe, weights_of, write_recipe
 from tests.model.test_remote_code import SHIPPED
@@ -132,7 +131,7 @@ def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
     def fail(*args):
         raise RuntimeError("scoring failed")
 
-    monkeypatch.setattr(run_report, "evaluate_saved", fail)
+    monkeypatch.setattr(after_training, "evaluate_saved", fail)
     with pytest.raises(RuntimeError, match="scoring failed"):
         train.main(recipe(tmp_path))
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
@@ -146,8 +145,8 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
         scored.append(model.eval()(input_ids=ids, decoder_input_ids=ids).logits)
         return evaluate(model, *args, **kwargs)
 
-    evaluate = run_report.evaluate
-    monkeypatch.setattr(run_report, "evaluate", note_logits)
+    evaluate = after_training.evaluate
+    monkeypatch.setattr(after_training, "evaluate", note_logits)
     folder = train.main([*recipe(tmp_path, max_steps=1), "--bf16", "--use_cpu"])
     assert "training in bfloat16 autocast" in capsys.readouterr().out
     saved = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -203,9 +202,9 @@ def test_pairs_longer_than_a_batch(tmp_path, capsys):
 def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, monkeypatch, caplog):
     caplog.set_level("INFO")
     data = Dataset.from_dict({"input_ids": [[2], [50, 2], [50, 51, 52, 2]], "labels": [[50, 2]] * 3})
-    monkeypatch.setattr(run_setup, "tokenize_pairs", lambda pairs, *_, **__: dict(pairs))
+    monkeypatch.setattr(training_pairs, "tokenize_pairs", lambda pairs, *_, **__: dict(pairs))
     settings = Settings.from_arguments(max_tokens=3)
-    kept = run_setup.tokenize(settings.args, settings.model, {"train": data}, copy.deepcopy(tokenizer))["train"]
+    kept = training_pairs.tokenize(settings, {"train": data}, tokenizer)["train"]
     assert kept.to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
     assert caplog.messages == ["removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens"]
     monkeypatch.undo()
@@ -408,8 +407,8 @@ def test_no_training_pairs(tmp_path):
 
 def test_a_model_s_name_does_not_say_where_it_lies(tmp_path):
     for name in (str(tmp_path / "user" / "name"), "user/name", None):
-        described = run_report.describe_run(Settings.from_arguments(model_name_or_path=name))
-        assert described["base_model"] == ("name" if name == str(tmp_path / "user" / "name") else name)
+        described = results_file.describe_run(Settings.from_arguments(model_name_or_path=name))
+        assert described.base_model == ("name" if name == str(tmp_path / "user" / "name") else name)
 
 
 def test_an_optimizer_of_one_s_own_is_not_the_paper_s(tmp_path):
@@ -431,7 +430,7 @@ def test_without_arguments_it_is_the_recipe_of_the_number_corpus(monkeypatch):
         given.append(settings)
         raise InputError("it would train now")
 
-    monkeypatch.setattr(train_run, "prepared", stop)
+    monkeypatch.setattr(train_run, "run", stop)
     with pytest.raises(SystemExit, match="it would train now"):
         train.main([])
     (settings,) = given

@@ -15,7 +15,7 @@ from transformers.integrations import integration_utils
 from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.apps.cli import plot, train
 from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
-from hf_vanilla_transformer.training import run_report, run_saving
+from hf_vanilla_transformer.training import after_training, run_saving
 from hf_vanilla_transformer.training.trainer_callbacks import EXAMPLES_PER_EVALUATION
 from tests.apps.cli.tiny_run import assert_is_mean, evaluated, recipe, weights_of
 
@@ -30,8 +30,8 @@ def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
         scored.append(model.lm_head.weight.detach().cpu().numpy())
         return evaluate(model, *args, **kwargs)
 
-    evaluate = run_report.evaluate
-    monkeypatch.setattr(run_report, "evaluate", note_weights)
+    evaluate = after_training.evaluate
+    monkeypatch.setattr(after_training, "evaluate", note_weights)
     # The last update is no multiple of save_steps; its checkpoint counts all the same.
     arguments = recipe(tmp_path, save_steps=2, max_steps=5, train_sampling_strategy="random")
     averaging = [*arguments, "--average_last", "2"]

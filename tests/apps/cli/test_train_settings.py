@@ -17,7 +17,15 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.apps.cli import train
 from hf_vanilla_transformer.apps.cli.parser import given_arguments
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
-from hf_vanilla_transformer.training import run, run_arguments, run_checks, run_setup
+from hf_vanilla_transformer.training import (
+    model_arguments,
+    run,
+    run_arguments,
+    run_checks,
+    run_setup,
+    tokenizer_facts,
+    training_pairs,
+)
 from tests.apps.cli.tiny_run import TINY_RUN, write_recipe
 
 
@@ -151,16 +159,16 @@ def test_all_processes_go_on_from_one_checkpoint(monkeypatch):
     found = iter([of_the_first, None])
     monkeypatch.setattr(run, "find_checkpoint", lambda wanted, folder: next(found))
     settings = run_arguments.Settings.from_arguments(resume_from_checkpoint="auto")
-    assert run.checkpoint_of_all_processes(settings) == of_the_first
+    assert run.find_common_checkpoint(settings) == of_the_first
     with pytest.raises(ValueError, match="resumes from checkpoint-2, but this one from no checkpoint; give all"):
-        run.checkpoint_of_all_processes(settings)
+        run.find_common_checkpoint(settings)
 
 
 def test_special_tokens_are_the_tokenizer_s():
     numbers = {"pad_token_id": 5, "bos_token_id": None, "eos_token_id": 7}
-    of_marian = run_arguments.special_tokens(SimpleNamespace(**numbers))
+    of_marian = model_arguments.special_tokens(SimpleNamespace(**numbers))
     assert of_marian == {"pad_token_id": 5, "bos_token_id": 7, "eos_token_id": 7, "decoder_start_token_id": 5}
-    ours = run_arguments.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
+    ours = model_arguments.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
     assert ours == {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
@@ -329,13 +337,13 @@ def test_no_sentence_of_a_data_set_is_in_the_card(tmp_path):
 
 
 def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path, monkeypatch):
-    asked, tokenize = [], run_setup.tokenize_pairs
+    asked, tokenize = [], training_pairs.tokenize_pairs
 
     def note(pairs, tokenizer, num_proc=None, **options):
         asked.append(num_proc)
         return tokenize(pairs, tokenizer, num_proc, **options)
 
-    monkeypatch.setattr(run_setup, "tokenize_pairs", note)
+    monkeypatch.setattr(training_pairs, "tokenize_pairs", note)
     changes = {"preprocessing_num_workers": 2, "output_dir": str(tmp_path / "run")}
     folder = train.main(recipe(tmp_path, **changes))
     assert asked == [2]
@@ -376,19 +384,19 @@ def test_gpus_that_emulate_bfloat16(monkeypatch, major, computes):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(major=major))
     monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
-    assert run_arguments.computes_in_bfloat16(use_cpu=False) is computes
+    assert run_arguments.has_bfloat16_matmuls(use_cpu=False) is computes
 
 
 def test_languages_of_a_tokenizer_with_names_for_them():
     """As MarianTokenizer."""
     tokenizer = SimpleNamespace(init_kwargs={"source_lang": "en", "target_lang": "de"}, target_lang="de")
-    run_setup.set_languages(tokenizer, None, "fr")
+    tokenizer_facts.set_languages(tokenizer, None, "fr")
     assert vars(tokenizer) == {"init_kwargs": {"source_lang": "en", "target_lang": "fr"}, "target_lang": "fr"}
 
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen):
-    monkeypatch.setattr(run_arguments, "computes_in_bfloat16", lambda use_cpu: chosen)
+    monkeypatch.setattr(run_arguments, "has_bfloat16_matmuls", lambda use_cpu: chosen)
     results = tmp_path / "results.json"
     folder = train.main(recipe(tmp_path, bf16=None, max_steps=1, results=str(results)))
     precision = "bfloat16 autocast" if chosen else "float32"

@@ -16,7 +16,7 @@ from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.apps.conversion import from_hf_marian, to_hf_marian
 from hf_vanilla_transformer.data.sentencepiece_tokenizer import train_sentencepiece
 from hf_vanilla_transformer.hub import user_cache
-from hf_vanilla_transformer.training.run_arguments import ModelArguments
+from hf_vanilla_transformer.training.model_arguments import ModelArguments
 from tests.apps.conversion.opus_mt import TEXTS, write_opus_mt
 from tests.ecosystem.documentation import FIXTURE, ROOT
 from tests.models import small_model

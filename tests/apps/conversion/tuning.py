@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import PaperTrainingArguments, translate
-from hf_vanilla_transformer.training.run_arguments import ModelArguments
+from hf_vanilla_transformer.training.model_arguments import ModelArguments
 
 
 def check_fine_tuning(folder: Path, sources: list[str], targets: list[str], output: Path) -> None:
@@ -15,7 +15,7 @@ def check_fine_tuning(folder: Path, sources: list[str], targets: list[str], outp
     And the tokenizer fits a new model, such as a student, which then has as many vocabularies.
     """
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    new = ModelArguments().config(tokenizer)
+    new = ModelArguments().make_config(tokenizer)
     assert [new.source_vocab_size, new.vocab_size] == [model.config.source_vocab_size, model.config.vocab_size]
     rows = [tokenizer(source, text_target=target) for source, target in zip(sources, targets, strict=True)]
     args = PaperTrainingArguments(

@@ -1,0 +1,53 @@
+"""Arguments of `distill`: the teacher, its search, and which of its translations to train on."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from ..support.argument_checks import check_optional
+from ..support.build_arguments import option
+from ..support.user_errors import InputError
+
+
+@dataclass
+class DistillationArguments:
+    """Sequence-level knowledge distillation (Kim and Rush 2016): train on targets that a teacher has translated."""
+
+    _argument_group_name = "teacher"
+
+    teacher: list[str] | None = option(
+        None, "The model to learn from, a folder or a name on the Hub. Several models are used as an ensemble."
+    )
+    teacher_revision: list[str] | None = option(
+        None, "Branch, tag or commit of each teacher on the Hub. (--revision is for --model_name_or_path.)"
+    )
+    teacher_num_beams: int | None = option(None, "Beams of the teacher's search (default: the teacher's).")
+    teacher_engine: Literal["torch", "ctranslate2"] = option("torch", "Runtime of the teacher.")
+    nearest_to_reference: bool = option(
+        False, "Train on the hypothesis that has the highest sentence BLEU, instead of the teacher's first one."
+    )
+    distilled_only: bool = option(False, "Train on the teacher's translations alone, without the given targets.")
+    monolingual_source_file: list[str] | None = option(
+        None, "Files with one source sentence per line, for which the teacher's translations are the only targets."
+    )
+
+    def __post_init__(self) -> None:
+        check_optional(self, "teacher_num_beams")
+        if self.teacher is None:
+            self._check_nothing_needs_a_teacher()
+            return
+        revisions = self.teacher_revision
+        if revisions is not None and len(revisions) != len(self.teacher):
+            raise InputError(
+                f"teacher_revision is {', '.join(revisions)}, but there are {len(self.teacher)} teachers; give one "
+                "revision for each, such as main."
+            )
+        if len(self.teacher) > 1 and self.teacher_engine != "torch":
+            raise InputError(
+                f"teacher_engine {self.teacher_engine} has no ensembles; give one teacher, or leave teacher_engine out."
+            )
+
+    def _check_nothing_needs_a_teacher(self) -> None:
+        """Raise InputError if an argument is given that has no effect without a teacher."""
+        for field in fields(self):
+            if getattr(self, field.name) not in (field.default, None):
+                raise InputError(f"{field.name} is given, but has no effect without a teacher; also give --teacher.")

@@ -1,0 +1,154 @@
+"""The model and the tokenizer of a run: load them from a checkpoint or an existing model, or make new ones."""
+
+import logging
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from datasets import DatasetDict
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.sentencepiece_tokenizer import train_sentencepiece
+from ..data.tokenizer import train_tokenizer
+from ..hub.native_folder import IMPORTERS, native_folder
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.input_checks import check_vocabulary
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
+from ..support.user_errors import InputError
+from ..translation.model_loading import explaining_missing_files, load_model
+from .model_arguments import ModelArguments
+from .run_checks import check_tokenizer
+
+
+logger = logging.getLogger(__name__)
+
+
+def make_model(
+    model_args: ModelArguments, pairs: DatasetDict, checkpoint: Path | None
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Make the tokenizer and the model of a run.
+
+    A run that resumes loads both from its checkpoint, and a run that fine-tunes loads those of the existing model.
+    Otherwise both are new, and the tokenizer is trained on the training pairs unless the arguments name one.
+    """
+    if checkpoint is not None or model_args.model_name_or_path is not None:
+        return load_existing_model(model_args, checkpoint)
+    tokenizer = make_tokenizer(model_args, pairs)
+    config = model_args.make_config(tokenizer)
+    model = VanillaTransformerForConditionalGeneration._from_config(config, **_attention_options(model_args))
+    if config.decoder_start_token_id == config.pad_token_id:
+        # Decoding starts from a zero vector, as in Marian.
+        model.get_decoder().embed_tokens.weight.data[config.pad_token_id] = 0
+    return tokenizer, model
+
+
+def load_existing_model(
+    model_args: ModelArguments, checkpoint: Path | None
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Load the tokenizer and the model of a checkpoint or, if it is None, of the model to fine-tune.
+
+    A model of a different system is converted first. Raises InputError if the model has a different architecture, or
+    other sizes than the arguments.
+    """
+    source: str | Path
+    if checkpoint is None:
+        source = str(model_args.model_name_or_path)
+        options = model_args.options()
+    else:
+        source = checkpoint
+        options = {}
+    folder = source
+    with explaining_missing_files(source):
+        config = AutoConfig.from_pretrained(source, **options)
+        if checkpoint is None and config.model_type in IMPORTERS:
+            folder = native_folder(str(source), model_args.revision, model_args.token)
+            # The converted copy is local, so it needs neither revision nor token.
+            options = {}
+            config = AutoConfig.from_pretrained(folder)
+    if config.model_type != VanillaTransformerConfig.model_type:
+        raise InputError(
+            f"{folder} is a {config.model_type} model; this command trains {VanillaTransformerConfig.model_type}."
+        )
+    model_args.check_sizes(config, folder)
+    if checkpoint is None:
+        conversion = "" if folder == source else ", converted into a model of this package"
+        logger.info("fine-tuning %s%s, with its sizes and its tokenizer", source, conversion)
+    with explaining_missing_files(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="right", **options)
+        check_vocabulary(config, tokenizer)
+        model = load_model(
+            folder,
+            # With weights in 16 bits, small updates would be rounded away.
+            dtype=torch.float32,
+            **options,
+            **_attention_options(model_args),
+            **model_args.regularization(),
+        )
+    return tokenizer, model
+
+
+def _attention_options(model_args: ModelArguments) -> dict[str, str]:
+    """Return the keyword argument with which transformers chooses the implementation of attention, if it is given."""
+    if not model_args.attn_implementation:
+        return {}
+    return {"attn_implementation": model_args.attn_implementation}
+
+
+def keep_zero_start(model: PreTrainedModel) -> None:
+    """Keep the embedding of the decoder's start token zero during training, if it is zero as in Marian.
+
+    Other runtimes of Marian's models compute with a zero vector, whatever the weights are.
+    """
+    start_id = model.config.decoder_start_token_id
+    weight = model.get_decoder().embed_tokens.weight
+    if not weight[start_id].any():
+        weight.register_hook(partial(_clear_row, start_id))
+
+
+def _clear_row(row: int, gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient in which one row is zero."""
+    return gradient.index_fill(0, torch.tensor(row, device=gradient.device), 0)
+
+
+def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that the arguments name, or let the main process train one for all processes."""
+    if model_args.tokenizer_name is not None:
+        return load_tokenizer(model_args)
+    state = PartialState()
+    if model_args.tokenizer_type == "sentencepiece" and state.num_processes > 1:
+        raise InputError("several processes cannot train a SentencePiece model; train one first, for --tokenizer_name.")
+    tokenizer = train_new_tokenizer(model_args, pairs) if state.is_main_process else None
+    return broadcast_object_list([tokenizer])[0]
+
+
+def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that the arguments name, and check that it appends EOS and has a pad token."""
+    name = str(model_args.tokenizer_name)
+    # The revision is the model's.
+    options = {**model_args.options(), "revision": None}
+    with explaining_missing_files(name, ["tokenizer_config.json"]):
+        tokenizer = AutoTokenizer.from_pretrained(name, padding_side="right", **options)
+    check_tokenizer(name, tokenizer)
+    return tokenizer
+
+
+def train_new_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
+    """Train a tokenizer on the training pairs: one for both languages, or one for each of them."""
+    sources = pairs["train"]["source"]
+    targets = pairs["train"]["target"]
+    if model_args.tokenizer_type == "sentencepiece":
+        return train_sentencepiece(chain(sources, targets), model_args.vocab_size)
+    train = partial(
+        train_tokenizer,
+        vocab_size=model_args.vocab_size,
+        whitespace_words=model_args.whitespace_words,
+        normalization=model_args.normalization,
+        characters=model_args.tokenizer_type == "char",
+    )
+    if model_args.joint_vocabulary:
+        return train(chain(sources, targets))
+    return TwoVocabularyTokenizer.of(train(sources), train(targets))

@@ -1,0 +1,225 @@
+"""Arguments for the model and the tokenizer of a run: a new model with sizes from the paper, or one to fine-tune."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from ..data.tokenizer import Normalization
+from ..data.vocabularies import vocabularies_of
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.input_checks import sides_of
+from ..support.build_arguments import option
+from ..support.user_errors import InputError
+from ..translation.loading_arguments import LoadingArguments
+
+
+# Arguments that only a tokenizer that the run trains itself can follow.
+NEW_TOKENIZER_ARGUMENTS = ("vocab_size", "tokenizer_type", "joint_vocabulary", "whitespace_words", "normalization")
+# The arguments among them that SentencePiece has no equivalent of.
+_BPE_ARGUMENTS = ("joint_vocabulary", "whitespace_words", "normalization")
+# Arguments that contradict an existing model, which has sizes, weights and a tokenizer already.
+_NEW_MODEL_ARGUMENTS = ("preset", "tokenizer_name", "config_overrides", "initializer_factor")
+
+
+@dataclass
+class ModelArguments(LoadingArguments):
+    """The model to train: a preset from the paper with changes, or an existing model to fine-tune."""
+
+    model_name_or_path: str | None = option(  # type: ignore[assignment]
+        None, "Fine-tune this model, a folder or a name on the Hub, with its tokenizer and its sizes."
+    )
+    tokenizer_name: str | None = option(
+        None, "Use this tokenizer, a folder or a name on the Hub, instead of training one."
+    )
+    preset: str = option("base", 'Row of Table 3: big, "C N=2", E, ...')
+    vocab_size: int = option(37000, "Maximum size of the joint BPE vocabulary, or of each vocabulary.")
+    tokenizer_type: Literal["bpe", "sentencepiece", "char"] = option(
+        "bpe",
+        "Byte-level BPE, characters, or SentencePiece as in OPUS-MT, for convert --to hf_marian.",
+    )
+    joint_vocabulary: bool = option(
+        True, "Use one vocabulary for both languages, as in the paper, and not one for each."
+    )
+    whitespace_words: bool = option(False, "Split text into words at spaces only, for text that is tokenized already.")
+    normalization: Normalization = option(
+        "nfc", "How to normalize invisible characters, accents and spaces, and with nfkc also variants."
+    )
+    num_layers: int | None = option(None, "Layers of each stack (base: 6).")
+    d_model: int | None = option(None, "Model width (base: 512).")
+    d_ff: int | None = option(None, "Width of the feed-forward networks (base: 2048).")
+    num_heads: int | None = option(None, "Attention heads (base: 8).")
+    dropout: float | None = option(None, "P_drop (base: 0.1).")
+    label_smoothing: float | None = option(None, "epsilon_ls (base: 0.1).")
+    initializer_factor: float | None = option(None, "Factor of initial weights; below 1 from 6 layers on.")
+    config_overrides: dict | str | None = option(
+        None, "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."
+    )
+    attn_implementation: str | None = option(None, "Attention of transformers, such as sdpa.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.config_overrides, str):
+            self.config_overrides = _parse_overrides(self.config_overrides)
+        self._check_overrides()
+        self._check_tokenizer_arguments()
+        self._check_fine_tuning()
+
+    def _check_overrides(self) -> None:
+        """Raise InputError if `config_overrides` names a field that a configuration does not have."""
+        known = {field.name for field in fields(VanillaTransformerConfig)}
+        known.update(VanillaTransformerConfig.attribute_map)
+        unknown = set(self.config_overrides or {}) - known
+        if unknown:
+            raise InputError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
+
+    def _check_tokenizer_arguments(self) -> None:
+        """Raise InputError if arguments of a new tokenizer contradict each other, or no tokenizer is trained."""
+        changed = [name for name in NEW_TOKENIZER_ARGUMENTS if self._is_changed(name)]
+        if self.tokenizer_type == "sentencepiece":
+            for name in changed:
+                if name in _BPE_ARGUMENTS:
+                    raise InputError(
+                        f"{name} is {getattr(self, name)}, but SentencePiece has one vocabulary and its own "
+                        f"normalization; leave out --{name}."
+                    )
+        if self.tokenizer_type == "char" and self.whitespace_words:
+            raise InputError("whitespace_words is True, but tokenizer_type is char, which has no words; leave one out.")
+        if self.tokenizer_name is not None and changed:
+            options = ", ".join(f"--{name}" for name in NEW_TOKENIZER_ARGUMENTS)
+            raise InputError(
+                f"tokenizer_name is {self.tokenizer_name}, so no tokenizer is trained; leave out {options}."
+            )
+
+    def _check_fine_tuning(self) -> None:
+        """Raise InputError if an existing model is given together with arguments of a new one."""
+        if self.model_name_or_path is None:
+            return
+        for name in _NEW_MODEL_ARGUMENTS:
+            if self._is_changed(name):
+                raise InputError(
+                    f"{name} is {getattr(self, name)}, but {self.model_name_or_path} has sizes and a tokenizer; leave "
+                    "out one of the two."
+                )
+
+    def _is_changed(self, name: str) -> bool:
+        default = getattr(type(self), name)
+        return getattr(self, name) != default
+
+    def regularization(self) -> dict[str, float]:
+        """Return the given fields of a configuration that fine-tuning may change, by their names."""
+        values = {}
+        if self.dropout is not None:
+            values["dropout"] = self.dropout
+        if self.label_smoothing is not None:
+            values["label_smoothing"] = self.label_smoothing
+        return values
+
+    def check_sizes(self, config: VanillaTransformerConfig, name: str | Path) -> None:
+        """Raise InputError if a given size differs from the size of an existing model.
+
+        Args:
+            config: the configuration of the existing model.
+            name: its folder or its name on the Hub, for the error message.
+        """
+        fields_by_argument = {
+            "num_layers": ("encoder_layers", "decoder_layers"),
+            "d_model": ("d_model",),
+            "d_ff": ("d_ff",),
+            "num_heads": ("num_heads",),
+        }
+        for argument, config_fields in fields_by_argument.items():
+            size = getattr(self, argument)
+            for config_field in config_fields:
+                actual_size = getattr(config, config_field)
+                if size is not None and size != actual_size:
+                    raise InputError(
+                        f"{argument} is {size}, but {name} has {actual_size}, which training does not change."
+                    )
+
+    def make_config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
+        """Make the configuration of a new model from the preset, the tokenizer and the given sizes.
+
+        Without a tokenizer, the configuration has the default vocabulary, which is enough to check the sizes.
+
+        Raises InputError if `config_overrides` contradicts the tokenizer.
+        """
+        values: dict[str, object] = {**self.regularization()}
+        sizes = {
+            "encoder_layers": self.num_layers,
+            "decoder_layers": self.num_layers,
+            "d_model": self.d_model,
+            "d_ff": self.d_ff,
+            "num_heads": self.num_heads,
+            "initializer_factor": self.initializer_factor,
+        }
+        for name, size in sizes.items():
+            if size is not None:
+                values[name] = size
+        overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
+        if tokenizer is not None:
+            values.update(_config_values_for(tokenizer, overrides))
+        values.update(overrides)
+        return VanillaTransformerConfig.from_paper(self.preset, **values)
+
+
+def _parse_overrides(text: str) -> dict[str, object]:
+    """Parse the JSON object of `config_overrides`; raise InputError if the text is something else."""
+    overrides = None
+    with suppress(json.JSONDecodeError):
+        overrides = json.loads(text)
+    if not isinstance(overrides, dict):
+        raise InputError(
+            f"config_overrides is {text!r}; give a JSON object of names and values, such as '{{\"d_k\": 32}}'."
+        )
+    return overrides
+
+
+def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[str, object]) -> dict[str, int]:
+    """Return the fields of a configuration that a tokenizer determines: vocabulary sizes and special tokens.
+
+    Raises InputError if an override contradicts them. A vocabulary may be larger than the tokenizer needs, and decoding
+    may start from any token.
+    """
+    source_vocabulary, target_vocabulary = vocabularies_of(tokenizer)
+    # The sizes are not the lengths of the vocabularies, because ids may have gaps.
+    vocabulary_sizes = {
+        "source_vocab_size": max(source_vocabulary.values()) + 1,
+        "vocab_size": max(target_vocabulary.values()) + 1,
+    }
+    special_ids = special_tokens(tokenizer)
+    for name in sorted(overrides):
+        override = overrides[name]
+        needed = None
+        if name in vocabulary_sizes:
+            # A size of 0 or None counts as not given.
+            if isinstance(override, int) and override != 0 and override < vocabulary_sizes[name]:
+                needed = vocabulary_sizes[name]
+        elif name in special_ids and name != "decoder_start_token_id" and override != special_ids[name]:
+            needed = special_ids[name]
+        if needed is not None:
+            raise InputError(f"config_overrides has {name} {override}, but the tokenizer needs {needed}.")
+    values = {"vocab_size": vocabulary_sizes["vocab_size"], **special_ids}
+    has_source_tokenizer = sides_of(tokenizer)[0] is not tokenizer
+    if has_source_tokenizer or source_vocabulary != target_vocabulary:
+        values["source_vocab_size"] = vocabulary_sizes["source_vocab_size"]
+    return values
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """Return the ids of a tokenizer's special tokens, by the names of the fields of a configuration.
+
+    Without a BOS token, decoding starts from the pad token, as in Marian.
+    """
+    ids = {"bos_token_id": tokenizer.eos_token_id}
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        token_id = getattr(tokenizer, name)
+        if token_id is not None:
+            ids[name] = token_id
+    has_bos = tokenizer.bos_token_id is not None
+    ids["decoder_start_token_id"] = tokenizer.bos_token_id if has_bos else tokenizer.pad_token_id
+    return ids

@@ -1,0 +1,89 @@
+"""Push a run to the Hub: prepare the repository before the training, and push the output folder after it."""
+
+import logging
+import shlex
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import Seq2SeqTrainer
+
+from ..hub.model_folder import NOT_TO_SHARE
+from ..hub.push_to_hub import describe_error, prepare_repository, push_run
+from .checkpoints import remove_path_of_best
+from .run_arguments import Settings
+from .run_saving import RunStoppedError
+from .trained_model_card import describe_run_for_card
+
+
+logger = logging.getLogger(__name__)
+
+
+def prepare_push(settings: Settings) -> str:
+    """Create the repository before the training, and check that the result can be pushed; return its name.
+
+    Only the main process asks the Hub, which may put the user's name before that of the repository.
+    """
+    args = settings.args
+    name = args.hub_model_id or settings.output_folder.absolute().name
+    if args.process_index != 0:
+        return name
+    return prepare_repository(
+        name,
+        describe_run_for_card(settings).metadata(),
+        token=args.hub_token,
+        private=args.hub_private_repo,
+        revision=args.hub_revision,
+    )
+
+
+def leave_paths_out_of_pushes(trainer: Seq2SeqTrainer) -> None:
+    """Make the Trainer remove paths of this machine from the checkpoints that it pushes during the training."""
+    trainer._push_from_checkpoint = partial(  # type: ignore[method-assign]
+        _push_without_paths, trainer, trainer._push_from_checkpoint
+    )
+
+
+def _push_without_paths(trainer: Seq2SeqTrainer, push_checkpoint: Callable[[str], None], folder: str) -> None:
+    if trainer.is_world_process_zero():
+        remove_path_of_best(Path(folder))
+    push_checkpoint(folder)
+
+
+def push(settings: Settings, updates: int, scores: Mapping[str, Any] | None) -> None:
+    """Push the output folder.
+
+    Args:
+        settings: the settings of the run, with the name of the repository.
+        updates: the number of updates, for the commit message.
+        scores: the scores on the test pairs, for the commit message, or None without test pairs.
+
+    Raises RunStoppedError if that fails; its message has the command that pushes the folder later.
+    """
+    args = settings.args
+    repository = str(args.hub_model_id)
+    message = f"Train for {updates:,} updates"
+    if scores is not None:
+        message += f": BLEU {scores['bleu']:.2f}"
+    try:
+        url = push_run(
+            settings.output_folder, repository, message=message, token=args.hub_token, revision=args.hub_revision
+        )
+    except Exception as error:  # The reason may be the network, the Hub, or the access rights.
+        raise RunStoppedError(
+            f"the model could not be pushed to {repository} ({describe_error(error)}). It is complete in "
+            f"{args.output_dir}; push it later with: {_upload_command(settings)}"
+        ) from error
+    logger.info("the model is pushed to %s: %s", repository, url)
+
+
+def _upload_command(settings: Settings) -> str:
+    """Return the shell command that uploads the output folder, without checkpoints and private files."""
+    args = settings.args
+    words = ["hf", "upload", str(args.hub_model_id), str(args.output_dir), "."]
+    if args.hub_revision:
+        words.extend(["--revision", args.hub_revision])
+    for pattern in ("checkpoint-*", *NOT_TO_SHARE, ".*"):
+        words.extend(["--exclude", pattern])
+    return shlex.join(words)

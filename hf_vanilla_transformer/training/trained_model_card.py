@@ -1,0 +1,196 @@
+"""The model card that `train` writes, and the facts about the training that it lists."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from datasets import DatasetDict
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+
+from ..data.target_language import TargetCodes
+from ..hub.model_card import BUILT_IN, About, fill_model_card, location_of
+from ..hub.model_folder import INT8, staged
+from .run_arguments import Settings
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """The facts in a card's table about the training, in the order of its rows. A fact that is None has no row.
+
+    Args:
+        data: the training data in words.
+        distillation: rows about a teacher and its translations.
+        arguments: rows that follow from arguments of the Trainer.
+        adam: beta_1, beta_2 and epsilon of the optimizer.
+        optimizer: the optimizer and the schedule in words.
+        precision: the precision of matmuls in words.
+        best_weights: which update the saved weights are of, if the run kept its best model.
+        pairs: the number of training pairs.
+        updates: the number of updates.
+        seconds: the duration of the training.
+        r_drop_alpha: the weight of the R-Drop loss, or 0.
+        averaged_weights: which checkpoints the saved weights are of, if the run averages checkpoints.
+        validation_bleu: BLEU of the average and of the last checkpoint on the validation pairs, in words.
+        search: how the search was chosen.
+        int8: where the model in int8 is, and its BLEU.
+    """
+
+    data: str
+    distillation: Mapping[str, str]
+    arguments: Mapping[str, object]
+    adam: str | None
+    optimizer: str | None
+    precision: str
+    best_weights: str | None
+    pairs: int
+    updates: int
+    seconds: float
+    r_drop_alpha: float
+    averaged_weights: str | None
+    validation_bleu: str | None
+    search: str | None
+    int8: str | None
+
+    def rows(self) -> dict[str, object]:
+        """Return the facts by the first cell of their rows."""
+        rows: dict[str, object] = {"data": self.data}
+        rows.update(self.distillation)
+        rows.update(self.arguments)
+        if self.adam is not None:
+            rows["beta_1, beta_2, epsilon"] = self.adam
+        rows["optimizer"] = self.optimizer
+        rows["precision"] = self.precision
+        if self.best_weights is not None:
+            rows["weights"] = self.best_weights
+        rows["pairs"] = f"{self.pairs:,}"
+        rows["updates"] = f"{self.updates:,}"
+        rows["seconds"] = round(self.seconds)
+        if self.r_drop_alpha:
+            rows["R-Drop"] = f"weight {self.r_drop_alpha:g}"
+        if self.averaged_weights is not None:
+            rows["weights"] = self.averaged_weights
+        if self.validation_bleu is not None:
+            rows["validation BLEU"] = self.validation_bleu
+        if self.search is not None:
+            rows["search"] = self.search
+        if self.int8 is not None:
+            rows["int8"] = self.int8
+        return rows
+
+
+def describe_adam(trainer: Seq2SeqTrainer) -> str | None:
+    """Describe Adam's values in effect, or return None for a different optimizer.
+
+    A run that resumes has the values of the checkpoint, whatever its arguments are.
+    """
+    if trainer.optimizer is None:
+        return None
+    parameter_group = trainer.optimizer.param_groups[0]
+    if "betas" not in parameter_group or "eps" not in parameter_group:
+        return None
+    beta_1, beta_2 = parameter_group["betas"]
+    return f"{beta_1}, {beta_2}, {parameter_group['eps']}"
+
+
+def describe_run_for_card(settings: Settings, scores: dict[str, Any] | None = None) -> About:
+    """Describe a model by the settings of its run, for a card or for the metadata of a repository.
+
+    Args:
+        settings: the settings of the run.
+        scores: the scores on the test pairs, if there are any.
+    """
+    name = str(settings.args.output_dir)
+    if settings.args.push_to_hub and settings.args.hub_model_id:
+        name = settings.args.hub_model_id
+    source_language, target_language = settings.data.languages()
+    return About(
+        title=Path(name).absolute().name,
+        dataset=settings.data.dataset_name,
+        dataset_config=settings.data.dataset_config_name,
+        source_language=source_language,
+        target_language=target_language,
+        base_model=settings.model.model_name_or_path,
+        license=settings.output.license,
+        scores=scores,
+    )
+
+
+def describe_trained_model(
+    settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase, scores: dict[str, Any] | None
+) -> About:
+    """Describe a trained model for its card: the run, the example, and the scores on the test pairs if there are any.
+
+    Args:
+        settings: the settings of the run.
+        pairs: the sentence pairs.
+        tokenizer: the tokenizer of the model.
+        scores: the scores on the test pairs, or None.
+    """
+    output = settings.output_folder
+    saved_tokenizer = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8"))
+    codes = TargetCodes(tokenizer)
+    example_code = codes.default
+    if not example_code and codes.codes:
+        example_code = codes.codes[0]
+    about = replace(
+        describe_run_for_card(settings, scores),
+        data=settings.data.describe("train"),
+        tokenizer_class=saved_tokenizer.get("tokenizer_class"),
+        target_code=example_code,
+        location=location_of(output),
+    )
+    if settings.args.push_to_hub:
+        about = replace(about, location=settings.args.hub_model_id, revision=settings.args.hub_revision)
+    if settings.data.dataset_name == BUILT_IN:
+        # The card has no sentence of other data, because it may be private.
+        about = replace(about, example_source=pairs["train"][0]["source"])
+    return about
+
+
+def save_card(
+    model: PreTrainedModel,
+    output: Path,
+    about: About,
+    facts: TrainingFacts,
+    validation_scores: Mapping[str, object] | None,
+) -> None:
+    """Write the model card, and `scores.json` if there are scores.
+
+    Args:
+        model: the trained model.
+        output: the folder of the model.
+        about: what the card says about the model, including the scores on the test pairs.
+        facts: what the card says about the training.
+        validation_scores: the scores of the average and of the last checkpoint on the validation pairs, if the run
+            compared them.
+    """
+    card = fill_model_card(about, model.config, model.num_parameters(), facts.rows())
+    scores: dict[str, object] = {**(about.scores or {})}
+    if validation_scores is not None:
+        scores["validation"] = validation_scores
+    with staged(output) as folder:
+        (folder / "README.md").write_text(card.content, encoding="utf-8")
+        if scores:
+            (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+
+def save_int8_card(
+    output: Path, about: About, scores: dict[str, Any] | None, parameters: int, facts: TrainingFacts
+) -> None:
+    """Write the card of the model in int8, whose example needs this package.
+
+    Args:
+        output: the folder of the model, which contains that of the model in int8.
+        about: what the card of the model in full precision says.
+        scores: the scores of the model in int8 on the test pairs, or None without test pairs.
+        parameters: the number of parameters.
+        facts: what the card says about the training.
+    """
+    folder = output / INT8
+    about_int8 = replace(about, scores=scores, location=location_of(folder), revision=None)
+    facts_without_int8 = replace(facts, int8=None)
+    card = fill_model_card(about_int8, AutoConfig.from_pretrained(folder), parameters, facts_without_int8.rows())
+    with staged(folder) as staging:
+        (staging / "README.md").write_text(card.content, encoding="utf-8")

@@ -1,0 +1,113 @@
+"""The sentence pairs of a run: load them, clean the training pairs, hold out validation pairs, and tokenize them."""
+
+import logging
+from collections.abc import Mapping
+
+from datasets import DatasetDict
+from transformers import IntervalStrategy, PreTrainedTokenizerBase
+
+from ..data.cleaning import clean_pairs, hold_out
+from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
+from ..data.length_filter import filter_pairs
+from ..data.pair_arguments import TrainingDataArguments
+from ..data.target_language import codes_of
+from ..data.tokenized_pairs import tokenize_pairs
+from ..support.user_errors import InputError
+from .run_arguments import RunArguments, Settings
+
+
+logger = logging.getLogger(__name__)
+
+
+def load_training_pairs(args: RunArguments, data_args: TrainingDataArguments) -> DatasetDict:
+    """Load all splits and prepare the training pairs; the main process does so before the others.
+
+    Raises InputError if there are no training pairs.
+    """
+    with args.main_process_first(desc="loading the pairs"):
+        pairs = data_args.load()
+        if "train" not in pairs:
+            raise InputError(f"the data has no training pairs, only {', '.join(pairs)}; give --train_file.")
+        return prepare_pairs(pairs, data_args)
+
+
+def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> DatasetDict:
+    """Sample and clean the training pairs and hold out validation pairs, as the arguments say, and log the counts.
+
+    Raises InputError if no training pairs would remain, or if pairs are to be held out although there are validation
+    pairs.
+    """
+    prepared = DatasetDict(pairs)
+    validation_size = data_args.validation_size
+    if validation_size is not None and "validation" in pairs:
+        raise InputError(
+            f"validation_size is {validation_size}, but validation pairs are given; leave out one of the two."
+        )
+    if data_args.max_train_samples is not None:
+        rows = pick_evenly_spaced_rows(len(pairs["train"]), data_args.max_train_samples)
+        prepared["train"] = pairs["train"].select(rows)
+    if data_args.clean:
+        unclean_pairs = prepared["train"]
+        evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
+        prepared["train"], removed = clean_pairs(unclean_pairs, evaluation_pairs)
+        log_removed(removed, len(unclean_pairs))
+    if validation_size is not None:
+        prepared["train"], prepared["validation"] = hold_out(prepared["train"], validation_size)
+        logger.info(f"held out {len(prepared['validation']):,} training pairs for validation")
+    return prepared
+
+
+def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
+    """Raise InputError if a run has no validation pairs, but is to evaluate during training or to choose by BLEU."""
+    if "validation" in pairs:
+        return
+    eval_strategy = IntervalStrategy(settings.args.eval_strategy).value
+    if eval_strategy != "no":
+        argument = f"eval_strategy is {eval_strategy}"
+    elif settings.output.keep_better:
+        argument = "keep_better is True"
+    elif settings.evaluation.choose_search:
+        argument = "choose_search is True"
+    else:
+        return
+    raise InputError(
+        f"{argument}, but the data has no validation pairs, only {', '.join(pairs)}; give --validation_file or "
+        "--validation_size, or leave it out."
+    )
+
+
+def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:
+    """Tokenize all pairs, and remove the training pairs that are empty or too long; log how many these are."""
+    max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
+    target_language = find_target_language(settings.data, tokenizer)
+    with settings.args.main_process_first(desc="tokenizing the pairs"):
+        data = tokenize_pairs(pairs, tokenizer, settings.data.preprocessing_num_workers, target_lang=target_language)
+        data["train"], dropped = filter_pairs(data["train"], tokenizer, max_tokens)
+    removed = {"empty on one side": dropped["empty"], f"longer than {max_tokens} tokens": dropped["too long"]}
+    log_removed(removed, len(pairs["train"]))
+    return data
+
+
+def find_target_language(data_args: TrainingDataArguments, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return the language whose code sources get, or None if the tokenizer has no codes of target languages.
+
+    A model of a single target language may be fine-tuned for a different one, so its language does not matter here.
+    """
+    if not codes_of(tokenizer):
+        return None
+    return data_args.target_language_for(tokenizer)
+
+
+def log_removed(counts: Mapping[str, int], total: int, unit: str = "training pairs") -> None:
+    """Log in one line how many sentences or pairs each rule removed; log nothing if none were removed.
+
+    Args:
+        counts: the number removed by each rule; the rule in words is the key.
+        total: the number of sentences or pairs before.
+        unit: what is counted, in words.
+    """
+    removed = sum(counts.values())
+    if removed == 0:
+        return
+    reasons = [f"{count:,} {rule}" for rule, count in counts.items() if count]
+    logger.info(f"removed {removed:,} of {total:,} {unit}: {', '.join(reasons)}")
