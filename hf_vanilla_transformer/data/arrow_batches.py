@@ -1,7 +1,8 @@
-"""Padded batches straight from the memory of an Arrow table, equal to those of the stock collator.
+"""Make padded batches directly from the memory of an Arrow table, equal to the batches of the stock collator.
 
-`datasets` makes a Python list of each sentence, and `DataCollatorForSeq2Seq` pads the lists one by one: 15 ms for 800
-pairs, during which a GPU waits. Here NumPy copies each sentence from the table into the batch, in about 1 ms.
+`datasets` makes a Python list of each sentence, and `DataCollatorForSeq2Seq` pads the lists one by one. For 800 pairs
+this takes 15 ms, during which a GPU waits. Here NumPy copies each sentence from the table into the batch, which takes
+about 1 ms.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader
 from transformers import BatchEncoding, DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
 
+# The label of padding, which PyTorch's cross-entropy ignores by default.
 NO_LABEL = -100
 COLUMNS = ("input_ids", "labels")
 
@@ -28,10 +30,10 @@ class PreparesDecoderInputs(Protocol):
 
 
 class TokenColumn:
-    """A column of token lists, read in place: a file that is mapped into memory stays there.
+    """A column of token lists that is read in place, so a memory-mapped file is not copied into memory.
 
     Args:
-        column (`pyarrow.ChunkedArray`): lists of integers, without missing ones.
+        column (`pyarrow.ChunkedArray`): lists of integers, without missing lists or integers.
     """
 
     def __init__(self, column: pyarrow.ChunkedArray) -> None:
@@ -39,8 +41,8 @@ class TokenColumn:
         self.offsets_of_chunks: list[NDArray[np.integer]] = []
         chunk_sizes = []
         for chunk in column.chunks:
-            # `values` ignores where a slice of a table begins, and the offsets count from there, so they belong
-            # together.
+            # If the table is a slice, `values` still has all tokens of the chunk. The offsets count from the first of
+            # these, so both fit together.
             self.tokens_of_chunks.append(chunk.values.to_numpy())
             self.offsets_of_chunks.append(chunk.offsets.to_numpy())
             chunk_sizes.append(len(chunk))
@@ -52,10 +54,10 @@ class TokenColumn:
 
         Args:
             rows: indices of lists, `(rows,)`.
-            value: fills the positions after the end of a list.
+            value: the padding token, which fills the positions after the end of a list.
 
         Returns:
-            The tokens, and which of them are not padding, both `(rows, longest)`.
+            The tokens, and a mask that is True for tokens and False for padding, both `(rows, longest)`.
         """
         chunks = np.searchsorted(self.first_rows, rows, side="right") - 1
         rows_in_chunks = rows - self.first_rows[chunks]
@@ -72,7 +74,13 @@ class TokenColumn:
 
 @dataclass(frozen=True)
 class PaddedPairs:
-    """Source and target tokens of a batch, padded, and which source tokens are not padding; `(rows, longest)`."""
+    """The padded tokens of a batch of pairs.
+
+    Args:
+        input_ids: source tokens, `(rows, longest source)`.
+        attention_mask: 1 for source tokens and 0 for padding, `(rows, longest source)`.
+        labels: target tokens, `(rows, longest target)`, in which padding is -100.
+    """
 
     input_ids: NDArray[np.int64]
     attention_mask: NDArray[np.int64]
@@ -83,8 +91,8 @@ class ArrowPairs(torch.utils.data.Dataset):
     """A view of a dataset with the columns `input_ids` and `labels` that returns whole padded batches.
 
     Args:
-        data (`Dataset`): lists of tokens, without missing ones.
-        pad_token_id (`int`): the source's padding.
+        data (`Dataset`): tokenized pairs, without missing lists or tokens.
+        pad_token_id (`int`): the padding token of the sources.
     """
 
     def __init__(self, data: Dataset, pad_token_id: int) -> None:
@@ -92,7 +100,7 @@ class ArrowPairs(torch.utils.data.Dataset):
         self.pad_token_id = pad_token_id
         self.source = TokenColumn(data.data.column("input_ids"))
         self.target = TokenColumn(data.data.column("labels"))
-        # `select` and `shuffle` leave the table alone, and store which of its rows they mean.
+        # `select` and `shuffle` do not change the table. They store the indices of the rows of the table that remain.
         self.rows_of_table = None
         if data._indices is not None:
             self.rows_of_table = data._indices.column(0).to_numpy()
@@ -105,11 +113,11 @@ class ArrowPairs(torch.utils.data.Dataset):
         return len(self.data)
 
     def __getitem__(self, row: int) -> dict[str, list[int]]:
-        """Return a pair as the dataset does, for code that looks at single pairs."""
+        """Return a pair as the dataset does, for code that reads single pairs."""
         return self.data[row]
 
     def __getitems__(self, rows: Sequence[int]) -> PaddedPairs:
-        """Return the padded batch of these rows; torch's loader calls this with the indices of a batch."""
+        """Return the padded batch of some rows. torch's data loader calls this with the indices of a batch."""
         rows_of_table = np.asarray(rows, dtype=np.int64)
         if self.rows_of_table is not None:
             rows_of_table = self.rows_of_table[rows_of_table].astype(np.int64)
@@ -122,7 +130,7 @@ class TensorsOfPairs:
     """A collator that turns `PaddedPairs` into the tensors of the stock collator.
 
     Args:
-        model (*optional*): makes decoder inputs from the labels, as in the stock collator.
+        model (*optional*): the model that makes decoder inputs from the labels, as in the stock collator.
     """
 
     def __init__(self, model: PreparesDecoderInputs | None = None) -> None:
@@ -141,33 +149,43 @@ class TensorsOfPairs:
 
 
 def pad_from_arrow(loader: DataLoader) -> None:
-    """Make a data loader that has not been used yet pad from Arrow's memory; its batches stay equal, bit by bit.
+    """Make a data loader pad from Arrow's memory. Its batches stay the same, bit by bit.
 
-    Nothing changes unless the loader is torch's own, also within accelerate's, and dataset and collator are those that
-    [`from_arrow`] takes.
+    The data loader changes only if it is torch's own `DataLoader`, or accelerate's wrapper around one, and if its
+    dataset and its collator meet the conditions of [`from_arrow`].
+
+    Args:
+        loader: a data loader that has not been used yet.
     """
+    # accelerate's data loaders keep torch's in this attribute.
     torch_loader = getattr(loader, "base_dataloader", loader)
     if type(torch_loader) is not DataLoader:
         return
-    faster = from_arrow(torch_loader.dataset, torch_loader.collate_fn)
-    if faster is None:
+    replacements = from_arrow(torch_loader.dataset, torch_loader.collate_fn)
+    if replacements is None:
         return
-    pairs, tensors_of_pairs = faster
-    # torch refuses another dataset, because samplers and sizes would no longer fit. These are the same pairs.
+    pairs, tensors_of_pairs = replacements
+    # torch's __setattr__ raises an error for a new dataset, because the sampler might no longer fit. Here it fits,
+    # because these are the same pairs.
     object.__setattr__(torch_loader, "dataset", pairs)
     torch_loader.collate_fn = tensors_of_pairs
 
 
 def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPairs] | None:
-    """Return a dataset and a collator that make the same batches faster, or None if they might not be the same.
+    """Return a dataset and a collator that make the same batches faster, or None if the batches might differ.
 
     Args:
-        data: a `datasets.Dataset` whose only columns are those of [`tokenize_pairs`], without a format.
-        collator: a `DataCollatorForSeq2Seq` with default settings, whose tokenizer pads on the right.
+        data: any dataset. To be replaced, it must be a `datasets.Dataset` without a format whose only columns are those
+            of [`tokenize_pairs`].
+        collator: any collator. To be replaced, it must be a `DataCollatorForSeq2Seq` with default settings whose
+            tokenizer pads on the right.
     """
+    # Subclasses may make different batches.
     if type(data) is not Dataset or type(collator) is not DataCollatorForSeq2Seq:
         return None
-    if not (_holds_lists_of_tokens(data) and _pads_to_the_longest(collator) and _pads_as_stock(collator.tokenizer)):
+    if not _has_only_lists_of_tokens(data):
+        return None
+    if not _has_default_settings(collator) or not _pads_on_the_right_as_stock(collator.tokenizer):
         return None
     model = None
     if hasattr(collator.model, "prepare_decoder_input_ids_from_labels"):
@@ -175,8 +193,8 @@ def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPai
     return ArrowPairs(data, collator.tokenizer.pad_token_id), TensorsOfPairs(model)
 
 
-def _pads_to_the_longest(collator: DataCollatorForSeq2Seq) -> bool:
-    """Return True if a collator has its default settings."""
+def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:
+    """Return True if a collator pads to the longest sentence of a batch, as it does by default."""
     return (
         collator.padding is True
         and collator.pad_to_multiple_of is None
@@ -185,8 +203,9 @@ def _pads_to_the_longest(collator: DataCollatorForSeq2Seq) -> bool:
     )
 
 
-def _pads_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return True if a tokenizer pads on the right, by the methods of transformers, and makes a mask."""
+def _pads_on_the_right_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return True if a tokenizer pads on the right and makes an attention mask, with the methods of transformers."""
+    # A subclass or a monkeypatched tokenizer may pad differently.
     for name in ("pad", "_pad"):
         is_overridden = getattr(type(tokenizer), name) is not getattr(PreTrainedTokenizerBase, name)
         if is_overridden or name in vars(tokenizer):
@@ -198,8 +217,8 @@ def _pads_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
     )
 
 
-def _holds_lists_of_tokens(data: Dataset) -> bool:
-    """Return True if a dataset has the columns of `tokenize_pairs` alone, without missing values, and no format."""
+def _has_only_lists_of_tokens(data: Dataset) -> bool:
+    """Return True if a dataset has only the columns of `tokenize_pairs`, no missing values, and no format."""
     if sorted(data.column_names) != sorted(COLUMNS):
         return False
     if data.format["type"] is not None or sorted(data.format["columns"]) != sorted(COLUMNS):

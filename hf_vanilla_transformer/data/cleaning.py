@@ -1,11 +1,12 @@
 """Remove training pairs by their text, and hold out validation pairs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 from numpy.typing import NDArray
@@ -15,23 +16,49 @@ from ..support.user_errors import InputError
 from .tokenized_pairs import check_are_texts
 
 
+# Enough rows that NumPy's and Arrow's overhead per call does not matter, few enough to bound the memory.
 _ROWS_AT_ONCE = 10_000
-_LARGEST_RATIO, _ADDED = 3, 10
+
+# A pair whose sides differ by more than this factor in characters is rarely a translation. Moses' clean-corpus-n.perl
+# counts words, which need more tolerance: German compounds are single words. docs/train.md has the figures.
+_LARGEST_LENGTH_RATIO = 3
+# Characters that are added to both sides before they are compared, so that short pairs may differ by more: "Click
+# Next." may have a translation of 57 characters.
+_ADDED_CHARACTERS = 10
+
+
+@dataclass(frozen=True)
+class _TextMeasures:
+    """Measures of the texts of pairs, each an array of shape `(pairs,)`.
+
+    Args:
+        hashes: a hash of both sides, the same in every process and on every machine.
+        source_lengths, target_lengths: characters without white space at the ends; 0 for a blank or missing text.
+        has_identical_sides: True where source and target are equal without white space at the ends.
+    """
+
+    hashes: NDArray[np.uint64]
+    source_lengths: NDArray[np.integer]
+    target_lengths: NDArray[np.integer]
+    has_identical_sides: NDArray[np.bool_]
 
 
 def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Dataset, dict[str, int]]:
-    """Remove training pairs by the first rule that holds, and count them; the others keep their order and columns.
+    """Remove unsuitable training pairs, and count the pairs that each rule removes.
+
+    The first rule that applies removes a pair. The other pairs keep their order and their columns.
 
     - `"duplicates"`: an earlier pair is equal on both sides.
-    - `"identical sides"`: source and target are equal without white space at their ends.
+    - `"identical sides"`: source and target are equal, apart from white space at their ends.
     - `"empty on one side"`: a side has only white space, as defined by `str.isspace`.
     - `"in the test or validation pairs"`: one of the `evaluated` pairs is equal on both sides.
-    - `"length ratio"`: one side has more than 3 times as many characters as the other, after adding 10 to both. First
-      the sides are scaled to equal totals of the remaining pairs, for any two languages. The rule is repeated until it
-      removes nothing, so cleaning again changes nothing.
+    - `"length ratio"`: one side has more than 3 times as many characters as the other, after 10 characters are added
+      to both. First, the sides are scaled so that their totals over the remaining pairs are equal, which makes the rule
+      suitable for any two languages. The rule is repeated until it removes nothing, so cleaning again changes nothing.
 
     Args:
-        pairs, evaluated (`Dataset`, and a sequence of them): text in the columns `source` and `target`.
+        pairs (`Dataset`): training pairs, with text in the columns `source` and `target`.
+        evaluated (sequence of `Dataset`): test and validation pairs with the same columns.
 
     Returns:
         The remaining pairs, memory-mapped if `pairs` are, and the number of pairs that each rule removed.
@@ -39,71 +66,146 @@ def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Data
     Raises:
         TypeError, ValueError: if a data set has no text in these columns, or no pair would remain.
     """
-    hashes, source, target, identical = _measure(pairs)
-    seen = np.concatenate([hashes[:0], *(_measure(split)[0] for split in evaluated)])
-    rules = {
-        "duplicates": pd.Series(hashes).duplicated().to_numpy(),
-        "identical sides": identical,
-        "empty on one side": np.minimum(source, target) == 0,
-        "in the test or validation pairs": pd.Series(hashes).isin(seen).to_numpy(),
+    measures = _measure_texts(pairs)
+    hashes = pd.Series(measures.hashes)
+    evaluated_hashes = [np.zeros(0, np.uint64)]
+    for split in evaluated:
+        evaluated_hashes.append(_measure_texts(split).hashes)
+    removed_by_rule = {
+        "duplicates": hashes.duplicated().to_numpy(),
+        "identical sides": measures.has_identical_sides,
+        "empty on one side": np.minimum(measures.source_lengths, measures.target_lengths) == 0,
+        "in the test or validation pairs": hashes.isin(np.concatenate(evaluated_hashes)).to_numpy(),
     }
-    rules["length ratio"] = _differ_in_length(source, target, ~np.logical_or.reduce(list(rules.values())))
-    kept, counts = np.ones(len(pairs), np.bool_), {}
-    for rule, removed in rules.items():
-        counts[rule] = int((kept & removed).sum())
-        kept &= ~removed
-    if not kept.any():
-        rule = max(counts, key=counts.__getitem__)
-        raise InputError(f"no training pair of {len(pairs):,} would remain: {counts[rule]:,} {rule}; give other pairs.")
-    return (pairs if kept.all() else pairs.select(np.flatnonzero(kept))), counts
+    is_removed = np.logical_or.reduce(list(removed_by_rule.values()))
+    removed_by_rule["length ratio"] = _differ_in_length(measures, ~is_removed)
+
+    is_kept = np.ones(len(pairs), np.bool_)
+    counts = {}
+    for rule, is_removed_by_rule in removed_by_rule.items():
+        counts[rule] = int((is_kept & is_removed_by_rule).sum())
+        is_kept &= ~is_removed_by_rule
+    if not is_kept.any():
+        worst_rule = max(counts, key=counts.__getitem__)
+        raise InputError(
+            f"no training pair of {len(pairs):,} would remain: {counts[worst_rule]:,} {worst_rule}; give other pairs."
+        )
+    if is_kept.all():
+        return pairs, counts
+    return pairs.select(np.flatnonzero(is_kept)), counts
 
 
 def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
-    """Divide pairs into training pairs and `count` validation pairs, those with the smallest hashes of their text.
+    """Divide pairs into training pairs and at most `count` validation pairs.
 
-    The choice depends neither on the order of the pairs nor on the machine. Equal pairs are on the same side, so the
-    validation pairs may be fewer where some are equal. Both keep the order and the columns of the pairs.
+    The validation pairs are those with the smallest hashes of their text, so the choice depends neither on the order of
+    the pairs nor on the machine. Equal pairs stay together, which may make the validation pairs fewer than `count`.
+    Both parts keep the order and the columns of the pairs.
+
+    Returns:
+        The training pairs and the validation pairs.
 
     Raises:
         TypeError, ValueError: if `pairs` has no text in `source` and `target`, or too few different pairs.
     """
     check_number("count", count, 1)
-    hashes = _measure(pairs)[0]
-    held_out = hashes < np.partition(hashes, count)[count] if count < len(pairs) else hashes[:0]
-    if not held_out.any():
-        given = f"{count:,} of {len(pairs):,} training pairs"
-        raise InputError(f"{given} are too many to hold out, or most are equal; hold out fewer, or give --clean true.")
-    return pairs.select(np.flatnonzero(~held_out)), pairs.select(np.flatnonzero(held_out))
+    hashes = _measure_texts(pairs).hashes
+    if count >= len(pairs):
+        raise InputError(f"{count:,} of {len(pairs):,} training pairs are too many to hold out; hold out fewer.")
+    # Equal pairs have equal hashes. At most `count` hashes are smaller than the one at this position in sorted order.
+    threshold = np.partition(hashes, count)[count]
+    is_held_out = hashes < threshold
+    if not is_held_out.any():
+        raise InputError(
+            f"{count:,} of {len(pairs):,} training pairs cannot be held out, because more than {count:,} of them are "
+            "equal; give --clean true, or hold out more."
+        )
+    training_pairs = pairs.select(np.flatnonzero(~is_held_out))
+    validation_pairs = pairs.select(np.flatnonzero(is_held_out))
+    return training_pairs, validation_pairs
 
 
 def held_out_size(pairs: int) -> int:
-    """How many of `pairs` pairs to hold out: 2 %, at least 1 and at most 1,000; 0 if there are fewer than two."""
-    return min(1_000, max(1, pairs // 50)) if pairs > 1 else 0
+    """Return how many of a number of pairs to hold out: 2 %, but at least 1 and at most 1,000.
+
+    A small corpus needs its pairs for training, and more than 1,000 pairs would only make each evaluation slower. If
+    there are fewer than two pairs, none can be held out, and the result is 0.
+    """
+    if pairs < 2:
+        return 0
+    return min(1_000, max(1, pairs // 50))
 
 
-def _measure(pairs: Dataset) -> list[NDArray[Any]]:
-    """Hashes, characters of both sides without white space at the ends, whether these are equal, each `(pairs,)`."""
+def _measure_texts(pairs: Dataset) -> _TextMeasures:
+    """Compute the measures of all pairs, a chunk of rows at a time."""
     check_are_texts(pairs)
-    found = [[np.zeros(0, kind) for kind in (np.uint64, np.int32, np.int32, np.bool_)]]
-    # datasets copies the rows of a selection one by one, so a large one is measured with the rows left out.
-    table = pairs if 4 * len(pairs) < len(pairs.data) else Dataset(pairs.data, fingerprint=pairs._fingerprint)
-    for batch in table.with_format("arrow").iter(_ROWS_AT_ONCE):
-        texts = [pc.fill_null(batch.column(side).combine_chunks(), "") for side in ("source", "target")]
-        # Not Python's hash(), which differs between processes.
-        hashes = [pd.util.hash_array(side.to_numpy(zero_copy_only=False), categorize=False) for side in texts]
-        source, target = map(pc.utf8_trim_whitespace, texts)
-        lengths = [pc.utf8_length(side).to_numpy() for side in (source, target)]
-        found.append([3 * hashes[0] + hashes[1], *lengths, pc.equal(source, target).to_numpy(zero_copy_only=False)])
-    rows = slice(None) if table is pairs or pairs._indices is None else pairs._indices.column(0).to_numpy()
-    return [np.concatenate(values)[rows] for values in zip(*found, strict=True)]
+    # datasets copies the selected rows one by one, which is slower than measuring the whole table, unless few are
+    # selected. Of the whole table, the selected rows are taken at the end.
+    measures_whole_table = 4 * len(pairs) >= len(pairs.data)
+    table = Dataset(pairs.data, fingerprint=pairs._fingerprint) if measures_whole_table else pairs
+
+    # The empty arrays have the dtypes, for a table without rows.
+    hashes = [np.zeros(0, np.uint64)]
+    source_lengths: list[NDArray[np.integer]] = [np.zeros(0, np.int32)]
+    target_lengths: list[NDArray[np.integer]] = [np.zeros(0, np.int32)]
+    has_identical_sides = [np.zeros(0, np.bool_)]
+    for rows in table.with_format("arrow").iter(_ROWS_AT_ONCE):
+        source = pc.fill_null(rows.column("source").combine_chunks(), "")
+        target = pc.fill_null(rows.column("target").combine_chunks(), "")
+        # The factor distinguishes a pair from the pair with its sides exchanged.
+        hashes.append(3 * _hash_texts(source) + _hash_texts(target))
+        stripped_source = pc.utf8_trim_whitespace(source)
+        stripped_target = pc.utf8_trim_whitespace(target)
+        source_lengths.append(pc.utf8_length(stripped_source).to_numpy())
+        target_lengths.append(pc.utf8_length(stripped_target).to_numpy())
+        has_identical_sides.append(pc.equal(stripped_source, stripped_target).to_numpy(zero_copy_only=False))
+
+    measures = _TextMeasures(
+        np.concatenate(hashes),
+        np.concatenate(source_lengths),
+        np.concatenate(target_lengths),
+        np.concatenate(has_identical_sides),
+    )
+    if not measures_whole_table or pairs._indices is None:
+        return measures
+    selected_rows = pairs._indices.column(0).to_numpy()
+    return _TextMeasures(
+        measures.hashes[selected_rows],
+        measures.source_lengths[selected_rows],
+        measures.target_lengths[selected_rows],
+        measures.has_identical_sides[selected_rows],
+    )
 
 
-def _differ_in_length(source: NDArray[Any], target: NDArray[Any], others: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mask of the pairs that the rule "length ratio" removes of those that no other rule removes, `(pairs,)`."""
-    kept, count = others.copy(), 0
-    while (remaining := int(kept.sum())) not in (0, count):
-        count = remaining
-        scale = sqrt(target.sum(where=kept) / source.sum(where=kept))
-        sides = [source.astype(np.float32) * scale, target.astype(np.float32) / scale]
-        kept &= np.maximum(*sides) + _ADDED <= _LARGEST_RATIO * (np.minimum(*sides) + _ADDED)
-    return others & ~kept
+def _hash_texts(texts: pa.Array) -> NDArray[np.uint64]:
+    """Hash each text. Python's `hash()` would differ between processes."""
+    return pd.util.hash_array(texts.to_numpy(zero_copy_only=False), categorize=False)
+
+
+def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Find the pairs that the rule "length ratio" removes.
+
+    Args:
+        measures: the measures of all pairs.
+        is_candidate: True for the pairs that no other rule removes, `(pairs,)`.
+
+    Returns:
+        True for the candidates whose sides differ too much in length, `(pairs,)`.
+    """
+    source = measures.source_lengths
+    target = measures.target_lengths
+    is_kept = is_candidate.copy()
+    previous_count = 0
+    # Each removal changes the totals by which the sides are scaled, so the rule is applied until nothing changes.
+    while True:
+        count = int(is_kept.sum())
+        if count in (0, previous_count):
+            break
+        previous_count = count
+        scale = sqrt(target.sum(where=is_kept) / source.sum(where=is_kept))
+        scaled_source = source.astype(np.float32) * scale
+        scaled_target = target.astype(np.float32) / scale
+        longer = np.maximum(scaled_source, scaled_target) + _ADDED_CHARACTERS
+        shorter = np.minimum(scaled_source, scaled_target) + _ADDED_CHARACTERS
+        is_kept &= longer <= _LARGEST_LENGTH_RATIO * shorter
+    return is_candidate & ~is_kept

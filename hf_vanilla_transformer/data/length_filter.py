@@ -1,7 +1,5 @@
 """Lengths of tokenized pairs, and a filter for pairs that are empty or too long."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +13,8 @@ from ..support.user_errors import InputError
 from .tokenized_pairs import check_is_dataset
 
 
-_COLUMNS = ["input_ids", "labels"]
+_COLUMNS = ("input_ids", "labels")
+# Enough rows that Arrow's overhead per call does not matter, few enough to bound the memory.
 _ROWS_AT_ONCE = 10_000
 
 
@@ -24,20 +23,20 @@ def filter_pairs(
 ) -> tuple[Dataset, dict[str, int]]:
     """Remove tokenized pairs that are too long or empty, and count them.
 
-    The first rule that holds for one side removes a pair:
+    The first rule that applies to one of the sides removes a pair:
 
     - `"too long"`: the side has more than `max_tokens` tokens, `</s>` included.
-    - `"empty"`: the side has only tokens of white space, as defined by `str.isspace`, and special tokens such as
-      `</s>`. A token that is a part of a character counts as text.
+    - `"empty"`: the side has only special tokens, such as `</s>`, and tokens of white space as defined by
+      `str.isspace`. A token that is a part of a character counts as text.
 
-    No pair is truncated, and the others keep their order. If `data` is a file in the cache of `datasets`, so are the
-    indices of the remaining pairs, and later calls reuse them; nothing stays in memory.
+    No pair is truncated, and the other pairs keep their order. If `data` is a file in the cache of `datasets`, the
+    indices of the remaining pairs are stored there as well, and later calls reuse them; nothing stays in memory.
 
     Args:
         data (`Dataset`): pairs of [`tokenize_pairs`], with lists of tokens in the columns `input_ids` and `labels`.
         tokenizer (`PreTrainedTokenizerBase`): the tokenizer of these pairs.
-        max_tokens (`int`, *optional*): most tokens of a side; for a [`TokenBudgetBatchSampler`], its
-            `tokens_per_batch`. If None, no pair is too long.
+        max_tokens (`int`, *optional*): maximum number of tokens of a side, for example the `tokens_per_batch` of a
+            [`TokenBudgetBatchSampler`]. If None, no pair is too long.
 
     Returns:
         `Dataset`: the remaining pairs.
@@ -50,64 +49,103 @@ def filter_pairs(
     if max_tokens is not None:
         check_number("max_tokens", max_tokens, 1)
     check_is_dataset(data)
-    too_long = 0 if max_tokens is None else int((np.maximum(*pair_lengths(data)) > max_tokens).sum())
-    blank = []
-    for side in sides_of(tokenizer):
-        texts = side.batch_decode([[token] for token in range(len(side))], skip_special_tokens=True)
-        blank.append([token for token, text in enumerate(texts) if not text.strip()])
-    rules = {"blank_tokens": blank, "max_tokens": max_tokens}
-    sizes = {"batch_size": _ROWS_AT_ONCE, "writer_batch_size": _ROWS_AT_ONCE}
-    kept = data.with_format("arrow").filter(_fit, batched=True, fn_kwargs=rules, desc="removing pairs", **sizes)
-    dropped = {"empty": len(data) - len(kept) - too_long, "too long": too_long}
-    if not len(kept):
+    too_long_count = 0
+    if max_tokens is not None:
+        source_lengths, target_lengths = pair_lengths(data)
+        too_long_count = int((np.maximum(source_lengths, target_lengths) > max_tokens).sum())
+
+    blank_tokens = [_find_blank_tokens(side) for side in sides_of(tokenizer)]
+    remaining = data.with_format("arrow").filter(
+        _find_pairs_that_fit,
+        batched=True,
+        batch_size=_ROWS_AT_ONCE,
+        writer_batch_size=_ROWS_AT_ONCE,
+        fn_kwargs={"blank_tokens": blank_tokens, "max_tokens": max_tokens},
+        desc="removing pairs",
+    )
+    empty_count = len(data) - len(remaining) - too_long_count
+    removed = {"empty": empty_count, "too long": too_long_count}
+    if len(remaining) == 0:
         raise InputError(
-            f"none of the {len(data)} pairs would remain: {dropped['empty']} are empty on one side and {too_long} "
+            f"none of the {len(data)} pairs would remain: {empty_count} are empty on one side and {too_long_count} "
             f"longer than {max_tokens} tokens; raise max_tokens, or tokens_per_batch, or give other pairs."
         )
-    return (data if len(kept) == len(data) else kept.with_format(**data.format)), dropped
+    if len(remaining) == len(data):
+        return data, removed
+    return remaining.with_format(**data.format), removed
 
 
-def _fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tokens: int | None) -> NDArray[np.bool_]:
-    """Mask of the pairs that are neither empty nor too long, `(pairs,)`."""
-    fit = np.ones(len(pairs), np.bool_)
-    for side, blank in zip(map(pairs.column, _COLUMNS), blank_tokens, strict=True):
-        tokens, has_text = side.combine_chunks(), np.zeros(len(pairs), np.bool_)
-        is_text = pc.invert(pc.is_in(pc.list_flatten(tokens), pa.array(blank)))
-        has_text[pc.list_parent_indices(tokens).filter(is_text)] = True
-        fit &= has_text & (_list_lengths(side) <= (max_tokens or np.inf))
-    return fit
+def _find_blank_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of the tokens that decode to nothing but white space, special tokens included."""
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))], skip_special_tokens=True)
+    return [token for token, text in enumerate(texts) if not text.strip()]
 
 
-def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Source and target lengths of tokenized pairs, in tokens, each `(pairs,)`; a missing list has length 0.
+def _find_pairs_that_fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tokens: int | None) -> NDArray[np.bool_]:
+    """Find the pairs that are neither empty nor too long.
+
+    Args:
+        pairs: a chunk of tokenized pairs.
+        blank_tokens: the ids of blank tokens of the source's and of the target's vocabulary.
+        max_tokens: maximum number of tokens of a side; None for no limit.
+
+    Returns:
+        True for the pairs to keep, `(pairs,)`.
+    """
+    length_limit = np.inf if max_tokens is None else max_tokens
+    fits = np.ones(len(pairs), np.bool_)
+    for name, blank_tokens_of_side in zip(_COLUMNS, blank_tokens, strict=True):
+        column = pairs.column(name)
+        token_lists = column.combine_chunks()
+        is_text_token = pc.invert(pc.is_in(pc.list_flatten(token_lists), pa.array(blank_tokens_of_side)))
+        rows_of_text_tokens = pc.list_parent_indices(token_lists).filter(is_text_token)
+        has_text = np.zeros(len(pairs), np.bool_)
+        has_text[rows_of_text_tokens] = True
+        fits &= has_text & (_list_lengths(column) <= length_limit)
+    return fits
+
+
+def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Return the source lengths and the target lengths of tokenized pairs, in tokens, each `(pairs,)`.
+
+    A missing list of tokens has the length 0.
 
     Args:
         data (`Dataset`, or two arrays): pairs of [`tokenize_pairs`], whose tokens are not read; or the lengths.
 
     Raises:
-        TypeError, ValueError: if `data` has no lengths, or arrays do not fit together.
+        TypeError, ValueError: if `data` has no lengths, or the two arrays are not of the same shape `(pairs,)`.
     """
     if isinstance(data, Dataset):
-        missing = [name for name in _COLUMNS if name not in data.column_names]
-        if missing:
-            raise InputError(
-                f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing)}; "
-                "tokenize_pairs() makes them."
-            )
-        source, target = (_list_lengths(data.data.column(name)) for name in _COLUMNS)
-        if data._indices is None:
-            return source, target
-        # A filtered or shuffled data set lists rows of its table; datasets itself would copy them one by one.
-        rows = data._indices.column(0).to_numpy()
-        return source[rows], target[rows]
-    sides = [np.asarray(side) for side in data] if isinstance(data, (tuple, list, np.ndarray)) else []
-    if len(sides) != 2 or any(s.shape != (len(sides[0]),) or not np.issubdtype(s.dtype, np.integer) for s in sides):
-        raise TypeError(
-            f"a {type(data).__name__} does not tell the lengths of pairs; give a datasets.Dataset, or two arrays of "
-            "whole numbers, (pairs,): source and target lengths."
+        return _lengths_in_dataset(data)
+
+    if isinstance(data, (tuple, list, np.ndarray)):
+        arrays = [np.asarray(lengths) for lengths in data]
+        are_integers = all(np.issubdtype(lengths.dtype, np.integer) for lengths in arrays)
+        if len(arrays) == 2 and are_integers and arrays[0].ndim == 1 and arrays[0].shape == arrays[1].shape:
+            return arrays[0], arrays[1]
+    raise TypeError(
+        f"a {type(data).__name__} does not tell the lengths of pairs; give a datasets.Dataset, or two arrays of "
+        "whole numbers, (pairs,): source and target lengths."
+    )
+
+
+def _lengths_in_dataset(data: Dataset) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Compute the lengths from the offsets of Arrow's lists."""
+    missing_columns = [name for name in _COLUMNS if name not in data.column_names]
+    if missing_columns:
+        raise InputError(
+            f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing_columns)}; "
+            "tokenize_pairs() makes them."
         )
-    return sides[0], sides[1]
+    source_lengths = _list_lengths(data.data.column("input_ids"))
+    target_lengths = _list_lengths(data.data.column("labels"))
+    if data._indices is None:
+        return source_lengths, target_lengths
+    # A filtered or shuffled data set lists rows of its table; datasets itself would copy them one by one.
+    rows = data._indices.column(0).to_numpy()
+    return source_lengths[rows], target_lengths[rows]
 
 
-def _list_lengths(column: pa.ChunkedArray) -> NDArray[Any]:
+def _list_lengths(column: pa.ChunkedArray) -> NDArray[np.integer]:
     return pc.fill_null(pc.list_value_length(column), 0).to_numpy()

@@ -1,7 +1,7 @@
-"""The built-in corpus: numbers spelled out in two languages by num2words.
+"""The built-in corpus: numbers that num2words spells out in two languages.
 
-It is real translation with reordering ("forty-two", "zweiundvierzig"), has no licence, is as large as needed, and can
-be scored exactly, because every number has one correct translation.
+Spelling numbers is real translation with reordering ("forty-two", "zweiundvierzig"). The corpus needs no licence, it
+can be as large as needed, and translations can be scored exactly, because every number has one correct translation.
 """
 
 import os
@@ -13,8 +13,9 @@ from ..support.argument_checks import check_number
 from ..support.user_errors import InputError, needing
 
 
-# Most numbers of one length, as a share, that validation and test take together.
+# Validation and test take at most this share of the numbers of each length, so that training has most of them.
 _LARGEST_HELD_OUT_SHARE = 0.1
+# With fewer pairs, starting a process takes longer than spelling them.
 _PAIRS_PER_PROCESS = 5000
 
 
@@ -27,20 +28,23 @@ def number_pairs(
     max_digits: int = 9,
     seed: int = 0,
 ) -> DatasetDict:
-    """Numbers from 0 to 10^max_digits - 1, spelled in two languages; the three splits are disjoint.
+    """Spell random numbers from 0 to 10^max_digits - 1 in two languages. The three splits have different numbers.
 
     Training numbers are drawn evenly by number of digits, as far as enough numbers of each length exist. Half of the
-    validation and test numbers have more than two thirds of `max_digits` digits (7 or more of 9), the other half fewer.
+    validation and test numbers have more than two thirds of `max_digits` digits (7 or more of 9), the other half have
+    fewer.
 
     Args:
         source_language, target_language (`str`): codes of num2words, such as `"en"`, `"de"`, `"fr"`, `"pt_BR"`.
-        train_size, validation_size, test_size (`int`): number of pairs; fewer if not enough numbers exist.
-        max_digits (`int`): digits of the longest numbers; with 4 or fewer the test split takes all held-out numbers.
-        seed (`int`): of the random numbers.
+        train_size, validation_size, test_size (`int`): numbers of pairs. A split gets fewer if not enough numbers
+            exist.
+        max_digits (`int`): digits of the longest numbers. With 4 digits or fewer, the test split takes all held-out
+            numbers.
+        seed (`int`): seed of the random numbers.
 
     Returns:
-        `DatasetDict`: splits `train`, `validation`, `test` with columns `number`, `source` and `target`; empty splits
-            are omitted.
+        `DatasetDict`: the splits `train`, `validation` and `test` with the columns `number`, `source` and `target`.
+            Empty splits are omitted.
 
     Raises:
         ImportError: if num2words is missing; the message names the extra to install.
@@ -56,50 +60,84 @@ def number_pairs(
     test = _draw_halves(generator, lengths, test_size, taken=set())
     validation = _draw_halves(generator, lengths, validation_size, taken=set(test))
     train = _draw(generator, lengths, train_size, taken={*test, *validation}, largest_share=1.0)
-    languages, splits = (source_language, target_language), {"train": train, "validation": validation, "test": test}
-    return DatasetDict({name: _spell_all(numbers, languages, name) for name, numbers in splits.items() if numbers})
+
+    corpus = DatasetDict()
+    for split, numbers in (("train", train), ("validation", validation), ("test", test)):
+        if numbers:
+            corpus[split] = _spell_all(numbers, (source_language, target_language), split)
+    return corpus
 
 
-def _check_languages(*languages: str) -> None:
+def _check_languages(source_language: str, target_language: str) -> None:
+    """Raise ImportError without num2words, and ValueError unless it has both languages and they differ."""
     with needing("numbers", "the number corpus needs"):
         from num2words import CONVERTER_CLASSES
-    for language in languages:
+    for language in (source_language, target_language):
         if language not in CONVERTER_CLASSES:
-            known = ", ".join(sorted(CONVERTER_CLASSES))
-            raise InputError(f'num2words has no language "{language}"; use one of: {known}.')
-    if len(set(languages)) == 1:
-        raise InputError(f'source and target language are both "{languages[0]}"; give two different ones.')
+            known_languages = ", ".join(sorted(CONVERTER_CLASSES))
+            raise InputError(f'num2words has no language "{language}"; use one of: {known_languages}.')
+    if source_language == target_language:
+        raise InputError(f'source and target language are both "{source_language}"; give two different ones.')
 
 
 def _draw_halves(generator: random.Random, lengths: range, size: int, taken: set[int]) -> list[int]:
-    split = (2 * len(lengths)) // 3
-    long_numbers = _draw(generator, lengths[split:], size - size // 2, taken, _LARGEST_HELD_OUT_SHARE)
-    return _draw(generator, lengths[:split], size // 2, taken, _LARGEST_HELD_OUT_SHARE) + long_numbers
+    """Draw the numbers of a validation or test split: one half are short numbers, the other half long ones.
+
+    Args:
+        generator: source of randomness.
+        lengths: the numbers of digits, from 1.
+        size: how many numbers to draw.
+        taken: numbers of other splits.
+    """
+    first_long = (2 * len(lengths)) // 3
+    long_numbers = _draw(generator, lengths[first_long:], size - size // 2, taken, _LARGEST_HELD_OUT_SHARE)
+    short_numbers = _draw(generator, lengths[:first_long], size // 2, taken, _LARGEST_HELD_OUT_SHARE)
+    return short_numbers + long_numbers
 
 
 def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], largest_share: float) -> list[int]:
-    """Draw `size` distinct numbers evenly by length; longer lengths fill up where a length has too few numbers."""
+    """Draw up to `size` different numbers, as many of each length as possible.
+
+    If there are too few numbers of one length, more are drawn of the greater lengths.
+
+    Args:
+        generator: source of randomness.
+        lengths: the numbers of digits.
+        size: how many numbers to draw.
+        taken: numbers that must not be drawn.
+        largest_share: maximum share of the numbers of one length that are drawn or taken.
+    """
     drawn: list[int] = []
     for index, digits in enumerate(lengths):
-        numbers = range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
-        free = int(len(numbers) * largest_share) - sum(number in numbers for number in taken)
-        share = (size - len(drawn)) // (len(lengths) - index)
-        wanted = max(0, min(share, free))
-        candidates = generator.sample(numbers, min(len(numbers), wanted + len(taken)))
-        drawn += [number for number in candidates if number not in taken][:wanted]
+        first_number = 0 if digits == 1 else 10 ** (digits - 1)
+        numbers = range(first_number, 10**digits)
+        taken_count = sum(number in numbers for number in taken)
+        free_count = int(len(numbers) * largest_share) - taken_count
+        # The rest is divided evenly among this length and the following ones.
+        share_of_length = (size - len(drawn)) // (len(lengths) - index)
+        draw_count = max(0, min(share_of_length, free_count))
+        # Even if all taken numbers are among the candidates, enough others remain.
+        candidates = generator.sample(numbers, min(len(numbers), draw_count + len(taken)))
+        free_candidates = [number for number in candidates if number not in taken]
+        drawn.extend(free_candidates[:draw_count])
     return drawn
 
 
-def _spell_all(numbers: list[int], languages: tuple[str, str], name: str) -> Dataset:
+def _spell_all(numbers: list[int], languages: tuple[str, str], split: str) -> Dataset:
+    """Spell the numbers of a split in several processes if they are many."""
     processes = min(os.cpu_count() or 1, len(numbers) // _PAIRS_PER_PROCESS)
-    num_proc = processes if processes > 1 else None  # With 1 datasets would start a process, too.
+    # With None, datasets works in this process; with 1 it would start another one.
+    num_proc = processes if processes > 1 else None
     return Dataset.from_dict({"number": numbers}).map(
-        _spell, fn_kwargs={"languages": languages}, num_proc=num_proc, desc=f"spelling {name} numbers"
+        _spell, fn_kwargs={"languages": languages}, num_proc=num_proc, desc=f"spelling {split} numbers"
     )
 
 
 def _spell(row: dict[str, int], languages: tuple[str, str]) -> dict[str, str]:
+    """Spell one number in the source language and in the target language."""
     from num2words import num2words
 
-    source, target = (num2words(row["number"], lang=language) for language in languages)
+    source_language, target_language = languages
+    source = num2words(row["number"], lang=source_language)
+    target = num2words(row["number"], lang=target_language)
     return {"source": source, "target": target}

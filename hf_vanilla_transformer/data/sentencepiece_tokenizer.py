@@ -1,4 +1,4 @@
-"""A joint SentencePiece vocabulary in the files of an OPUS-MT model, which transformers' `MarianTokenizer` loads."""
+"""Train a joint SentencePiece vocabulary, and store it in the files that transformers' `MarianTokenizer` loads."""
 
 import io
 import json
@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformers import MarianTokenizer
 
@@ -14,53 +15,69 @@ from ..support.argument_checks import check_number, check_strings
 from ..support.user_errors import InputError, needing
 
 
-# Pieces for bytes, so that no character is unknown, and special tokens.
-_FEWEST = 256 + 4
-_OF_BOTH_SIDES = ("source.spm", "target.spm")
+if TYPE_CHECKING:
+    import sentencepiece
+
+
+# A piece for each byte, so that no character is unknown, and `<s>`, `</s>`, `<unk>` and `<pad>`.
+_SMALLEST_VOCABULARY = 256 + 4
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int = 37000) -> MarianTokenizer:
     """Train SentencePiece's unigram model on sentences of both languages.
 
-    Its NFKC normalizes texts. Unknown characters become bytes. The ids are those of Marian's models: `</s>` is 0,
-    `<unk>` 1, and `<pad>`, from which decoding starts, the last.
+    SentencePiece normalizes texts with its variant of NFKC, and encodes unknown characters as bytes. The ids are those
+    of Marian's models: `</s>` is 0, `<unk>` is 1, and `<pad>`, with which decoding starts, is the last.
 
     Args:
-        texts (`Iterable[str]`): sentences, sources and targets alike.
+        texts (`Iterable[str]`): sentences, both sources and targets.
         vocab_size (`int`, defaults to 37000): maximum number of tokens; a small corpus gives fewer.
 
     Returns:
-        `MarianTokenizer`: without languages. Its files are temporary: save it to keep them.
+        `MarianTokenizer`: a tokenizer without languages. Its files are temporary, so save it to keep them.
 
     Raises:
         ImportError: if sentencepiece is not installed.
-        ValueError: if `vocab_size` is below 260, or the texts are too few.
+        ValueError: if `vocab_size` is below 260, or there are too few texts.
     """
-    check_number("vocab_size", vocab_size, _FEWEST)
+    check_number("vocab_size", vocab_size, _SMALLEST_VOCABULARY)
     with needing("marian", "SentencePiece needs"):
         import sentencepiece
-    written = io.BytesIO()
+    model_file = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(check_strings("texts", texts)),
-            model_writer=written,
+            model_writer=model_file,
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             byte_fallback=True,
-            minloglevel=2,
+            minloglevel=2,  # Only errors are logged.
         )
     except RuntimeError as error:
         raise InputError(f"SentencePiece cannot learn {vocab_size} tokens from these texts: {error}") from error
-    model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
-    pieces = [model.id_to_piece(token) for token in range(model.get_piece_size())]
-    names = ["</s>", "<unk>", *(piece for piece in pieces if piece not in ("<s>", "</s>", "<unk>")), "<pad>"]
+    model_bytes = model_file.getvalue()
+
     folder = Path(tempfile.mkdtemp(prefix="sentencepiece-"))
-    for name in _OF_BOTH_SIDES:
-        (folder / name).write_bytes(written.getvalue())
-    vocabulary = {name: token for token, name in enumerate(names)}
-    (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
-    source, target, written_ids = (str(folder / name) for name in (*_OF_BOTH_SIDES, "vocab.json"))
-    tokenizer = MarianTokenizer(source, target, written_ids)
-    # A copy in another process, such as one that tokenizes a large corpus, reads the files again.
+    source_path = folder / "source.spm"
+    target_path = folder / "target.spm"
+    vocabulary_path = folder / "vocab.json"
+    source_path.write_bytes(model_bytes)
+    target_path.write_bytes(model_bytes)
+    model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
+    vocabulary_path.write_text(json.dumps(_make_vocabulary(model), ensure_ascii=False), encoding="utf-8")
+    tokenizer = MarianTokenizer(str(source_path), str(target_path), str(vocabulary_path))
+    # The files stay as long as the tokenizer, because a copy of it in another process, such as one that tokenizes a
+    # large corpus, reads them again.
     weakref.finalize(tokenizer, shutil.rmtree, folder, ignore_errors=True)
     return tokenizer
+
+
+def _make_vocabulary(model: "sentencepiece.SentencePieceProcessor") -> dict[str, int]:
+    """Return the id of each token in the order of Marian's vocabularies."""
+    tokens = ["</s>", "<unk>"]
+    for piece_id in range(model.get_piece_size()):
+        piece = model.id_to_piece(piece_id)
+        if piece not in ("<s>", "</s>", "<unk>"):
+            tokens.append(piece)
+    tokens.append("<pad>")
+    return {token: index for index, token in enumerate(tokens)}

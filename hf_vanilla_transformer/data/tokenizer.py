@@ -1,6 +1,6 @@
-"""The joint byte-pair encoding of section 5.1 ("a shared source-target vocabulary"), by the tokenizers library.
+"""Train the joint byte-pair encoding of section 5.1 ("a shared source-target vocabulary") with the tokenizers library.
 
-It is byte-level: no character is unknown, and decoding restores every normalized text exactly.
+The encoding is byte-level, so no character is unknown, and decoding restores every normalized text exactly.
 """
 
 import re
@@ -15,61 +15,104 @@ from ..support.user_errors import InputError
 
 
 Normalization = Literal["nfc", "nfkc", "none"]
-# In the order of their ids, which are the defaults of VanillaTransformerConfig.
+# Special tokens in the order of their ids, which are the defaults of VanillaTransformerConfig.
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 PAD, BOS, EOS = SPECIAL_TOKENS
-# Characters without effect on a text's meaning: controls, soft hyphens, marks of direction, zero-width spaces, byte
-# order marks. Joiners of emoji and of Indic and Arabic scripts stay, and so do number signs and tags of flags.
+# Runs of characters that do not change a text's meaning: control characters, soft hyphens, marks of direction,
+# zero-width spaces and byte order marks. The joiners in emoji and in Indic and Arabic scripts are not among them, nor
+# are number signs and the tags of flags.
 _IGNORED = (
     r"[\u0000-\u0008\u000E-\u001F\u007F-\u0084\u0086-\u009F\u00AD\u061C\u180E\u200B\u200E\u200F"
     r"\u202A-\u202E\u2060-\u2064\u2066-\u206F\uFEFF]+"
 )
-# Unicode's White_Space without the space.
+# The characters with Unicode's property White_Space, without the space itself, as ranges of a regular expression.
 _SPACES = r"\u0009-\u000D\u0085\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000"
 
 
 class VanillaTransformerTokenizer(TokenizersBackend):
-    """Encodes sentences as token ids that end in `</s>`, and decodes them. `tokenizer.json` holds all of its state.
+    """Encode sentences as token ids that end in `</s>`, and decode them.
 
-    `tokenizer(sentences)` encodes sources and `tokenizer(text_target=sentences)` targets. The name of a special token
-    inside a text is encoded as ordinary text.
+    `tokenizer(sentences)` encodes sources, and `tokenizer(text_target=sentences)` encodes targets. The name of a
+    special token inside a text is encoded as ordinary text. The file `tokenizer.json` holds the whole state of the
+    tokenizer.
     """
 
     model_input_names = ["input_ids", "attention_mask"]
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens; a special token that merges spell is split in text, which would be encoded as it otherwise."""
-        backend = self.backend_tokenizer
-        spelled = backend.get_vocab(with_added_tokens=False).keys() - self.added_tokens_encoder.keys()
-        for token in spelled.intersection(map(str, new_tokens)) if special_tokens else ():
-            if len(token) == 1:
-                raise InputError(f"{token!r} stands for a byte of text, so it is no special token; give a longer name.")
-            parts = Regex(f"{re.escape(token[0])}(?={re.escape(token[1:])})")
-            splits = [backend.pre_tokenizer, pre_tokenizers.Split(parts, "isolated")]
-            backend.pre_tokenizer = pre_tokenizers.Sequence(splits)
+        """Add tokens to the vocabulary, and return how many are new.
+
+        If the byte-pair encoding already has a token of the same name, a text that contains the name would be encoded
+        as the special token. Therefore the name is split in texts, after its first character.
+
+        Raises:
+            ValueError: if a special token is a single character that stands for a byte.
+        """
+        if special_tokens:
+            backend = self.backend_tokenizer
+            byte_pair_tokens = backend.get_vocab(with_added_tokens=False).keys() - self.added_tokens_encoder.keys()
+            for token in byte_pair_tokens.intersection(str(new_token) for new_token in new_tokens):
+                if len(token) == 1:
+                    raise InputError(
+                        f"{token!r} stands for a byte of text, so it is no special token; give a longer name."
+                    )
+                first_character = re.escape(token[0])
+                following_characters = re.escape(token[1:])
+                first_of_name = Regex(f"{first_character}(?={following_characters})")
+                backend.pre_tokenizer = pre_tokenizers.Sequence(
+                    [backend.pre_tokenizer, pre_tokenizers.Split(first_of_name, "isolated")]
+                )
         return super()._add_tokens(new_tokens, special_tokens)
 
 
-def _normalizer_steps(normalization: Normalization) -> list[Any]:
+def _normalizer_steps(normalization: Normalization) -> list[normalizers.Normalizer]:
+    """Return the steps that normalize a text before it is tokenized, as `train_tokenizer` describes them."""
+    unicode_forms: dict[str, list[normalizers.Normalizer]] = {
+        "nfc": [normalizers.NFC()],
+        # SentencePiece's default, nmt_nfkc, also consists of these two steps.
+        "nfkc": [normalizers.Nmt(), normalizers.NFKC()],
+    }
     if normalization == "none":
         return []
-    forms: dict[str, list[Any]] = {"nfc": [normalizers.NFC()], "nfkc": [normalizers.Nmt(), normalizers.NFKC()]}
-    if normalization not in forms:
+    if normalization not in unicode_forms:
         raise InputError(f"normalization is {normalization!r}; choose one of {', '.join(get_args(Normalization))}.")
-    to_one_space = normalizers.Replace(Regex(f"[{_SPACES} ]{{2,}}|[{_SPACES}]"), " ")
-    # The first step joins letters and their accents, the last but one finds the spaces that NFKC makes.
-    return [normalizers.Replace(Regex(_IGNORED), ""), *forms[normalization], to_one_space, normalizers.Strip()]
+    return [
+        # Ignored characters go first, because one of them may stand between a letter and its accent.
+        normalizers.Replace(Regex(_IGNORED), ""),
+        *unicode_forms[normalization],
+        # NFKC makes spaces of other characters, so white space is joined after it.
+        normalizers.Replace(Regex(f"[{_SPACES} ]{{2,}}|[{_SPACES}]"), " "),
+        normalizers.Strip(),
+    ]
 
 
 def _split_at_spaces(tokenizer: Tokenizer) -> None:
-    """Make words of a space and all up to the next space; the first word gets a space, which decoding removes.
+    """Make a tokenizer split texts into words at spaces only.
 
-    A `<` that begins a special token is a word of its own, because merges could spell the token otherwise.
+    A word consists of a space and everything up to the next space. The text's first word needs a space as well, which
+    the normalizer adds and decoding removes. A `<` that begins the name of a special token is a word of its own,
+    because merges could otherwise spell the name, and the text would be encoded as the special token.
     """
-    names = "|".join(token.removeprefix("<") for token in SPECIAL_TOKENS)
-    splits = [pre_tokenizers.Split(" ", "merged_with_next"), pre_tokenizers.Split(Regex(f"<(?={names})"), "isolated")]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    names_after_bracket = "|".join(token.removeprefix("<") for token in SPECIAL_TOKENS)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(" ", "merged_with_next"),
+            pre_tokenizers.Split(Regex(f"<(?={names_after_bracket})"), "isolated"),
+            pre_tokenizers.ByteLevel(False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+
+
+def _split_into_characters(tokenizer: Tokenizer) -> None:
+    """Make a tokenizer treat each character as a word, so that no merge joins two characters."""
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
 
 
 def train_tokenizer(
@@ -84,44 +127,50 @@ def train_tokenizer(
     """Train a joint byte-pair encoding on sentences of both languages.
 
     Args:
-        texts (`Iterable[str]`): sentences, sources and targets alike.
+        texts (`Iterable[str]`): sentences, both sources and targets.
         vocab_size (`int`, defaults to 37000): maximum number of tokens, including special tokens and the 256 bytes; a
             small corpus gives fewer. Set a model's `vocab_size` to `len(tokenizer)`.
         min_frequency (`int`, defaults to 2): minimum number of occurrences for a pair to be merged.
         show_progress (`bool`): whether to show a progress bar.
-        whitespace_words (`bool`, defaults to `False`): split texts into words at spaces only, for pre-tokenized text:
-            `&apos;` or `t-shirt` may become one token, as in Sennrich et al. 2016, and a word has the same tokens at
-            the beginning of a sentence as elsewhere. Otherwise letters, digits and punctuation are split.
-        characters (`bool`, defaults to `False`): make each character a token, instead of pieces of words; a character
-            that is rarer than `min_frequency`, or that the texts lack, is encoded as its bytes.
-        normalization (`str`, defaults to `"nfc"`): changes of texts before they are tokenized, saved in
-            `tokenizer.json`; decoding restores the changed text. `"nfc"` removes controls, soft hyphens, marks of
-            direction, zero-width spaces and byte order marks, applies Unicode's NFC, makes one space of every run of
-            white space, and strips both ends. `"nfkc"` is the same with `Nmt` and `NFKC` of the tokenizers library,
-            which are close to SentencePiece's default, not equal. `"none"` changes nothing.
+        whitespace_words (`bool`, defaults to `False`): split texts into words at spaces only, for pre-tokenized text.
+            Then `&apos;` or `t-shirt` may become one token, as in Sennrich et al. 2016, and a word has the same tokens
+            at the beginning of a sentence as elsewhere. By default, letters, digits and punctuation are also split.
+        normalization (`str`, defaults to `"nfc"`): how to change texts before they are tokenized. The setting is saved
+            in `tokenizer.json`, and decoding restores the changed text.
+
+            - `"nfc"` removes control characters, soft hyphens, marks of direction, zero-width spaces and byte order
+              marks, applies Unicode's NFC, replaces every run of white space by one space, and strips both ends.
+            - `"nfkc"` does the same with `Nmt` and `NFKC` of the tokenizers library in place of NFC. They are close to
+              SentencePiece's default, but not equal to it.
+            - `"none"` changes nothing.
+        characters (`bool`, defaults to `False`): make each character a token, instead of pieces of words. A character
+            that is rarer than `min_frequency`, or that does not occur in the texts, is encoded as its bytes.
 
     Returns:
-        `VanillaTransformerTokenizer`: with `<pad>`, `<s>`, `</s>` as ids 0, 1, 2.
+        `VanillaTransformerTokenizer`: a tokenizer in which `<pad>`, `<s>` and `</s>` have the ids 0, 1 and 2.
 
     Raises:
         ValueError: if `vocab_size` is smaller than the number of special tokens plus 256 bytes, or `normalization` is
             unknown.
-        TypeError: if it is not a whole number, or `texts` is one string or contains anything but strings.
+        TypeError: if `vocab_size` is not a whole number, or if `texts` is one string or contains anything but strings.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     check_number("vocab_size", vocab_size, len(SPECIAL_TOKENS) + len(alphabet))
     tokenizer = Tokenizer(models.BPE())
-    steps = _normalizer_steps(normalization)
+    normalizer_steps = _normalizer_steps(normalization)
     if whitespace_words:
-        steps.append(normalizers.Prepend(" "))
+        # The first word gets a space, so that it has the same tokens as in the middle of a sentence.
+        normalizer_steps.append(normalizers.Prepend(" "))
         _split_at_spaces(tokenizer)
+    elif characters:
+        _split_into_characters(tokenizer)
     else:
-        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not characters)
-        splits = [pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")] if characters else []
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes]) if splits else to_bytes
+        # GPT-2's regular expression, which splits letters, digits and punctuation.
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         tokenizer.decoder = decoders.ByteLevel()
-    if steps:
-        tokenizer.normalizer = normalizers.Sequence(steps)
+    if normalizer_steps:
+        tokenizer.normalizer = normalizers.Sequence(normalizer_steps)
+
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -130,6 +179,7 @@ def train_tokenizer(
         show_progress=show_progress,
     )
     tokenizer.train_from_iterator(check_strings("texts", texts), trainer)
+
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
     )

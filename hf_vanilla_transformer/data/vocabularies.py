@@ -1,4 +1,4 @@
-"""What the vocabularies of a tokenizer have, and the longest source that its model was trained on."""
+"""Facts about a tokenizer: its two vocabularies, and the longest source that its model was trained on."""
 
 from transformers import PreTrainedTokenizerBase
 
@@ -6,13 +6,24 @@ from ..model.input_checks import sides_of
 
 
 def vocabularies_of(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:
-    """The vocabularies of sources and of targets, token to id: one twice, unless there are two."""
-    source, target = sides_of(tokenizer)
-    # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's in `target_encoder`.
-    return source.get_vocab(), getattr(target, "target_encoder", None) or target.get_vocab()
+    """Return the vocabularies of sources and of targets, each a dict from token to id.
+
+    A tokenizer with a joint vocabulary has the same one twice.
+    """
+    source_side, target_side = sides_of(tokenizer)
+    # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's vocabulary in `target_encoder`.
+    target_vocabulary = getattr(target_side, "target_encoder", None)
+    if not target_vocabulary:
+        target_vocabulary = target_side.get_vocab()
+    return source_side.get_vocab(), target_vocabulary
 
 
 def longest_training_source(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Tokens of the longest source that a model was trained on, or else the most that its tokenizer allows."""
+    """Return the number of tokens of the longest source that a model was trained on.
+
+    If the tokenizer does not say so, this is the maximum length that the tokenizer allows.
+    """
     longest = tokenizer.init_kwargs.get("longest_training_source")
-    return longest if isinstance(longest, int) else tokenizer.model_max_length
+    if isinstance(longest, int):
+        return longest
+    return tokenizer.model_max_length

@@ -24,8 +24,8 @@ class Corpus(NamedTuple):
     training_pairs: int
     validation_pairs: int
     test_pairs: int
-    source_lengths: NDArray[np.int64]
-    target_lengths: NDArray[np.int64]
+    source_lengths: NDArray[np.integer]
+    target_lengths: NDArray[np.integer]
 
     @property
     def longest_sentence(self) -> int:
