@@ -1,1 +1,1 @@
-"""Text in, text out: translate, score and align sentences; split texts, load models."""
+"""Translate, score and align sentences, split texts into sentences, and load models for it."""

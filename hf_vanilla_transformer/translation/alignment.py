@@ -25,7 +25,7 @@ _LEAST_WEIGHT_OF_UNLINKED_SOURCE = 0.1
 
 
 class Aligner:
-    """Turns the cross-attention of a model into links of words.
+    """Turn the cross-attention of a model into links between words.
 
     The configuration's `alignment_heads` and `alignment_shift` say which attention is read.
 

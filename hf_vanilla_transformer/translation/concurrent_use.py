@@ -36,9 +36,9 @@ def encode(tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> Bat
 
 @contextmanager
 def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
-    """Set a model to evaluation mode, so that dropout is off.
+    """Set a model to evaluation mode inside a context, so that dropout is off.
 
-    Several threads may do so concurrently; the last one to leave restores the mode of each module.
+    Several threads may be inside such contexts of one model. The last one to leave restores the mode of each module.
     """
     modules = list(model.modules())
     with _switching:

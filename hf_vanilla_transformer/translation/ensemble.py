@@ -51,28 +51,16 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     """
 
     def __init__(self, models: Sequence[VanillaTransformerForConditionalGeneration]):
-        models = list(models)
-        if not models:
-            raise InputError("an ensemble needs models; give at least one.")
-        for model in models:
-            if not isinstance(model, VanillaTransformerForConditionalGeneration):
-                raise InputError(
-                    f"a {type(model).__name__} cannot be in an ensemble; convert it into a model of this package first."
-                )
-            for name in _SHARED_FIELDS:
-                first = getattr(models[0].config, name)
-                other = getattr(model.config, name)
-                if first != other:
-                    raise InputError(
-                        f"models of an ensemble have {name} {first} and {other}; give models that share it."
-                    )
-        config = copy.deepcopy(min((model.config for model in models), key=_rank_by_positions))
+        members = list(models)
+        _check_models(members)
+        config = copy.deepcopy(min((model.config for model in members), key=_rank_by_positions))
         # transformers makes a cache with this number of layers.
-        config.decoder_layers = sum(model.config.decoder_layers for model in models)
+        config.decoder_layers = sum(model.config.decoder_layers for model in members)
         super().__init__(config)
-        self.models: Any = nn.ModuleList(models)
-        self.generation_config = copy.deepcopy(models[0].generation_config)
-        self.training = models[0].training
+        # The type of a ModuleList's modules would hide the methods of the models.
+        self.models: Any = nn.ModuleList(members)
+        self.generation_config = copy.deepcopy(members[0].generation_config)
+        self.training = members[0].training
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Raise ValueError, because an ensemble has no single set of weights."""
@@ -178,7 +166,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         return cache
 
     def _split_cache(self, cache: EncoderDecoderCache | None) -> Iterator[EncoderDecoderCache | None]:
-        """Split a cache by model. The parts share their layers with it, so it holds what the models write."""
+        """Split a cache by model. The parts share their layers with the cache, so models write into the same cache."""
         first_layer = 0
         for model in self.models:
             end_layer = first_layer + model.config.decoder_layers
@@ -223,6 +211,22 @@ def _mean_of_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
     for model_logits in logits[1:]:
         total += model_logits.float().log_softmax(dim=-1)
     return total / len(logits)
+
+
+def _check_models(models: Sequence[nn.Module]) -> None:
+    """Raise ValueError unless there are models of this package, which share their vocabulary and special tokens."""
+    if not models:
+        raise InputError("an ensemble needs models; give at least one.")
+    for model in models:
+        if not isinstance(model, VanillaTransformerForConditionalGeneration):
+            raise InputError(
+                f"a {type(model).__name__} cannot be in an ensemble; convert it into a model of this package first."
+            )
+        for name in _SHARED_FIELDS:
+            first = getattr(models[0].config, name)
+            other = getattr(model.config, name)
+            if first != other:
+                raise InputError(f"models of an ensemble have {name} {first} and {other}; give models that share it.")
 
 
 def _rank_by_positions(config: VanillaTransformerConfig) -> tuple[bool, int]:

@@ -8,7 +8,7 @@ from ..model.generation_settings import limits_length
 
 
 class HypothesisEnds:
-    """Knows how hypotheses may end by the settings of a search: by EOS, a stop string or the length limit.
+    """The ways in which hypotheses may end by the settings of a search: EOS, a stop string or the length limit.
 
     Args:
         settings (`GenerationConfig`): settings of the search.
@@ -58,7 +58,7 @@ class HypothesisEnds:
         return len(token_ids) >= self._length_of_forced_eos(source_length)
 
     def _length_of_forced_eos(self, source_length: int) -> float:
-        """Return the length at which the search forces EOS in the place of any other token; infinite without such EOS.
+        """Return the length at which the search forces EOS, or infinity if it never forces EOS.
 
         The settings of OPUS-MT models force EOS at the length limit, so EOS at this length does not mean that the
         translation is complete.

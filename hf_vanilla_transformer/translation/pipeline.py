@@ -9,7 +9,7 @@ from .concurrent_use import encoding_alone, evaluating
 
 
 class TranslationPipeline(PlainTranslationPipeline):
-    """Translates sentences: `pipeline("translation", model=...)`.
+    """A pipeline that translates sentences: `pipeline("translation", model=...)`.
 
     It also works with OPUS-MT models of several target languages, and with other encoder-decoder models of transformers
     that need no language tokens or prefixes. Several threads may call it concurrently.

@@ -16,11 +16,11 @@ Phrase = Sequence[Sequence[int]]
 
 
 class PhraseSizes(NamedTuple):
-    """Upper bounds for the sizes of the tables that the search keeps for the phrases of a sentence.
+    """Upper bounds for the sizes of a sentence's phrases, which determine the time and memory of their search.
 
     Args:
-        positions (`int`): tokens of all alternatives of all phrases.
-        tokens (`int`): distinct tokens of each phrase, summed over the phrases.
+        positions (`int`): number of tokens of all alternatives of all phrases.
+        tokens (`int`): number of distinct tokens of each phrase, summed over the phrases.
         phrases (`int`): number of distinct phrases.
     """
 
@@ -60,14 +60,14 @@ class RequiredPhrases(Protocol):
 
 
 def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: int) -> list[list[int]]:
-    """Split a batch so that no part computes more than `most_cells`, nor too much for padding.
+    """Split a batch so that its parts fit in memory, and little is computed for padding.
 
-    In a batch, the tables of all rows are padded to the largest sizes. A part is large enough if one more row would
-    exceed one of two limits:
+    The phrases of all rows of a part are padded to the largest sizes. A row starts a new part if the cells of the part,
+    including this row and padding, would exceed one of two limits:
 
     - `most_cells`. A single row with more cells is a part of its own.
-    - Twice the cells that the rows need without padding, plus `CELLS_PER_TOKEN` for each row, so that batches with
-      short phrases stay whole.
+    - Twice the cells that the rows need without padding, plus `CELLS_PER_TOKEN` for each row. Because of the second
+      term, batches with short phrases stay whole.
 
     Args:
         rows (`list[int]`): the rows of the batch.

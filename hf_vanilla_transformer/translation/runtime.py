@@ -30,7 +30,7 @@ class ForcedTarget(NamedTuple):
 
 
 class Runtime(ABC):
-    """Facts about a model that is computed by torch or by an engine, and its forced decoding."""
+    """A model as torch or an engine computes it: facts about it, and its forced decoding."""
 
     # Completes the sentence "terms do not work with ...".
     description: str
@@ -85,7 +85,7 @@ class EngineRuntime(Runtime):
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """Compute log-probabilities and attention as [`Runtime`] says. With attention, the engine decodes twice."""
+        """Compute log-probabilities and attention, see [`Runtime.decode_forced`]; attention takes a second pass."""
         source_ids = list(sources)
         target_ids = list(targets)
         attentions: Sequence[torch.Tensor | None] = [None] * len(target_ids)
@@ -117,7 +117,7 @@ class TorchRuntime(Runtime):
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """Compute log-probabilities and attention as [`Runtime`] says."""
+        """Compute log-probabilities and attention, see [`Runtime.decode_forced`]."""
         model = self._model
         source = self._pad(sources)
         target = self._pad(targets)

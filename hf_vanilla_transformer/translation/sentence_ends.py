@@ -209,7 +209,7 @@ def _ends_without_space(before: str, after: str, language: str) -> bool:
     if not mark.isascii() and mark != "…":
         return True
     # Chinese and Japanese, whose characters are wide, have no spaces between sentences.
-    if east_asian_width(after[:1] or " ") in ("W", "F"):
+    if after and east_asian_width(after[0]) in ("W", "F"):
         return True
     begins_with_whole_word = re.match(r"\w+\s", after) is not None
     return after[:1].isupper() and begins_with_whole_word and _begins_with_opener(after, language)

@@ -84,6 +84,7 @@ def split_into_pieces(
     most_tokens = longest_training_source(tokenizer) if max_tokens is None else max_tokens
 
     def fits(sentence: str) -> bool:
+        # The code counts, because it is one of the tokens that the model gets.
         coded = f"{code} {sentence}" if code else sentence
         return len(encode(tokenizer, coded).input_ids) <= most_tokens
 
@@ -91,6 +92,7 @@ def split_into_pieces(
     if written_code is None:
         return split_text(text, source_language, fits) or [Piece("", "")]
 
+    # The code is not a sentence, so it is put before the first piece after splitting the rest.
     pieces = split_text(text[written_code.end() :], source_language, fits) or [Piece("", "")]
     leading_space, code_with_space = written_code.groups()
     pieces[0] = pieces[0]._replace(text=code_with_space + pieces[0].text)
@@ -285,8 +287,8 @@ def join_without_alternatives(
     """
     sources = [piece.text for piece in pieces]
     targets = [translation.text for translation in translations]
-    first_source_words = _first_words(pieces, sources, words)
-    first_target_words = _first_words(pieces, targets, words)
+    first_source_words = _find_first_words(pieces, sources, words)
+    first_target_words = _find_first_words(pieces, targets, words)
 
     tokens: list[str] = []
     log_probs: list[float] = []
@@ -314,7 +316,7 @@ def join_without_alternatives(
     )
 
 
-def _first_words(pieces: list[Piece], texts: list[str], words: re.Pattern[str]) -> list[int]:
+def _find_first_words(pieces: list[Piece], texts: list[str], words: re.Pattern[str]) -> list[int]:
     """Return the index of the first word of each piece, counted in the joined text.
 
     Args:

@@ -187,7 +187,7 @@ class _Sentence:
 
 
 class TextTranslator:
-    """Translates texts with the settings of one call of `translate()` or `translate_documents()`.
+    """Translate texts with the settings of one call of `translate()` or `translate_documents()`.
 
     Args:
         inference (`Inference`): the model with its tokenizer.
@@ -212,7 +212,7 @@ class TextTranslator:
         copy_letterless: bool,
     ):
         _check_former_arguments(generate_kwargs)
-        self._settings = _search_settings(inference.model, generate_kwargs)
+        self._settings = _collect_search_settings(inference.model, generate_kwargs)
         if glossary is not None:
             _check_glossary(glossary, inference, generate_kwargs)
             glossary.check(self._settings)
@@ -250,18 +250,17 @@ class TextTranslator:
         return translations_of_texts
 
     def _translate_sentences(self, sources: list[Source]) -> list[Translation]:
-        """Translate sentences in batches; a sentence that the model does not get is its own translation."""
-        # The translations of those that the model gets are replaced below.
+        """Translate sentences in batches. A sentence that the model does not get is its own translation."""
         translations = [_untranslated(source, self._words) for source in sources]
-        sentences = self._sentences_for_the_model(sources)
+        sentences = self._prepare_sentences(sources)
         with evaluating(self._inference.model):
             for batch in self._batches(sentences):
                 for sentence, translation in zip(batch, self._translate_batch(batch), strict=True):
                     translations[sentence.index] = translation
         return translations
 
-    def _sentences_for_the_model(self, sources: list[Source]) -> list[_Sentence]:
-        """Choose and tokenize the sentences that the model translates, with the phrases that they require."""
+    def _prepare_sentences(self, sources: list[Source]) -> list[_Sentence]:
+        """Choose the sentences that the model translates, tokenize them, and find the phrases that they require."""
         sentences = []
         for index, source in enumerate(sources):
             phrases: list[Phrase] = []
@@ -338,7 +337,7 @@ def _check_glossary(glossary: object, inference: Inference, generate_kwargs: dic
 
 
 def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
-    """Return an inference whose batches are smaller if there are many beams, which take memory in proportion."""
+    """Return the same inference with smaller batches if there are many beams, which take memory in proportion."""
     if not isinstance(num_beams, int):
         # It is None for a greedy search; for other values `generate()` will raise an error.
         return inference
@@ -382,10 +381,10 @@ def _generate(inference: Inference, inputs: BatchEncoding, generate_kwargs: dict
         return model.generate(**inputs, **kwargs_with_progress)
 
 
-def _search_settings(model: PreTrainedModel | Engine, generate_kwargs: dict[str, Any]) -> GenerationConfig:
-    """Return the settings of a search that checks and details need.
+def _collect_search_settings(model: PreTrainedModel | Engine, generate_kwargs: dict[str, Any]) -> GenerationConfig:
+    """Return the settings that a call of `generate()` will use, as far as they are needed here.
 
-    The arguments of `generate()` override those of the `generation_config` among them, which override the model's.
+    Arguments of the call override a `generation_config` among them, and this overrides the model's `generation_config`.
     """
     settings: GenerationConfig = copy.copy(model.generation_config)
     overrides = [generate_kwargs]

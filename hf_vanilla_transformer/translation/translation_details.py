@@ -44,7 +44,7 @@ class DetailLevel(StrEnum):
 
     @classmethod
     def from_argument(cls, return_details: bool | str) -> "DetailLevel":
-        """Return the level for a value of the argument `return_details`; ValueError for an unknown string."""
+        """Return the level that the argument `return_details` requests; raise ValueError for an unknown string."""
         if isinstance(return_details, str):
             if return_details not in tuple(cls):
                 raise InputError(f'return_details is "{return_details}"; give True or False.')
@@ -83,7 +83,7 @@ class Translation(NamedTuple):
 
 
 def untranslated(text: str, words: re.Pattern[str] = WORDS) -> Translation:
-    """Return a text as its own translation, for texts that are copied and not passed to the model.
+    """Return a text as its own translation, because the model does not get it.
 
     Each word is aligned with itself.
 
@@ -182,7 +182,14 @@ def _force_hypotheses(
 def _find_flags(
     source: TokenizedText, hypothesis: TokenizedText, ends: HypothesisEnds, longest_source: float
 ) -> frozenset[str]:
-    """Return the flags of a hypothesis, see [`Translation`]; `longest_source` is the longest one of the training."""
+    """Return the flags of a hypothesis, see [`Translation`].
+
+    Args:
+        source (`TokenizedText`): the source.
+        hypothesis (`TokenizedText`): the hypothesis.
+        ends (`HypothesisEnds`): the ways in which the hypotheses of the search may end.
+        longest_source (`float`): number of tokens of the longest source of the training; infinite if it is unknown.
+    """
     source_length = len(source.token_ids)
     flags = set()
     if ends.is_truncated(hypothesis.token_ids, hypothesis.text, source_length):

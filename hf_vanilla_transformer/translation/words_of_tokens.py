@@ -48,7 +48,7 @@ _OTHER_WHITE_SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x1C
 
 
 class TokenTexts:
-    """Finds the text that each token of one side of a tokenizer stands for, as bytes.
+    """The texts of the tokens on one side of a tokenizer, as bytes of UTF-8.
 
     The names of the tokens in the vocabulary are read, and not `offset_mapping`, for two reasons: slow tokenizers have
     no `offset_mapping`, and generated tokens have none either.
@@ -93,7 +93,7 @@ class TokenTexts:
         return [self._text_without_space(token) for token in ids]
 
     def words(self, text: str, ids: list[int], pattern: re.Pattern[str] = WORDS) -> list[list[int]]:
-        """Return the indices of the words of a text that each of its tokens belongs to.
+        """Return, for each token of a text, the indices of the words that it belongs to.
 
         See [`map_tokens_to_words`]. The code of a target language, such as `>>fr<<`, belongs to no word, whether the
         text begins with it or only the tokens do.
@@ -106,7 +106,8 @@ class TokenTexts:
         if self._codes is None:
             return self._words_without_code(text, ids, pattern)
         text_without_code = self._codes.read(text).text
-        first_word = word_at(text, len(text) - len(text_without_code), pattern)
+        end_of_code = len(text) - len(text_without_code)
+        first_word = word_at(text, end_of_code, pattern)
         words_of_tokens = []
         for words in self._words_without_code(text_without_code, ids, pattern):
             words_of_tokens.append([first_word + word for word in words])
@@ -155,7 +156,7 @@ def word_at(text: str, position: int, pattern: re.Pattern[str] = WORDS) -> int:
 
 
 def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]]:
-    """Return the indices of the words that each token belongs to: several words if the token spans their border.
+    """Return, for each token, the indices of the words that it belongs to. A token may span several words.
 
     Tokenizers may change the text (Unicode normalization, lower case, escapes). Then each token belongs to the words
     that stand in its place in the original text.
@@ -183,7 +184,7 @@ def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]
 # All hypotheses for a sentence need the ranges of the same source, and the comparison of different texts takes long.
 @lru_cache(maxsize=8)
 def _match_bytes(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
-    """Return for each byte of the tokens which bytes of the text stand in its place, as a range `(start, end)`."""
+    """Find the range `(start, end)` of the bytes of the text that stand in the place of each byte of the tokens."""
     if tokens == text:
         return [(position, position + 1) for position in range(len(text))]
 
@@ -205,7 +206,7 @@ def _match_bytes(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
 
 
 def _match_without_white_space(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
-    """Compute [`_match_bytes`] for tokens with white space, whose bytes get an empty range."""
+    """Compute [`_match_bytes`] for tokens with white space. Its bytes get an empty range."""
     white_space: set[int] = set()
     for match in _OTHER_WHITE_SPACE.finditer(tokens):
         white_space.update(range(match.start(), match.end()))

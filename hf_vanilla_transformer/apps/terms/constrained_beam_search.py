@@ -38,7 +38,7 @@ Phrase = tuple[tuple[int, ...], ...]
 
 
 class States(NamedTuple):
-    """Describes how much of the phrases of their sentences hypotheses contain.
+    """The parts of their phrases that hypotheses contain so far.
 
     Args:
         matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): whether a hypothesis ends in the tokens
@@ -109,7 +109,7 @@ class Tables(NamedTuple):
 
 
 class PhraseStates:
-    """Follows how much of their phrases the hypotheses of a batch contain, token by token.
+    """Track which parts of their phrases the hypotheses of a batch contain, token by token.
 
     A phrase occurs where one of its alternatives ends. Occurrences may overlap, so that a phrase inside a longer one
     counts as well. If a phrase is given n times, it must occur at n positions of the hypothesis. All alternatives are
@@ -184,7 +184,7 @@ class PhraseStates:
         return self._count_needed(states.matched, missing, revocable, only_column)[:, :, 0]
 
     def needed_after_tracked_tokens(self, states: States) -> torch.Tensor:
-        """Compute [`needed`] after each tracked token would follow each hypothesis, `(active, hypotheses, tracked)`.
+        """Compute [`needed`] for each hypothesis followed by each tracked token, `(active, hypotheses, tracked)`.
 
         Each position is matched by one token only, so its column is that of this token. Therefore time and memory grow
         with positions + tracked tokens x phrases. If each hypothesis followed each token, they would grow with tracked
@@ -208,9 +208,10 @@ class PhraseStates:
         return self._count_needed(matched, missing, revocable, self._tables.columns)
 
     def needed_after_other_tokens(self, states: States, tokens: torch.Tensor) -> torch.Tensor:
-        """Compute [`needed`] after tokens that are in no phrase; both are of shape `(active, hypotheses, tokens)`.
+        """Compute [`needed`] for hypotheses followed by tokens that are in no phrase.
 
-        Such a token matches no position. It matters only whether it begins with a letter.
+        Tokens and result are of shape `(active, hypotheses, tokens)`. Such a token matches no position, so it matters
+        only whether it begins with a letter.
         """
         letters_meet = states.ends_in_letter[..., None] & self._begins_with_letter[tokens]
         needed_otherwise = self._tokens_of_missing(states.missing)[..., None]

@@ -119,7 +119,7 @@ def check_is_beam_search(settings: GenerationConfig) -> None:
 
 
 def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> torch.Tensor:
-    """Return `letter_edges` if their shape and dtype are right; without them, edges by which no token has a letter."""
+    """Check the shape and dtype of `letter_edges`, or make edges by which no token has a letter if there are none."""
     if letter_edges is None:
         return torch.zeros(3, vocab_size, dtype=torch.bool)
     edges = torch.as_tensor(letter_edges)
@@ -132,14 +132,14 @@ def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> t
 
 
 def _check_sequence(value: object) -> Sequence:
-    """Return a level of the nested lists of `phrases`; TypeError unless it is a list or another sequence."""
+    """Return one of the nested lists of `phrases`; raise TypeError unless it is a list or a similar sequence."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"phrases contains {value!r}; {_SHAPE}.")
     return value
 
 
 def _read_phrase(phrase: object) -> Phrase:
-    """Read a phrase, which is a list of token ids or of alternatives; equal alternatives are read once.
+    """Read a phrase, which is a list of token ids or of alternatives, and drop repeated alternatives.
 
     Raises:
         TypeError: if the phrase has a different shape, or a token id is not a whole number.
