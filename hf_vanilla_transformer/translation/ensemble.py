@@ -9,8 +9,7 @@ from torch import nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ..acceleration.cpu_decoder import CPUDecoder
-from ..acceleration.cpu_search import new_cpu_decoder
+from ..acceleration.cpu_search import StepDecoder, new_cpu_decoder
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.input_checks import either_cache
@@ -138,11 +137,12 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             mask (`torch.Tensor` of shape `(batch, source)`, *optional*): 0 for padding.
             num_beams (`int`): number of hypotheses per sentence.
         """
-        decoders = []
+        decoders: list[StepDecoder] = []
         for model, model_states in zip(self.models, self._split_states(states), strict=True):
-            decoders.append(new_cpu_decoder(model, model_states, mask, num_beams))
-        if None in decoders:
-            return None
+            decoder = new_cpu_decoder(model, model_states, mask, num_beams)
+            if decoder is None:
+                return None
+            decoders.append(decoder)
         return _Decoders(decoders)
 
     def _split_states(self, states: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -259,14 +259,14 @@ class _Encoders(nn.Module):
 class _Decoders:
     """The CPU decoders of several models as one, whose logits are mean log-probabilities.
 
-    It has the methods of [`~.cpu_decoder.CPUDecoder`].
+    It has the methods of [`~.cpu_search.StepDecoder`].
     """
 
     can_prune = True
 
-    def __init__(self, decoders: Sequence[CPUDecoder]):
+    def __init__(self, decoders: Sequence[StepDecoder]):
         self._decoders = decoders
-        self.outputs: dict[str, Any] = {}
+        self.outputs: dict[str, object] = {}
 
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Return the mean log-probabilities of the next token."""

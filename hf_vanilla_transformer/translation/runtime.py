@@ -139,8 +139,8 @@ class TorchRuntime(Runtime):
         for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
             source_length = len(source_ids)
             target_length = len(target_ids)
-            log_probs_of_vocabulary = log_probabilities(output.logits[row].float())
-            log_probs = log_probs_of_vocabulary.gather(-1, target.input_ids[row, :, None])
+            target_tokens = target.input_ids[row, :, None]
+            log_probs = log_probabilities(output.logits[row].float()).gather(-1, target_tokens)
             attention_of_pair = None
             if attention is not None:
                 attention_of_pair = attention[row, :target_length, :source_length].cpu()

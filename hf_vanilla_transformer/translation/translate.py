@@ -251,7 +251,8 @@ class TextTranslator:
 
     def _translate_sentences(self, sources: list[Source]) -> list[Translation]:
         """Translate sentences in batches. A sentence that the model does not get is its own translation."""
-        translations = [_untranslated(source, self._words) for source in sources]
+        # The copies of all other sentences are replaced below.
+        translations = [_copy_source(source, self._words) for source in sources]
         sentences = self._prepare_sentences(sources)
         with evaluating(self._inference.model):
             for batch in self._batches(sentences):
@@ -345,8 +346,8 @@ def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
     return replace(inference, tokens_per_batch=max(1, tokens_per_batch))
 
 
-def _untranslated(sentence: Source, words: re.Pattern[str]) -> Translation:
-    """Return a sentence as its own translation, because the model does not get it.
+def _copy_source(sentence: Source, words: re.Pattern[str]) -> Translation:
+    """Return a sentence as its own translation.
 
     A code at the beginning of the sentence is left out of the translation, but counts as a word of the source.
     """
