@@ -155,7 +155,7 @@ def compare(args: PositionsArguments) -> dict[str, Any]:
         files, pad = marian.tokenizer_files(vocabularies, arrays)
         for name, content in files.items():
             (folder / "as_hf" / name).write_bytes(content)
-        marian.as_hf_marian(arrays, settings, pad, weights).save_pretrained(folder / "as_hf")
+        marian.build_marian(arrays, settings, pad, weights).save_pretrained(folder / "as_hf")
         loaded = {
             kind: AutoModelForSeq2SeqLM.from_pretrained(
                 from_hf_marian(str(folder / "as_hf"), str(folder / kind), positions=kind)

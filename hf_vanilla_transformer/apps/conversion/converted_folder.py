@@ -1,4 +1,4 @@
-"""The folder of a converted model: all files with a certificate, or nothing."""
+"""Write the folder of a converted model: either all of its files, including the certificate, or nothing."""
 
 import json
 import re
@@ -13,17 +13,19 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.target_language import codes_of
 from ...hub.model_card import LIBRARIES, About, fill_model_card, location_of
 from ...hub.model_folder import CARD, CERTIFICATE, check_holds_no_model, staged
+from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...support.argument_checks import reason_of
 from ...support.atomic_files import are_same_file, locked
 from ...support.user_errors import InputError
 from ...support.version import __version__
 from ...translation.model_loading import load, load_model
 from ...translation.translate import translate
-from .parity_certificate import add_scores, check_equal, compare
+from .parity_certificate import Certificate, Rows, ScoredHypothesis, add_scores, check_equal, compare
 from .source_folder import load_tokenizer
 
 
@@ -32,138 +34,218 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 @dataclass(frozen=True)
 class Source:
-    """A model of another system.
+    """A model of another system that is converted.
 
     Args:
-        name, system (`str`): its name, and the system that it comes from.
-        reference (`PreTrainedModel`): a model of transformers with its weights, which the result must equal.
-        oracle (`str`): what that is, in words.
-        sha256 (`dict`): hashes of the files that were read, by name.
-        license (`str`, *optional*): licence of the weights.
-        in_float64 (`bool`): whether `reference` can compute in float64.
-        folder (`Path`, *optional*): a folder of transformers, whose tokenizer that of the result must equal.
-        n_best (`list` of `tuple`): see [`~hf_vanilla_transformer.apps.conversion.parity_certificate.add_scores`].
+        name, system (`str`): the model's name, and the system that it comes from.
+        reference (`PreTrainedModel`): a model of transformers with the same weights. The converted model must compute
+            the same.
+        oracle (`str`): a description of `reference`, for the certificate.
+        sha256 (`dict`): the hashes of the source's files, by file name.
+        license (`str`, *optional*): the licence of the weights.
+        in_float64 (`bool`): True if `reference` can compute in float64.
+        folder (`Path`, *optional*): a folder of transformers. The converted tokenizer must give the same tokens as the
+            tokenizer in this folder.
+        n_best (`list` of `ScoredHypothesis`): translations that the source's own system found and scored.
     """
 
     name: str
     system: str
-    reference: Any
+    reference: PreTrainedModel
     oracle: str
     sha256: dict[str, str]
     license: str | None = None
     in_float64: bool = False
     folder: Path | None = None
-    n_best: Sequence[tuple[str, str, float]] = ()
+    n_best: Sequence[ScoredHypothesis] = ()
 
 
 def command() -> str | None:
-    """The command line without a token of the Hub, if this is a conversion by the command."""
-    if "convert" not in sys.argv[1:2] or not re.search("hf.vanilla.transformer", sys.argv[0]):
+    """Return the command line of this conversion without the Hub's token, or None if a program called the function."""
+    is_convert_verb = "convert" in sys.argv[1:2]
+    is_our_program = re.search("hf.vanilla.transformer", sys.argv[0])
+    if not is_convert_verb or not is_our_program:
         return None
-    return re.sub(r" --token[ =]\S+", "", shlex.join(["hf-vanilla-transformer", *sys.argv[1:]]))
+    command_line = shlex.join(["hf-vanilla-transformer", *sys.argv[1:]])
+    # The certificate is published with the folder, and the token is a secret.
+    return re.sub(r" --token[ =]\S+", "", command_line)
+
+
+def check_output(output: str, source: str) -> Path:
+    """Return the folder for a converted model as a path.
+
+    Raises:
+        OSError: if `output` already holds a model, or is a file.
+        ValueError: if `output` is empty, or is the folder of the source.
+    """
+    if not output:
+        raise InputError("output is empty; name a folder for the converted model.")
+    source_folder = Path(source)
+    if not source_folder.is_dir():
+        source_folder = source_folder.parent
+    # A source that does not exist is a name on the Hub.
+    if Path(source).exists() and are_same_file(output, source_folder):
+        raise InputError(f"{output} is the folder of the source; name another folder for the converted model.")
+    check_holds_no_model(Path(output), "the converted model")
+    return Path(output)
 
 
 def write_converted(
-    model: Any, source: Source, files: Mapping[str, bytes], output: Path, sentences: Sequence[str], force: bool
+    model: VanillaTransformerForConditionalGeneration,
+    source: Source,
+    files: Mapping[str, bytes],
+    output: Path,
+    sentences: Sequence[str],
+    force: bool,
 ) -> Path:
     """Write a converted model with its tokenizer, its card and `parity.json`, or nothing.
 
-    What is compared with the source is the folder: its model and its tokenizer, loaded by the function with which the
-    verbs load a folder.
+    The certificate compares the written folder with the source, not the model in memory: both its model and its
+    tokenizer are loaded by the function that all verbs use.
 
-    `files` are the contents of the tokenizer's files, by name.
+    Args:
+        model: the converted model.
+        source: the model that it was converted from.
+        files: the contents of the tokenizer's files, by file name.
+        output: the folder to make.
+        sentences: source sentences for the comparison on real input.
+        force: write the folder even if the model is not equal to its source.
 
     Raises:
         FileExistsError: if the folder already holds a model.
-        ValueError: if what was written cannot be loaded, or is not equal to its source, without `force`.
+        ValueError: if the written folder cannot be loaded, or is not equal to its source without `force`.
     """
     with locked(output):
         check_holds_no_model(output, "the converted model")
         with staged(output) as folder:
             model.save_pretrained(folder)
-            config, parameters = model.config, model.num_parameters()
-            del model  # For the memory of the one that is loaded.
             for name, content in files.items():
                 (folder / name).write_bytes(content)
+            config = model.config
+            parameters = model.num_parameters()
+            # Release its memory before the saved model is loaded.
+            del model
+
             settings = json.loads(files[TOKENIZER_CONFIG])
             library = LIBRARIES.get(settings["tokenizer_class"])
-            certificate = _certificate(folder, source, sentences, library)
+            certificate = _certify(folder, source, sentences, library)
             check_equal(certificate, source.name, force)
             (folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
-            languages = settings.get("langs") or [settings.get(f"{side}_lang") for side in ("source", "target")]
-            languages = [code if isinstance(code, str) else None for code in languages]
-            target_code = ""
-            if library is None or find_spec(library) is not None:
-                target_code = next(iter(codes_of(load_tokenizer(folder, source.name))), "")
-            about = About(
-                output.resolve().name,
-                source_language=languages[0],
-                target_language=languages[1],
-                base_model=source.name,
-                license=source.license,
-                location=location_of(output),
-                tokenizer_class=settings["tokenizer_class"],
-                target_code=target_code,
-            )
-            card = fill_model_card(about, config, parameters, _facts(certificate), converted=True)
+
+            about = _describe_converted(folder, source, settings, output)
+            facts = _describe_conversion(certificate)
+            card = fill_model_card(about, config, parameters, facts, converted=True)
             (folder / CARD).write_text(card.content, encoding="utf-8")
     return output
 
 
-def _certificate(folder: Path, source: Source, sentences: Sequence[str], library: str | None) -> dict[str, Any]:
-    """The certificate of a folder, whose tokenizer needs a library."""
-    oracle, tokenizer, rows = source.oracle, None, None
+def _is_missing(library: str | None) -> bool:
+    """Return True if a tokenizer needs a library that is not installed; None stands for a tokenizer that needs none."""
+    return library is not None and find_spec(library) is None
+
+
+def _certify(folder: Path, source: Source, sentences: Sequence[str], library: str | None) -> Certificate:
+    """Compare a written folder with its source. `library` is the one that its tokenizer needs, if any."""
+    oracle = source.oracle
+    tokenizer = None
+    source_rows = None
     try:
-        if library is not None and find_spec(library) is None:
+        if _is_missing(library):
             oracle += f", on random tokens only, because {library} is not installed"
-            model: Any = load_model(folder)
+            model = load_model(folder)
         else:
-            expected = source.folder and load_tokenizer(source.folder, source.name)(list(sentences)).input_ids
+            expected_rows = None
+            if source.folder is not None:
+                source_tokenizer = load_tokenizer(source.folder, source.name)
+                expected_rows = source_tokenizer(list(sentences)).input_ids
             tokenizer, model = load(str(folder), "cpu")
-            size = model.config.source_vocab_size or model.config.vocab_size
-            for token, number in tokenizer.get_vocab().items():
-                if type(number) is not int or not 0 <= number < size:
-                    raise InputError(f"its vocabulary has the id {number!r} for {token!r}, but {size} embeddings")
-            # Reads the settings of the search. Any target language will do, if the model has several.
-            target_lang = next(iter(codes_of(tokenizer)), None)
-            translate(model, tokenizer, list(sentences[:1]), target_lang=target_lang, max_length=2)
-            rows = tokenizer(list(sentences)).input_ids
-            if expected is not None and expected != rows:
-                raise InputError("its tokenizer gives other tokens than that of the source")
+            source_rows = _check_tokenizer(model, tokenizer, sentences, expected_rows)
     except (OSError, ValueError) as error:
         raise InputError(f"{source.name} cannot be converted: {reason_of(error)}") from error
-    parity = compare(model, source.reference, rows, in_float64=source.in_float64)
+
+    parity = compare(model, source.reference, source_rows, in_float64=source.in_float64)
     if source.n_best:
+        assert tokenizer is not None
         parity = add_scores(parity, model, tokenizer, source.n_best)
-    libraries = {"torch": torch, "transformers": transformers, "tokenizers": tokenizers}
-    versions = {"hf_vanilla_transformer": __version__, **{name: each.__version__ for name, each in libraries.items()}}
-    about = {"source": source.name, "system": source.system, "sha256": source.sha256, "oracle": oracle}
-    return {**about, **parity, "command": command(), "versions": versions}
-
-
-def _facts(certificate: dict[str, Any]) -> dict[str, Any]:
-    """The rows of the card's table."""
-    equal, float64 = certificate["translations"], certificate.get("float64", {}).get("log_probs", {})
     return {
-        "converted from": f"{certificate['source']} ({certificate['system']})",
-        "compared with": certificate["oracle"],
-        "result": "equal" if certificate["equal"] else "not equal",
-        **{f"largest difference, {name} input": f"{x:.2g} nats" for name, x in certificate["log_probs"].items()},
-        **{f"in float64, {name} input": f"{x:.2g} nats" for name, x in float64.items()},
-        "equal translations, greedy": f"{equal['greedy']} of {equal['sentences']}",
-        "equal translations, 4 beams": f"{equal['beam']} of {equal['sentences']}",
-        **{f"SHA-256 of `{name}`": value for name, value in certificate["sha256"].items()},
-        "versions": ", ".join(f"{name} {version}" for name, version in certificate["versions"].items()),
-        **({"command": f"`{certificate['command']}`"} if certificate["command"] else {}),
+        "source": source.name,
+        "system": source.system,
+        "sha256": source.sha256,
+        "oracle": oracle,
+        **parity,
+        "command": command(),
+        "versions": {
+            "hf_vanilla_transformer": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
     }
 
 
-def check_output(output: str, source: str) -> Path:
-    """The folder for a converted model; OSError if it holds one or is a file, ValueError if empty or the source's."""
-    if not output:
-        raise InputError("output is empty; name a folder for the converted model.")
-    folder = Path(source) if Path(source).is_dir() else Path(source).parent
-    if Path(source).exists() and are_same_file(output, folder):
-        raise InputError(f"{output} is the folder of the source; name another folder for the converted model.")
-    check_holds_no_model(Path(output), "the converted model")
-    return Path(output)
+def _check_tokenizer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], expected_rows: Rows | None
+) -> Rows:
+    """Check that a written tokenizer fits its model, and return the token ids of the sentences.
+
+    Raises ValueError if one of the tokenizer's ids has no embedding, if a translation fails, or if the token ids differ
+    from `expected_rows`.
+    """
+    embeddings = model.config.source_vocab_size or model.config.vocab_size
+    for token, token_id in tokenizer.get_vocab().items():
+        if type(token_id) is not int or not 0 <= token_id < embeddings:
+            raise InputError(f"its vocabulary has the id {token_id!r} for {token!r}, but {embeddings} embeddings")
+    # A short translation finds decoding settings that are invalid. If the model has several target languages, any of
+    # them will do.
+    target_lang = next(iter(codes_of(tokenizer)), None)
+    translate(model, tokenizer, list(sentences[:1]), target_lang=target_lang, max_length=2)
+    rows = tokenizer(list(sentences)).input_ids
+    if expected_rows is not None and rows != expected_rows:
+        raise InputError("its tokenizer gives other tokens than the tokenizer of the source")
+    return rows
+
+
+def _describe_converted(folder: Path, source: Source, settings: Mapping[str, Any], output: Path) -> About:
+    """Collect the facts about a converted model for the head of its card, from its tokenizer's settings."""
+    # FairseqTokenizer has one setting for both languages, and MarianTokenizer has one for each.
+    codes = settings.get("langs") or [settings.get("source_lang"), settings.get("target_lang")]
+    languages = [code if isinstance(code, str) else None for code in codes]
+    tokenizer_class = settings["tokenizer_class"]
+    # A code such as ">>fr<<", if the model has several target languages.
+    target_code = ""
+    if not _is_missing(LIBRARIES.get(tokenizer_class)):
+        tokenizer = load_tokenizer(folder, source.name)
+        target_code = next(iter(codes_of(tokenizer)), "")
+    return About(
+        output.resolve().name,
+        source_language=languages[0],
+        target_language=languages[1],
+        base_model=source.name,
+        license=source.license,
+        location=location_of(output),
+        tokenizer_class=tokenizer_class,
+        target_code=target_code,
+    )
+
+
+def _describe_conversion(certificate: Certificate) -> dict[str, str]:
+    """List the rows of the card's table about the conversion."""
+    facts = {
+        "converted from": f"{certificate['source']} ({certificate['system']})",
+        "compared with": certificate["oracle"],
+        "result": "equal" if certificate["equal"] else "not equal",
+    }
+    for name, difference in certificate["log_probs"].items():
+        facts[f"largest difference, {name} input"] = f"{difference:.2g} nats"
+    if "float64" in certificate:
+        for name, difference in certificate["float64"]["log_probs"].items():
+            facts[f"in float64, {name} input"] = f"{difference:.2g} nats"
+    translations = certificate["translations"]
+    facts["equal translations, greedy"] = f"{translations['greedy']} of {translations['sentences']}"
+    facts["equal translations, 4 beams"] = f"{translations['beam']} of {translations['sentences']}"
+    for name, sha256 in certificate["sha256"].items():
+        facts[f"SHA-256 of `{name}`"] = sha256
+    facts["versions"] = ", ".join(f"{library} {version}" for library, version in certificate["versions"].items())
+    if certificate["command"]:
+        facts["command"] = f"`{certificate['command']}`"
+    return facts

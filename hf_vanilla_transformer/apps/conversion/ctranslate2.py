@@ -1,39 +1,56 @@
-"""This model for CTranslate2, a runtime for inference: its folder, and a proof that it computes the same."""
+"""Write a trained folder for CTranslate2, a runtime for inference, and prove that both compute the same."""
 
 import copy
 import json
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ...hub.model_folder import CERTIFICATE, staged
 from ...hub.native_folder import source_folder
 from ...hub.user_cache import hashes
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ...model.modeling_vanilla_transformer import (
+    VanillaTransformerAttention,
+    VanillaTransformerForConditionalGeneration,
+)
 from ...support.argument_checks import check_number
 from ...support.atomic_files import locked
 from ...support.user_errors import InputError, needing
 from ...support.version import __version__
 from ...translation.words_of_tokens import TokenTexts
 from .converted_folder import command
-from .parity_certificate import SENTENCES, TOLERANCES, check_equal, log_probs, random_rows, translate_rows
+from .parity_certificate import (
+    SENTENCES,
+    TOLERANCES,
+    Certificate,
+    Rows,
+    check_equal,
+    count_equal,
+    log_probs,
+    random_rows,
+    translate_rows,
+)
 from .source_folder import load_tokenizer, load_trained, weight_files
 from .weight_transforms import require
 
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
-# Names of activation functions in transformers, and in CTranslate2.
+# CTranslate2's names of the activation functions, by transformers' names.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "silu": "SWISH"}
-# Rules that both searches have, for the comparison: log P divided by the length, and the end of a sentence when as many
-# hypotheses have finished as there are beams.
-_BEAMS, _LONGEST = 4, 60
-# As of generate(): up to this position, sinusoids are exact to 1e-6.
+# generate() has the same limit: up to this position, the sinusoids are exact to 1e-6.
 _MOST_POSITIONS = 100_000
-_RULES = {"length_penalty": 1.0, "length_penalty_type": "hf", "early_stopping": True}
+# Limits of the searches whose translations are compared.
+_NUM_BEAMS = 4
+_MAX_LENGTH = 60
+# Both beam searches support these rules, so the translations are compared with them: hypotheses are ranked by log P
+# divided by the length, and a sentence is finished when as many hypotheses have finished as there are beams.
+_COMMON_RULES = {"length_penalty": 1.0, "length_penalty_type": "hf", "early_stopping": True}
 
 
 def to_ctranslate2(
@@ -45,53 +62,61 @@ def to_ctranslate2(
     sentences: Sequence[str] = SENTENCES,
     force: bool = False,
 ) -> Path:
-    """Write a trained folder for CTranslate2, and compare both.
+    """Write a trained folder for CTranslate2, and compare the result with the model.
 
-    The vocabulary of the result is that of the tokenizer, whose files are written next to it. Sources end in `</s>`, as
-    the tokenizer encodes them.
+    The vocabulary of the result is the tokenizer's, and the tokenizer's files are written next to it. A source must end
+    in `</s>`, which the tokenizer appends.
 
     Args:
         folder (`str`): a trained folder, or a name on the Hub.
-        output (`str`): folder to make.
-        quantization (`str`): of the weights, one of `QUANTIZATIONS`.
-        max_positions (`int`, defaults to 2048): rows of the table of positions, so the longest sequence in tokens:
-            CTranslate2 does not compute sinusoids, and refuses a longer one. Between 64 and 100,000.
+        output (`str`): the folder to make.
+        quantization (`str`): the type of the weights, one of `QUANTIZATIONS`.
+        max_positions (`int`, defaults to 2048): the longest sequence in tokens, between 64 and 100,000. CTranslate2
+            does not compute sinusoids. It reads them from a table of this many rows, and rejects longer sequences.
         sentences (`list` of `str`): source sentences for the comparison.
-        force (`bool`): write a model that is not equal to its source.
+        force (`bool`): write the model even if it is not equal to its source.
 
     Returns:
-        `Path`: the folder, with `parity.json`: the largest difference of log-probabilities of random targets and of our
-        greedy translations, in nats per token, and how many translations are equal by greedy search and with 4 beams.
-        Quantized weights are compared, too, but need not be equal.
+        `Path`: the folder. Its `parity.json` contains two comparisons. The first is the largest difference of the
+            log-probabilities that both runtimes assign to the same targets, in nats per token: random targets, and our
+            greedy translations. The second counts equal translations by greedy search and with 4 beams. Quantized
+            weights are compared as well, but need not be equal.
 
     Raises:
         ImportError: if ctranslate2 is not installed.
         OSError: if the source cannot be read, or the folder exists.
-        ValueError: if CTranslate2 cannot hold the model, or the result in float32 is not equal.
+        ValueError: if CTranslate2 cannot represent the model, or if the result in float32 is not equal to it.
     """
     if quantization not in QUANTIZATIONS:
         raise InputError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
-    check_number("max_positions", max_positions, _LONGEST + 4, _MOST_POSITIONS)
-    target, library = Path(output), import_library()
+    # The comparison needs its longest translation, a start token, and a few more tokens.
+    check_number("max_positions", max_positions, _MAX_LENGTH + 4, _MOST_POSITIONS)
+    target = Path(output)
+    library = import_library()
     if target.exists():
         raise FileExistsError(f"{target} exists; name another folder for the converted model.")
-    local = source_folder(folder)
-    tokenizer, model = load_trained(local, folder)
-    spec = specification(model, *vocabularies(tokenizer, model.config), max_positions)
-    spec.optimize(quantization=None if quantization == "float32" else quantization)
+
+    local_folder = source_folder(folder)
+    tokenizer, model = load_trained(local_folder, folder)
+    source_texts, target_texts = vocabularies(tokenizer, model.config)
+    spec = specification(model, source_texts, target_texts, max_positions)
+    is_exact = quantization == "float32"
+    spec.optimize(quantization=None if is_exact else quantization)
+
     with locked(target), staged(target) as temporary:
         spec.save(str(temporary))
         tokenizer.save_pretrained(temporary)
-        tokenizer = load_tokenizer(temporary, f"the result for {folder}")
-        rows = table_length(model.config, max_positions)
-        parity = compare(temporary, model, tokenizer, sentences, rows, is_exact=quantization == "float32")
+        # The written files are compared, including the tokenizer.
+        saved_tokenizer = load_tokenizer(temporary, f"the result for {folder}")
+        positions = table_length(model.config, max_positions)
+        parity = compare(temporary, model, saved_tokenizer, sentences, positions, is_exact)
         check_equal(parity, folder, force)
         certificate = {
             "source": folder,
             "system": "ctranslate2",
-            "sha256": hashes(weight_files(local)),
+            "sha256": hashes(weight_files(local_folder)),
             "quantization": quantization,
-            "max_positions": rows,
+            "max_positions": positions,
             "alignment_heads": heads_in_one_layer(model.config),
             **parity,
             "versions": {"hf_vanilla_transformer": __version__, "ctranslate2": library.__version__},
@@ -101,68 +126,129 @@ def to_ctranslate2(
     return target
 
 
-def import_library() -> Any:
-    """The module ctranslate2, or ImportError naming the extra to install."""
+def import_library() -> ModuleType:
+    """Import ctranslate2. Raises ImportError, naming the extra to install, if it is missing."""
     with needing("ctranslate2", "CTranslate2 needs"):
         import ctranslate2
         import ctranslate2.specs
     return ctranslate2
 
 
-def vocabularies(tokenizer: Any, config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:
-    """The texts of all source tokens and of all target tokens by their ids; rows without a token get a name."""
-    source, target = (TokenTexts(tokenizer, is_target).names for is_target in (False, True))
-    source_size, target_size = config.source_vocab_size or config.vocab_size, config.vocab_size
-    return (
-        [source.get(token, f"<unused{token}>") for token in range(source_size)],
-        [target.get(token, f"<unused{token}>") for token in range(target_size)],
-    )
+def vocabularies(tokenizer: PreTrainedTokenizerBase, config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:
+    """List the texts of all source tokens and of all target tokens, in the order of their ids.
+
+    CTranslate2 needs a text for each row of the embeddings, so ids without a token get the text `<unusedID>`.
+    """
+    source_texts = TokenTexts(tokenizer, is_target=False).names
+    target_texts = TokenTexts(tokenizer, is_target=True).names
+    source_size = config.source_vocab_size or config.vocab_size
+    return _fill_gaps(source_texts, source_size), _fill_gaps(target_texts, config.vocab_size)
+
+
+def _fill_gaps(texts: dict[int, str], size: int) -> list[str]:
+    """Return the texts of the tokens from 0 to `size - 1`; tokens without a text are called `<unusedID>`."""
+    return [texts.get(token, f"<unused{token}>") for token in range(size)]
 
 
 def compare(
-    folder: Path, model: Any, tokenizer: Any, sentences: Sequence[str], positions: int, is_exact: bool
-) -> dict[str, Any]:
-    """Compare a folder of CTranslate2, which has so many positions, with its source; see `to_ctranslate2`."""
+    folder: Path,
+    model: VanillaTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    positions: int,
+    is_exact: bool,
+) -> Certificate:
+    """Compare a folder of CTranslate2 with the model that it was made from.
+
+    Args:
+        folder: the folder of CTranslate2.
+        model, tokenizer: the model and its tokenizer.
+        sentences: source sentences.
+        positions: the rows of CTranslate2's table of positions.
+        is_exact: True if the weights are in float32, so that the result must be equal.
+
+    Returns:
+        The figures of `parity.json`, see [`to_ctranslate2`]. `equal` and `tolerance` are None unless `is_exact`.
+    """
     source_texts, target_texts = vocabularies(tokenizer, model.config)
-    # Of a sentence that is too long, the end.
-    rows = [row[-positions:] for row in tokenizer(list(sentences)).input_ids]
-    longest = min(_LONGEST, positions - 1)
-    sources = [[source_texts[token] for token in row] for row in rows]
+    # The beginning of a sentence that is too long for the table is removed.
+    sources = [row[-positions:] for row in tokenizer(list(sentences)).input_ids]
+    max_length = min(_MAX_LENGTH, positions - 1)
     translator = import_library().Translator(str(folder), device="cpu")
-    always = always_given(model.generation_config, target_texts)
-    equal: dict[str, int] = {"sentences": len(rows)}
-    for name, beams in (("beam", _BEAMS), ("greedy", 1)):
-        ours = translate_rows(model, rows, beams, longest + 1, **(_RULES if beams > 1 else {}))
-        options = {"beam_size": beams, "length_penalty": 1, "max_decoding_length": longest, "return_end_token": True}
-        theirs = [result.hypotheses[0] for result in translator.translate_batch(sources, **always, **options)]
-        equal[name] = sum(
-            [target_texts[token] for token in row] == texts for row, texts in zip(ours, theirs, strict=True)
+    fixed_options = fixed_translate_options(model.generation_config, target_texts)
+
+    # max_length counts the start token in transformers, but not in CTranslate2.
+    beam_translations = translate_rows(model, sources, _NUM_BEAMS, max_length + 1, **_COMMON_RULES)
+    greedy_translations = translate_rows(model, sources, 1, max_length + 1)
+    translations = {"sentences": len(sources)}
+    for name, num_beams, rows in (("beam", _NUM_BEAMS, beam_translations), ("greedy", 1, greedy_translations)):
+        results = translator.translate_batch(
+            _to_texts(sources, source_texts),
+            beam_size=num_beams,
+            length_penalty=1,
+            max_decoding_length=max_length,
+            return_end_token=True,
+            **fixed_options,
         )
-    random = [[row[-longest:] for row in random_rows(model, seed)] for seed in (0, 1)]
+        ctranslate2_translations = [result.hypotheses[0] for result in results]
+        translations[name] = count_equal(_to_texts(rows, target_texts), ctranslate2_translations)
+
+    random_sources = [row[-max_length:] for row in random_rows(model, seed=0)]
+    random_targets = [row[-max_length:] for row in random_rows(model, seed=1)]
     differences = {}
-    for kind, (source_rows, target_rows) in {"random": random, "real": (rows, ours)}.items():
-        texts = [[source_texts[token] for token in row] for row in source_rows]
-        # CTranslate2 adds the end.
-        targets = [[target_texts[token] for token in row if token != model.config.eos_token_id] for row in target_rows]
-        own = log_probs(model, source_rows, target_rows).gather(-1, torch.tensor([*chain(*target_rows)])[:, None])[:, 0]
-        found = translator.score_batch(texts, targets)
-        scored = [each.log_probs[: len(row)] for each, row in zip(found, target_rows, strict=True)]
-        differences[kind] = float((own - torch.tensor([*chain(*scored)])).abs().max())
+    for name, source_rows, target_rows in (
+        ("random", random_sources, random_targets),
+        ("real", sources, greedy_translations),
+    ):
+        target_tokens = torch.tensor(list(chain.from_iterable(target_rows)))
+        our_scores = log_probs(model, source_rows, target_rows).gather(-1, target_tokens[:, None])[:, 0]
+        their_scores = _score_by_ctranslate2(
+            translator, _to_texts(source_rows, source_texts), target_rows, target_texts, model.config.eos_token_id
+        )
+        differences[name] = float((our_scores - torch.tensor(their_scores)).abs().max())
+
     tolerance = TOLERANCES[torch.float32] if is_exact else None
+    is_equal = None
+    if tolerance is not None:
+        is_equal = all(difference <= tolerance for difference in differences.values())
     return {
         "log_probs": differences,
-        "translations": equal,
+        "translations": translations,
         "tolerance": tolerance,
-        "equal": None if tolerance is None else all(each <= tolerance for each in differences.values()),
-        "translate_batch": always,
+        "equal": is_equal,
+        "translate_batch": fixed_options,
     }
 
 
-def always_given(generation_config: Any, target_texts: Sequence[str]) -> dict[str, Any]:
-    """Arguments of `translate_batch` that every call needs: its default cuts sources off, and generates any token."""
-    never = [[token] for token in generation_config.suppress_tokens or []] + (generation_config.bad_words_ids or [])
-    texts = [[target_texts[token] for token in sequence] for sequence in never]
-    return {"max_input_length": 0, **({"suppress_sequences": texts} if texts else {})}
+def _score_by_ctranslate2(
+    translator: Any, sources: list[list[str]], target_rows: Rows, target_texts: Sequence[str], eos_token: int
+) -> list[float]:
+    """Return the log-probabilities that CTranslate2 assigns to all tokens of the targets, one after the other."""
+    # CTranslate2 appends </s> to each target.
+    targets = [[target_texts[token] for token in row if token != eos_token] for row in target_rows]
+    scores: list[float] = []
+    for result, row in zip(translator.score_batch(sources, targets), target_rows, strict=True):
+        # The last score belongs to </s>, which a translation at the length limit does not have.
+        scores.extend(result.log_probs[: len(row)])
+    return scores
+
+
+def _to_texts(rows: Rows, texts: Sequence[str]) -> list[list[str]]:
+    """Replace token ids by the texts of the tokens, which CTranslate2 reads."""
+    return [[texts[token] for token in row] for row in rows]
+
+
+def fixed_translate_options(generation_config: GenerationConfig, target_texts: Sequence[str]) -> dict[str, Any]:
+    """Return arguments that every call of `translate_batch` needs, so that CTranslate2 translates as the model does.
+
+    By default, CTranslate2 truncates sources, and generates tokens that `generation_config` suppresses.
+    """
+    options: dict[str, Any] = {"max_input_length": 0}
+    suppressed = [[token] for token in generation_config.suppress_tokens or []]
+    suppressed += generation_config.bad_words_ids or []
+    if suppressed:
+        options["suppress_sequences"] = _to_texts(suppressed, target_texts)
+    return options
 
 
 @torch.no_grad()
@@ -172,9 +258,16 @@ def specification(
     target_texts: list[str],
     max_positions: int = 2048,
 ) -> Any:
-    """The model, in float32 on the CPU, as CTranslate2 describes it; the texts are those of all tokens, by their ids.
+    """Describe a model, in float32 on the CPU, as a `TransformerSpec` of CTranslate2.
 
-    Raises ImportError if ctranslate2 is not installed, and ValueError if it cannot hold such a model.
+    Args:
+        model: the model.
+        source_texts, target_texts: the texts of all tokens, in the order of their ids.
+        max_positions: the rows of the table of positions.
+
+    Raises:
+        ImportError: if ctranslate2 is not installed.
+        ValueError: if CTranslate2 cannot represent such a model.
     """
     config = model.config
     require(config, "CTranslate2", stack_layer_norm=False)
@@ -183,67 +276,104 @@ def specification(
             f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
         )
     specs = import_library().specs
-    from ctranslate2.converters.transformers import BartLoader
-
-    rows = table_length(config, max_positions)
-
-    class Loader(BartLoader):
-        """Modules have the names of BART's."""
-
-        def set_common_layers(self, spec: Any, module: Any) -> None:
-            embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
-            embeddings.weight, spec.scale_embeddings = module.embed_tokens.weight, True
-            table = module.add_positions(torch.zeros(rows, config.d_model), torch.arange(rows))
-            spec.position_encodings.encodings = table
-
-    activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
-    heads = heads_in_one_layer(config)
-    alignment = {"alignment_layer": heads[0][0] if heads else -1, "alignment_heads": len(heads) or 1}
-    others = {"pre_norm": False, "activation": activation, **alignment}
-    spec = specs.TransformerSpec.from_config((config.encoder_layers, config.decoder_layers), config.num_heads, **others)
-    # A copy, because CTranslate2 quantizes in place.
-    loader, model = Loader(), copy.deepcopy(model)
-    if heads:
-        # CTranslate2 returns the average of the first heads of one layer.
-        layer: Any = model.model.decoder.layers[heads[0][0]]
-        layer.encoder_attn = with_heads_first(layer.encoder_attn, [head for _, head in heads])
-    loader.set_encoder(spec.encoder, model.model.encoder)
-    loader.set_decoder(spec.decoder, model.model.decoder)
-    loader.set_linear(spec.decoder.projection, model.lm_head)
+    # CTranslate2 averages the attention of the first heads of one layer, so the heads for alignment become the first.
+    alignment_heads = heads_in_one_layer(config)
+    alignment_layer = alignment_heads[0][0] if alignment_heads else -1
+    spec = specs.TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers),
+        config.num_heads,
+        pre_norm=False,
+        activation=getattr(specs.Activation, _ACTIVATIONS[config.activation_function]),
+        alignment_layer=alignment_layer,
+        alignment_heads=len(alignment_heads) or 1,
+    )
+    # A copy, because CTranslate2 quantizes the weights in place.
+    model = copy.deepcopy(model)
+    if alignment_heads:
+        layer: Any = model.model.decoder.layers[alignment_layer]
+        layer.encoder_attn = with_heads_first(layer.encoder_attn, [head for _, head in alignment_heads])
+    _copy_weights(model, spec, table_length(config, max_positions))
     spec.register_source_vocabulary(source_texts)
     spec.register_target_vocabulary(target_texts)
-    for name in ("bos_token", "eos_token"):
-        token = getattr(config, f"{name}_id")
-        setattr(spec.config, name, target_texts[config.pad_token_id if token is None else token])
-    spec.config.unk_token = target_texts[config.pad_token_id]
-    spec.config.decoder_start_token = target_texts[config.decoder_start_token_id]
-    spec.config.add_source_bos, spec.config.add_source_eos = False, False
+    _set_special_tokens(spec.config, config, target_texts)
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
     return spec
 
 
+def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, positions: int) -> None:
+    """Copy the weights of a model into its `TransformerSpec`, with a table of this many positions."""
+    from ctranslate2.converters.transformers import BartLoader
+
+    class Loader(BartLoader):
+        """CTranslate2's loader of BART models, whose modules have the same names as this model's."""
+
+        def set_common_layers(self, spec: Any, module: Any) -> None:
+            """Set the embeddings and the positions of one stack; the rest differs in BART only."""
+            embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+            embeddings.weight = module.embed_tokens.weight
+            spec.scale_embeddings = True
+            # Positions are added to zeros, which gives the table for any kind of positions.
+            table = module.add_positions(torch.zeros(positions, model.config.d_model), torch.arange(positions))
+            spec.position_encodings.encodings = table
+
+    loader = Loader()
+    loader.set_encoder(spec.encoder, model.model.encoder)
+    loader.set_decoder(spec.decoder, model.model.decoder)
+    loader.set_linear(spec.decoder.projection, model.lm_head)
+
+
+def _set_special_tokens(settings: Any, config: VanillaTransformerConfig, target_texts: Sequence[str]) -> None:
+    """Set the special tokens in CTranslate2's `settings` to the texts of the model's special tokens."""
+    # CTranslate2 requires all of these tokens. If the model lacks one, or if it is never used, as the unknown token, it
+    # is the pad token.
+    pad: Any = config.pad_token_id
+    bos: Any = pad if config.bos_token_id is None else config.bos_token_id
+    eos: Any = pad if config.eos_token_id is None else config.eos_token_id
+    start: Any = config.decoder_start_token_id
+    settings.bos_token = target_texts[bos]
+    settings.eos_token = target_texts[eos]
+    settings.unk_token = target_texts[pad]
+    settings.decoder_start_token = target_texts[start]
+    # The tokenizer has appended </s> already.
+    settings.add_source_bos = False
+    settings.add_source_eos = False
+
+
 def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]]:
-    """The heads of the configuration's alignment, decoder layer and head; none if they are in several layers."""
+    """Return the decoder layer and the head of each head for alignment, or nothing if they are in different layers.
+
+    CTranslate2 can average heads of one layer only.
+    """
     heads = config.heads_for_alignment
-    return heads if len({layer for layer, _ in heads}) == 1 else []
+    layers = {layer for layer, _ in heads}
+    return heads if len(layers) == 1 else []
 
 
-def with_heads_first(attention: Any, first: list[int]) -> Any:
-    """An attention layer that computes the same, whose first heads are `first`; the given layer does not change."""
-    order = [*first, *(head for head in range(attention.config.num_heads) if head not in first)]
+def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequence[int]) -> VanillaTransformerAttention:
+    """Return an attention layer that computes the same, but whose heads begin with `first_heads`.
+
+    The given layer does not change. It is returned if its heads are in this order already.
+    """
+    num_heads = attention.config.num_heads
+    other_heads = [head for head in range(num_heads) if head not in first_heads]
+    order = [*first_heads, *other_heads]
     if order == sorted(order):
         return attention
     attention = copy.deepcopy(attention)
+    # A head is a block of rows in the projections of queries, keys and values, and a block of columns in the output's.
     for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
-        for values in projection.parameters():
-            values.copy_(values.unflatten(0, (len(order), -1))[order].flatten(0, 1))
+        for parameter in projection.parameters():
+            blocks = parameter.unflatten(0, (num_heads, -1))
+            parameter.copy_(blocks[order].flatten(0, 1))
     weight = attention.out_proj.weight
-    weight.copy_(weight.unflatten(1, (len(order), -1))[:, order].flatten(1, 2))
+    blocks = weight.unflatten(1, (num_heads, -1))
+    weight.copy_(blocks[:, order].flatten(1, 2))
     return attention
 
 
 def table_length(config: VanillaTransformerConfig, max_positions: int) -> int:
-    """Rows of the table of positions: as asked for, or fewer where positions are learned."""
-    is_learned = config.position_embedding_type == "learned"
-    return min(max_positions, config.max_position_embeddings) if is_learned else max_positions
+    """Return the rows of the table of positions: `max_positions`, or fewer if a model learned fewer positions."""
+    if config.position_embedding_type == "learned":
+        return min(max_positions, config.max_position_embeddings)
+    return max_positions

@@ -1,10 +1,10 @@
-"""CTranslate2 in the place of a model: its generate(), log-probabilities and attention."""
+"""An engine that computes in CTranslate2: it generates, scores and aligns in the place of a model."""
 
 import copy
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,50 +27,89 @@ from ...model.generation_settings import (
 )
 from ...support.user_errors import InputError
 from ...translation.engine import Engine
-from .ctranslate2 import QUANTIZATIONS, always_given, import_library, to_ctranslate2
-from .ctranslate2_process import CTranslate2Process, Setting
+from .ctranslate2 import QUANTIZATIONS, fixed_translate_options, import_library, to_ctranslate2
+from .ctranslate2_process import CTranslate2Process, Hypotheses, Setting
+from .parity_certificate import Rows
 
 
-# Arguments of generate() that CTranslate2 has, too.
-_PASSED_ON = ("repetition_penalty", "no_repeat_ngram_size")
-# Settings of the search that CTranslate2 lacks.
-_LACKING = ("do_sample", "stop_strings")
+# Arguments of generate() that CTranslate2 has under the same names.
+_SHARED_ARGUMENTS = ("repetition_penalty", "no_repeat_ngram_size")
+# Search settings that CTranslate2 lacks.
+_MISSING_SETTINGS = ("do_sample", "stop_strings")
+# Arguments of the engine's generate().
 _ARGUMENTS = (
-    *(name for name in SEARCH_SETTINGS if name not in _LACKING),
-    *("min_length", "min_new_tokens", *_PASSED_ON, "forced_bos_token_id", "bad_words_ids", "suppress_tokens"),
+    *(name for name in SEARCH_SETTINGS if name not in _MISSING_SETTINGS),
+    "min_length",
+    "min_new_tokens",
+    *_SHARED_ARGUMENTS,
+    "forced_bos_token_id",
+    "bad_words_ids",
+    "suppress_tokens",
 )
 _LENGTH_LIMITS = [name for name, setting in SEARCH_SETTINGS.items() if setting.limits_length]
-# Settings that change no token of a search: those of sampling, of caches, of outputs besides tokens. Scores are
-# normalized in any case.
+# Settings that change no token of a search, so they may have any value in generation_config.json.
 _WITHOUT_EFFECT = (
-    *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "do_sample"),
-    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile"),
-    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
-    *("renormalize_logits", "remove_invalid_values", "pad_token_id", "bos_token_id", "decoder_start_token_id"),
-    *("transformers_version", "_from_model_config", "_original_object_hash"),
+    # Sampling:
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "top_h",
+    "typical_p",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "do_sample",
+    # Caches and compilation:
+    "use_cache",
+    "cache_implementation",
+    "cache_config",
+    "max_cache_len",
+    "compile_config",
+    "disable_compile",
+    # Outputs besides tokens:
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "output_logits",
+    "return_dict_in_generate",
+    # CTranslate2 normalizes its scores in any case:
+    "renormalize_logits",
+    "remove_invalid_values",
+    # Tokens that the engine reads from config.json:
+    "pad_token_id",
+    "bos_token_id",
+    "decoder_start_token_id",
+    # Notes of transformers:
+    "transformers_version",
+    "_from_model_config",
+    "_original_object_hash",
 )
-# Processes of one setting; more would only share the processor.
-_CONCURRENT = 2
-_Rows = list[list[int]]
+# Processes with the same setting. More of them would only share the CPU.
+_MOST_PROCESSES = 2
 
 
 def load_ctranslate2(
     folder: str, compute_type: str | None, threads: int | None, revision: str | None, token: str | None
 ) -> "CTranslate2Engine":
-    """Convert a trained folder for CTranslate2 if the user's cache does not hold the result, and load it.
+    """Load a trained folder into CTranslate2. The folder is converted unless the user's cache holds the result.
 
-    Arguments and errors are those of [`~hf_vanilla_transformer.load_engine`].
+    The arguments and the errors are described at [`~hf_vanilla_transformer.load_engine`].
     """
-    kind = compute_type or "float32"
-    types = [name for name in QUANTIZATIONS if name in import_library().get_supported_compute_types("cpu")]
-    if kind not in types:
-        raise InputError(f'compute_type is "{kind}"; choose one of {", ".join(types)}, which this processor has.')
-    local = native_folder(folder, revision, token)
-    return CTranslate2Engine(local, converted(local, kind), kind, threads or torch.get_num_threads())
+    if compute_type is None:
+        compute_type = "float32"
+    supported_types = import_library().get_supported_compute_types("cpu")
+    choices = [name for name in QUANTIZATIONS if name in supported_types]
+    if compute_type not in choices:
+        raise InputError(
+            f'compute_type is "{compute_type}"; choose one of {", ".join(choices)}, which this processor has.'
+        )
+    local_folder = native_folder(folder, revision, token)
+    converted_folder = converted(local_folder, compute_type)
+    return CTranslate2Engine(local_folder, converted_folder, compute_type, threads or torch.get_num_threads())
 
 
 def converted(folder: Path, compute_type: str) -> Path:
-    """Return the folder of CTranslate2 in the user's cache, made if it is not there."""
+    """Return the converted folder in the user's cache, and convert `folder` first if it is not there."""
 
     def convert(source: str, output: str) -> None:
         to_ctranslate2(source, output, quantization=compute_type)
@@ -79,12 +118,23 @@ def converted(folder: Path, compute_type: str) -> Path:
 
 
 class CTranslate2Engine(torch.nn.Module, Engine):
-    """A model in CTranslate2, in a process of its own; see [`~hf_vanilla_transformer.load_engine`].
+    """A model that CTranslate2 computes in child processes; see [`~hf_vanilla_transformer.load_engine`].
 
-    Its search differs from the model's: a sentence ends when as many hypotheses have finished as there are beams
-    (`early_stopping=True`), only those among the best `num_beams` candidates may finish, and the length limit of a
-    batch is that of its longest source. Of the finished hypotheses, the best by the model's length penalty comes first.
-    Probabilities are normalized again without suppressed tokens, as with `renormalize_logits=True`.
+    Its search differs from the model's in these points:
+
+    - A sentence is finished when as many hypotheses have finished as there are beams (`early_stopping=True`).
+    - Only the best `num_beams` candidates of a step may finish.
+    - The length limit of a batch is the limit of its longest source.
+    - If tokens are suppressed, the probabilities of the other tokens are normalized again, as with
+      `renormalize_logits=True`.
+
+    The finished hypotheses are ranked by the model's own length penalty.
+
+    Args:
+        folder (`Path`): the trained folder, which has the configurations.
+        converted (`Path`): the same model as a folder of CTranslate2.
+        compute_type (`str`): the precision, such as `"float32"` or `"int8"`.
+        threads (`int`): the number of threads.
     """
 
     device = torch.device("cpu")
@@ -92,22 +142,32 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def __init__(self, folder: Path, converted: Path, compute_type: str, threads: int):
         super().__init__()
         self.config: Any = AutoConfig.from_pretrained(folder)
-        # Without a file, transformers' defaults.
-        has_settings = (folder / "generation_config.json").is_file()
-        self.generation_config: Any = GenerationConfig.from_pretrained(folder) if has_settings else GenerationConfig()
+        if (folder / "generation_config.json").is_file():
+            self.generation_config: Any = GenerationConfig.from_pretrained(folder)
+        else:
+            self.generation_config = GenerationConfig()
         self.generation_config.early_stopping = True
-        self._folder, self._compute_type, self._threads = converted, compute_type, threads
+        self._folder = converted
+        self._compute_type = compute_type
+        self._threads = threads
+
         certificate = json.loads((converted / CERTIFICATE).read_text(encoding="utf-8"))
         self.max_positions = certificate["max_positions"]
-        # Empty if CTranslate2 cannot average these heads, and in folders of an earlier version.
+        # Empty if CTranslate2 cannot average these heads, and in folders that an earlier version wrote.
         self.alignment_heads = [(layer, head) for layer, head in certificate.get("alignment_heads", [])]
-        names = [converted / f"{side}_vocabulary.json" for side in ("source", "target")]
-        if not names[0].is_file():
-            names = [converted / "shared_vocabulary.json"] * 2
-        self._source, self._target = (json.loads(path.read_text(encoding="utf-8")) for path in names)
-        self._ids = {text: token for token, text in enumerate(self._target)}
+
+        # CTranslate2 writes two vocabularies, or one if they are equal.
+        source_path = converted / "source_vocabulary.json"
+        target_path = converted / "target_vocabulary.json"
+        if not source_path.is_file():
+            source_path = target_path = converted / "shared_vocabulary.json"
+        self._source_texts: list[str] = json.loads(source_path.read_text(encoding="utf-8"))
+        self._target_texts: list[str] = json.loads(target_path.read_text(encoding="utf-8"))
+        self._target_ids = {text: token for token, text in enumerate(self._target_texts)}
+
         self._processes: dict[Setting, list[CTranslate2Process]] = {}
-        self._starting = threading.Lock()
+        # Held while a process is chosen or started.
+        self._choosing = threading.Lock()
 
     def generate(
         self,
@@ -119,114 +179,167 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         """Translate a batch, as the model's `generate()` does.
 
         Args:
-            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, source)`): tokens; 0 for padding.
+            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, source)`): the tokens of the sources, and 1
+                for tokens or 0 for padding.
             stopping_criteria: criteria that only watch the search, see
                 [`~hf_vanilla_transformer.model.generation_settings.only_watches`]. They are called with the sources
-                several times per second; the error of one ends the search.
-            **kwargs: settings of the search, in the place of those of `generation_config`: beams, lengths, length
-                penalty, repetitions, and tokens that are forced, suppressed, or end a translation.
+                several times per second. If one of them raises an error, the search ends.
+            **kwargs: search settings that override `generation_config`: beams, lengths, length penalty, repetitions,
+                and tokens that are forced, suppressed, or end a translation.
 
         Returns:
-            `torch.LongTensor` of shape `(batch * num_return_sequences, target)`: each row begins with the start token.
+            `torch.LongTensor` of shape `(batch * num_return_sequences, target)`: token ids. Each row begins with the
+            start token, and is padded on the right.
 
         Raises:
             RuntimeError: if CTranslate2 fails.
             ValueError: if CTranslate2 has no such setting, or a sentence is longer than its table of positions.
         """
-        settings = self._settings(kwargs)
-        for criterion in stopping_criteria:
-            if not only_watches(criterion):
-                raise InputError(
-                    f"the stopping criterion {type(criterion).__name__} may stop hypotheses, which CTranslate2 cannot "
-                    "do; set its stops_hypotheses = False if it does not, or use the engine torch."
-                )
-
-        def call_criteria() -> None:
-            for criterion in stopping_criteria:
-                criterion(input_ids, None)
-
-        watch = call_criteria if stopping_criteria else None
+        settings = self._merge_settings(kwargs)
+        watch = _make_watch(stopping_criteria, input_ids)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        rows = [ids[real.bool()].tolist() for ids, real in zip(input_ids, mask, strict=True)]
-        sources, longest = self._texts(rows, "source"), max(map(len, rows))
-        beams, count = settings.num_beams or 1, settings.num_return_sequences or 1
-        if count > beams:
-            raise InputError(f"num_return_sequences is {count}, but there are {beams} num_beams; give fewer.")
-        limit = self._limit(settings, longest)
-        least = max(settings.min_new_tokens or 0, (settings.min_length or 1) - 1)
-        ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
-        ends = [self.config.eos_token_id if end is None else end for end in ends]
-        options = {
-            "beam_size": beams,
-            "num_hypotheses": beams,
-            "max_decoding_length": limit,
-            "min_decoding_length": min(least, limit),
-            "end_token": [self._target[token] for token in ends],
-            **{name: getattr(settings, name) for name in _PASSED_ON if getattr(settings, name) is not None},
-            **always_given(settings, self._target),
-        }
+        sources = [row[is_token.bool()].tolist() for row, is_token in zip(input_ids, mask, strict=True)]
+        source_texts = self._to_source_texts(sources)
+        num_beams = settings.num_beams or 1
+        count = settings.num_return_sequences or 1
+        if count > num_beams:
+            raise InputError(f"num_return_sequences is {count}, but there are {num_beams} num_beams; give fewer.")
+
+        longest_source = max(len(source) for source in sources)
+        max_length = self._max_length(settings, longest_source)
+        end_tokens = self._end_tokens(settings)
+        options = self._search_options(settings, num_beams, max_length, end_tokens)
         if settings.forced_bos_token_id is not None:
-            options["target_prefix"] = [[self._target[settings.forced_bos_token_id]]] * len(rows)
-        # With length_penalty 1 a score is log P divided by the length, from which the model's own penalty is computed.
-        always = {"max_batch_size": 0, "length_penalty": 1, "return_scores": True, "return_end_token": True}
-        _, results = self._process(len(rows)).translate(sources, watch=watch, **always, **options)
-        penalty, sequences = length_penalty_of(settings), list[torch.Tensor]()
-        for texts, scores, _ in results:
-            ranks = [-each * len(text) / penalty(max(1, len(text))) for text, each in zip(texts, scores, strict=True)]
-            for index in sorted(range(len(texts)), key=ranks.__getitem__)[:count]:
-                ids = [self._ids[token] for token in texts[index]]
-                if len(ids) == limit and ids[-1] not in ends and settings.forced_eos_token_id is not None:
+            first_token = self._target_texts[settings.forced_bos_token_id]
+            options["target_prefix"] = [[first_token]] * len(sources)
+        _, results = self._choose_process(len(sources)).translate(source_texts, watch, **options)
+
+        length_penalty = length_penalty_of(settings)
+        sequences = []
+        for hypotheses in results:
+            for tokens in _rank(hypotheses, length_penalty)[:count]:
+                ids = [self._target_ids[token] for token in tokens]
+                is_truncated = len(ids) == max_length and ids[-1] not in end_tokens
+                if is_truncated and settings.forced_eos_token_id is not None:
+                    # transformers forces this token at the length limit.
                     ids[-1] = settings.forced_eos_token_id
                 sequences.append(torch.tensor([self.config.decoder_start_token_id, *ids]))
-        found: Any = pad_sequence(sequences, batch_first=True, padding_value=self.config.pad_token_id)
-        return found
+        padded: Any = pad_sequence(sequences, batch_first=True, padding_value=self.config.pad_token_id)
+        return padded
 
-    def _limit(self, settings: Any, longest: int) -> int:
-        """The most tokens of a translation, of a batch whose longest source has so many."""
+    def _search_options(
+        self, settings: GenerationConfig, num_beams: int, max_length: int, end_tokens: Sequence[int]
+    ) -> dict[str, Any]:
+        """Translate settings of generate() into arguments of CTranslate2's `translate_batch`."""
+        # min_length counts the start token, and min_new_tokens does not.
+        min_length = max(settings.min_new_tokens or 0, (settings.min_length or 1) - 1)
+        options = {
+            # The sources are one batch, which is split among the workers.
+            "max_batch_size": 0,
+            "beam_size": num_beams,
+            # All hypotheses are returned, because the model's own length penalty ranks them.
+            "num_hypotheses": num_beams,
+            # With this length penalty, a score is log P divided by the length. See `_rank`.
+            "length_penalty": 1,
+            "return_scores": True,
+            "max_decoding_length": max_length,
+            "min_decoding_length": min(min_length, max_length),
+            "end_token": [self._target_texts[token] for token in end_tokens],
+            "return_end_token": True,
+            **fixed_translate_options(settings, self._target_texts),
+        }
+        for name in _SHARED_ARGUMENTS:
+            value = getattr(settings, name)
+            if value is not None:
+                options[name] = value
+        return options
+
+    def _max_length(self, settings: GenerationConfig, longest_source: int) -> int:
+        """Return the most tokens of a translation without the start token, for the batch of the longest source."""
+        offset = getattr(settings, "max_length_offset", None)
         if settings.max_new_tokens:
-            limit = settings.max_new_tokens
-        elif (offset := getattr(settings, "max_length_offset", None)) is not None and not limits_length(settings):
-            limit = longest + offset
+            max_length = settings.max_new_tokens
+        elif offset is not None and not limits_length(settings):
+            # The paper's limit, section 6.1.
+            max_length = longest_source + offset
         else:
-            limit = (settings.max_length or GenerationConfig().max_length or self.max_positions) - 1
-        return min(limit, self.max_positions)
+            # max_length counts the start token.
+            max_length = (settings.max_length or GenerationConfig().max_length or self.max_positions) - 1
+        return min(max_length, self.max_positions)
 
-    def log_probs(self, sources: _Rows, targets: _Rows) -> list[list[float]]:
-        """Log-probabilities of the tokens of each target, which ends in `</s>`, in nats; raises as `generate` does."""
-        texts = self._texts(sources, "source"), self._texts(targets, "target")
-        found = self._process(len(sources)).score(*texts)
-        return [log_probs[: len(row)] for log_probs, row in zip(found, targets, strict=True)]
+    def _end_tokens(self, settings: GenerationConfig) -> list[int]:
+        """Return the ids of the tokens that end a translation; EOS stands for None."""
+        end_tokens = settings.eos_token_id
+        if not isinstance(end_tokens, list):
+            end_tokens = [end_tokens]
+        return [self.config.eos_token_id if token is None else token for token in end_tokens]
 
-    def attention(self, sources: _Rows, targets: _Rows) -> list[torch.Tensor]:
-        """The cross-attention `(target, source)` of `alignment_heads`, averaged, in the step that predicts each token.
+    def log_probs(self, sources: Rows, targets: Rows) -> list[list[float]]:
+        """Return the log-probabilities of the tokens of each target, which ends in `</s>`, in nats.
 
-        A target need not end in `</s>`. Raises as `generate` does.
+        Raises the same errors as `generate`.
         """
-        texts, prefixes = self._texts(sources, "source"), self._texts(targets, "target")
-        # Greedy search after a forced prefix. In a beam search over a batch, the attention of the first step is wrong
-        # where the source is padded (CTranslate2 4.8).
-        options = {"beam_size": 1, "max_decoding_length": 1 + max(map(len, prefixes)), "max_batch_size": 0}
-        always = {"return_attention": True, "return_end_token": True, **always_given(GenerationConfig(), [])}
-        _, found = self._process(len(sources)).translate(texts, None, target_prefix=prefixes, **always, **options)
-        return [torch.tensor(each[: len(row)]) for (_, _, (each,)), row in zip(found, targets, strict=True)]
+        source_texts = self._to_source_texts(sources)
+        target_texts = self._to_target_texts(targets)
+        scores = self._choose_process(len(sources)).score(source_texts, target_texts)
+        return [log_probs[: len(target)] for log_probs, target in zip(scores, targets, strict=True)]
+
+    def attention(self, sources: Rows, targets: Rows) -> list[torch.Tensor]:
+        """Return the cross-attention `(target, source)` of each pair, averaged over `alignment_heads`.
+
+        Row i is the attention in the step that predicts token i of the target. A target need not end in `</s>`. Raises
+        the same errors as `generate`.
+        """
+        source_texts = self._to_source_texts(sources)
+        prefixes = self._to_target_texts(targets)
+        longest_prefix = max(len(prefix) for prefix in prefixes)
+        # CTranslate2 has no attention under teacher forcing, so each target is forced as the prefix of a translation.
+        # One more step computes the attention for </s>. The search is greedy because, in a beam search over a batch,
+        # the attention of the first step is wrong where the source is padded (CTranslate2 4.8).
+        _, results = self._choose_process(len(sources)).translate(
+            source_texts,
+            target_prefix=prefixes,
+            beam_size=1,
+            max_decoding_length=longest_prefix + 1,
+            max_batch_size=0,
+            return_attention=True,
+            return_end_token=True,
+            **fixed_translate_options(GenerationConfig(), []),
+        )
+        matrices = []
+        for hypotheses, target in zip(results, targets, strict=True):
+            best_attention = hypotheses.attention[0]
+            matrices.append(torch.tensor(best_attention[: len(target)]))
+        return matrices
 
     def close(self) -> None:
-        """End the processes, which otherwise end with this one."""
+        """End the child processes. Without this call, they end with the parent process."""
         while self._processes:
-            for process in self._processes.popitem()[1]:
+            _, processes = self._processes.popitem()
+            for process in processes:
                 process.close()
 
-    def _settings(self, given: dict[str, Any]) -> Any:
-        for name, value in given.items():
-            if name not in _ARGUMENTS and not (name == "do_sample" and not value):
+    def _merge_settings(self, arguments: Mapping[str, Any]) -> Any:
+        """Return `generation_config` with the arguments of a call of generate(), which override it.
+
+        Raises ValueError if CTranslate2 cannot search with these settings.
+        """
+        for name, value in arguments.items():
+            turns_sampling_off = name == "do_sample" and not value
+            if name not in _ARGUMENTS and not turns_sampling_off:
                 raise InputError(f"{name} is {value!r}, but the engine has {', '.join(_ARGUMENTS)} only.")
         settings = copy.copy(self.generation_config)
-        if any(given.get(name) for name in _LENGTH_LIMITS):
-            # A limit of the call replaces all limits of the model.
+        if any(arguments.get(name) for name in _LENGTH_LIMITS):
+            # A length limit of the call replaces all limits of the model.
             for name in _LENGTH_LIMITS:
                 setattr(settings, name, None)
-        for name, value in given.items():
+        for name, value in arguments.items():
             setattr(settings, name, value)
+        self._check_settings(settings)
+        return settings
+
+    def _check_settings(self, settings: GenerationConfig) -> None:
+        """Raise ValueError if CTranslate2 cannot search with these settings, instead of ignoring them."""
         check_search(vars(settings))
         if settings.early_stopping is not True:
             raise InputError(
@@ -234,44 +347,96 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 "hypotheses have finished as there are beams, which is True; leave it out, or use the engine torch."
             )
         if settings.do_sample:
-            raise InputError("do_sample is True, but the engine searches only; use the engine torch.")
-        if settings.decoder_start_token_id not in (None, start := self.config.decoder_start_token_id):
+            raise InputError("do_sample is True, but the engine cannot sample; use the engine torch.")
+        start_token = self.config.decoder_start_token_id
+        if settings.decoder_start_token_id not in (None, start_token):
             raise InputError(
-                f"decoder_start_token_id is {settings.decoder_start_token_id}, but the engine starts from {start}; "
-                "change it in config.json, or use the engine torch."
+                f"decoder_start_token_id is {settings.decoder_start_token_id}, but the engine starts from "
+                f"{start_token}; change it in config.json, or use the engine torch."
             )
-        check_token_ids(settings, len(self._target))
+        check_token_ids(settings, len(self._target_texts))
         defaults = GenerationConfig._get_default_generation_params()
         for name, value in vars(settings).items():
             is_set = value is not None and value != defaults.get(name)
-            if is_set and name not in _ARGUMENTS + _WITHOUT_EFFECT:
+            if is_set and name not in _ARGUMENTS and name not in _WITHOUT_EFFECT:
                 raise InputError(f"{name} is {value!r}, which the engine lacks; use the engine torch.")
-        return settings
 
-    def _texts(self, rows: _Rows, side: str) -> list[list[str]]:
-        """The tokens of sources, or of targets without `</s>`, which CTranslate2 adds."""
-        length = max(map(len, rows))
+    def _to_source_texts(self, sources: Rows) -> list[list[str]]:
+        """Replace the ids of source tokens by texts. Raises ValueError if a source is too long."""
+        self._check_length("source", sources)
+        return [[self._source_texts[token] for token in source] for source in sources]
+
+    def _to_target_texts(self, targets: Rows) -> list[list[str]]:
+        """Replace the ids of target tokens by texts, without `</s>`, which CTranslate2 appends itself.
+
+        Raises ValueError if a target is too long.
+        """
+        self._check_length("target", targets)
+        eos = self.config.eos_token_id
+        return [[self._target_texts[token] for token in target if token != eos] for target in targets]
+
+    def _check_length(self, side: str, rows: Rows) -> None:
+        """Raise ValueError if a source or a target is longer than CTranslate2's table of positions."""
+        length = max(len(row) for row in rows)
         if length > self.max_positions:
             raise InputError(
                 f"a {side} has {length:,} tokens, but the engine has {self.max_positions:,} positions; split the "
                 "sentence, or use the engine torch."
             )
-        if side == "source":
-            return [[self._source[token] for token in row] for row in rows]
-        return [[self._target[token] for token in row if token != self.config.eos_token_id] for row in rows]
 
-    def _process(self, rows: int) -> CTranslate2Process:
-        """A process for a batch: sentences in parallel, or threads in parallel where there are few sentences.
+    def _choose_process(self, batch_size: int) -> CTranslate2Process:
+        """Return the process for the next batch; start one if needed.
 
-        If all work, a second one, so that a short call does not wait for a long one; then the one with the newest job.
+        Large batches are split among workers with one thread each. For small batches, one worker uses all threads. If
+        the process with this setting is busy, a second one is used, so that a short call does not wait for a long one.
+        If both are busy, the one with the newest call is used.
         """
-        workers = self._threads if rows >= 2 * self._threads else 1
-        # CTranslate2 uses AVX2 unless it is told otherwise.
-        instructions = "AVX512" if has_avx512() and "CT2_FORCE_CPU_ISA" not in os.environ else ""
+        has_two_sentences_per_thread = batch_size >= 2 * self._threads
+        workers = self._threads if has_two_sentences_per_thread else 1
+        instructions = ""
+        # By default CTranslate2 uses at most AVX2. The user's own choice takes precedence.
+        if has_avx512() and "CT2_FORCE_CPU_ISA" not in os.environ:
+            instructions = "AVX512"
         setting = Setting(workers, self._threads // workers, instructions)
-        with self._starting:
-            processes = [each for each in self._processes.get(setting, []) if not each.has_ended]
-            if len(processes) < _CONCURRENT and all(each.is_busy for each in processes):
+        with self._choosing:
+            processes = [process for process in self._processes.get(setting, []) if not process.has_ended]
+            if len(processes) < _MOST_PROCESSES and all(process.is_busy for process in processes):
                 processes.append(CTranslate2Process(self._folder, self._compute_type, setting))
             self._processes[setting] = processes
-            return max(processes, key=lambda each: each.called)
+            # Idle processes have an infinite time, so they come before busy ones.
+            return max(processes, key=lambda process: process.called)
+
+
+def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -> Callable[[], None] | None:
+    """Return a function that calls the stopping criteria with the sources, or None if there are no criteria.
+
+    Raises ValueError if a criterion may stop hypotheses.
+    """
+    for criterion in criteria:
+        if not only_watches(criterion):
+            raise InputError(
+                f"the stopping criterion {type(criterion).__name__} may stop hypotheses, which CTranslate2 cannot "
+                "do; set its stops_hypotheses = False if it does not, or use the engine torch."
+            )
+    if not criteria:
+        return None
+
+    def call_criteria() -> None:
+        for criterion in criteria:
+            criterion(input_ids, None)
+
+    return call_criteria
+
+
+def _rank(hypotheses: Hypotheses, length_penalty: Callable[[int], float]) -> list[list[str]]:
+    """Sort the hypotheses of one source by the model's own length penalty, best first.
+
+    CTranslate2's scores are log P divided by the length, so a score times the length is log P.
+    """
+    penalized_scores = []
+    for tokens, score in zip(hypotheses.tokens, hypotheses.scores, strict=True):
+        log_prob = score * len(tokens)
+        penalized_scores.append(log_prob / length_penalty(max(1, len(tokens))))
+    # Stable, so that hypotheses with equal scores keep CTranslate2's order.
+    order = sorted(range(len(penalized_scores)), key=lambda index: -penalized_scores[index])
+    return [hypotheses.tokens[index] for index in order]

@@ -1,7 +1,7 @@
-"""CTranslate2 in a child process, because it is slower in a process that has loaded torch.
+"""Run CTranslate2 in a child process, because it is slower in a process that has loaded torch.
 
-Run as a command, this file is the child: it reads jobs from stdin, one JSON object per line, and writes the results to
-stdout. It imports neither torch nor this package.
+This file is also the program of the child process. The child reads jobs from stdin, one JSON object per line, and
+writes the results to stdout. It imports neither torch nor this package.
 """
 
 import json
@@ -12,42 +12,65 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import IO, Any, NamedTuple
 
 
+# How often a watched call calls its function: often enough that a user who interrupts it does not notice the delay.
 _SECONDS_BETWEEN_WATCHES = 0.05
-# What `hf_vanilla_transformer.support.memory_tuning.keep_freed_memory` sets in the parent.
+# `hf_vanilla_transformer.support.memory_tuning.keep_freed_memory` makes the same settings in the parent.
 KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc.malloc.top_pad=268435456"
 
 
 class Setting(NamedTuple):
-    """Batches in parallel, threads for each, and CTranslate2's instruction set: `"AVX512"`; empty for its default."""
+    """How CTranslate2 uses the CPU.
+
+    `workers` batches are translated in parallel, each with this number of `threads`. `instructions` is `"AVX512"`, or
+    empty for CTranslate2's default instruction set.
+    """
 
     workers: int
     threads: int
     instructions: str = ""
 
 
+class Hypotheses(NamedTuple):
+    """The hypotheses of one source, best first.
+
+    Scores and attention are empty unless they are requested. The attention of a hypothesis has the shape
+    `(target, source)`.
+    """
+
+    tokens: list[list[str]]
+    scores: list[float]
+    attention: list[list[list[float]]]
+
+
 class CTranslate2Process:
-    """A CTranslate2 translator in a child process, with a compute type such as `"float32"` or `"int8"`."""
+    """A CTranslate2 translator in a child process.
+
+    Args:
+        folder: the folder of CTranslate2.
+        compute_type: the precision, such as `"float32"` or `"int8"`.
+        setting: the workers and threads of the process.
+    """
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
-        # -P, because a script's folder would be searched first, and there is a module ctranslate2.py in it, too.
+        # By default Python would search the script's folder first, which has a module ctranslate2.py. -P prevents it.
         command = [sys.executable, "-P", __file__]
         command += [str(folder), compute_type, str(setting.workers), str(setting.threads)]
         environment = {"GLIBC_TUNABLES": KEEP_FREED_MEMORY, **os.environ}
         if setting.instructions:
             environment["CT2_FORCE_CPU_ISA"] = setting.instructions
         self._workers = setting.workers
-        # An answer belongs to the request before it.
+        # Held during a call, because an answer belongs to the request before it.
         self._calling = threading.Lock()
-        # When the current call began; infinite without one.
+        # The time at which the current call began, or infinity if there is none.
         self.called = math.inf
-        # Reads the answers of calls that are watched.
+        # The thread that reads the answers of watched calls.
         self._reader = ThreadPoolExecutor(1)
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
@@ -55,36 +78,70 @@ class CTranslate2Process:
 
     def translate(
         self, sources: Sequence[Sequence[str]], watch: Callable[[], None] | None = None, **options: Any
-    ) -> tuple[float, list[tuple[list[list[str]], list[float], list[list[list[float]]]]]]:
-        """Seconds in the child process, and the hypotheses of each source with their scores and attention.
+    ) -> tuple[float, list[Hypotheses]]:
+        """Translate sources by `translate_batch`.
 
-        `watch` is called several times per second; if it raises an error, the child process is killed.
+        Args:
+            sources: the texts of the tokens of each source.
+            watch: a function that is called several times per second. If it raises an error, the child process is
+                killed, and the error is raised.
+            **options: arguments of CTranslate2's `translate_batch`. With `max_batch_size=0`, the sources are split
+                evenly among the workers.
 
-        Scores and attention, per hypothesis (target, source), are empty unless `options` request them. With
-        `max_batch_size=0` the sources are one batch, split evenly among the workers. Raises RuntimeError if CTranslate2
-        raises an error, or the process has ended.
+        Returns:
+            The seconds that the translation took in the child process, and the hypotheses of each source.
+
+        Raises:
+            RuntimeError: if CTranslate2 raises an error, or the process has ended.
         """
         if options.get("max_batch_size") == 0:
-            options["max_batch_size"] = -(-len(sources) // self._workers)
-        return self._call("translate_batch", watch, source=sources, **options)
+            options["max_batch_size"] = self._sources_per_worker(sources)
+        seconds, results = self._call("translate_batch", {"source": sources, **options}, watch)
+        return seconds, [Hypotheses(*result) for result in results]
 
     def score(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Log-probabilities of the tokens of each target and of its end; raises RuntimeError as `translate` does."""
-        size = -(-len(sources) // self._workers)
-        return self._call("score_batch", source=sources, target=targets, max_input_length=0, max_batch_size=size)[1]
+        """Return the log-probabilities of the tokens of each target and of its end, in nats.
 
-    def _call(self, method: str, watch: Callable[[], None] | None = None, **options: Any) -> Any:
-        to_child: Any = self._process.stdin
-        from_child: Any = self._process.stdout
+        Raises RuntimeError as `translate` does.
+        """
+        options = {
+            "source": sources,
+            "target": targets,
+            # Sources are not truncated.
+            "max_input_length": 0,
+            "max_batch_size": self._sources_per_worker(sources),
+        }
+        _, log_probs = self._call("score_batch", options)
+        return log_probs
+
+    def _sources_per_worker(self, sources: Sequence[Sequence[str]]) -> int:
+        """Return the batch size that splits the sources evenly among the workers."""
+        return math.ceil(len(sources) / self._workers)
+
+    def _call(
+        self, method: str, options: Mapping[str, object], watch: Callable[[], None] | None = None
+    ) -> tuple[float, list[Any]]:
+        """Call a method of the translator in the child; return its seconds and its results, one for each source.
+
+        Raises RuntimeError if CTranslate2 raises an error, or the process has ended.
+        """
+        to_child = self._process.stdin
+        from_child = self._process.stdout
+        assert to_child is not None
+        assert from_child is not None
         answer = ""
+        # If the process has ended, the pipe is broken, and the answer stays empty.
         with self._calling, suppress(BrokenPipeError):
             self.called = time.monotonic()
             try:
                 to_child.write(json.dumps({"method": method, "options": options}) + "\n")
                 to_child.flush()
-                answer = from_child.readline() if watch is None else self._read_watched(from_child, watch)
+                if watch is None:
+                    answer = from_child.readline()
+                else:
+                    answer = self._read_watched(from_child, watch)
             except BaseException:
-                # The next request would read the answer to this one.
+                # The process is killed, because the next request would read the answer to this one.
                 self.kill()
                 self._process.wait()
                 raise
@@ -95,12 +152,13 @@ class CTranslate2Process:
         result = json.loads(answer)
         if isinstance(result, dict):
             raise RuntimeError(f"CTranslate2 says: {result['error']}")
-        return result
+        seconds, results = result
+        return seconds, results
 
-    def _read_watched(self, from_child: TextIO, watch: Callable[[], None]) -> str:
-        """Call `watch` again and again while another thread reads a line.
+    def _read_watched(self, from_child: IO[str], watch: Callable[[], None]) -> str:
+        """Read a line in a different thread, and call `watch` again and again in the meantime.
 
-        Waiting for the pipe itself for a limited time would not work on Windows.
+        A thread is needed because on Windows one cannot wait for a pipe for a limited time.
         """
         line = self._reader.submit(from_child.readline)
         while True:
@@ -111,33 +169,35 @@ class CTranslate2Process:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call waits for an answer."""
+        """True if a call waits for an answer."""
         return self.called < math.inf
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process was killed, or has ended for another reason."""
+        """True if the process was killed, or has ended for a different reason."""
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """End the process at once; what waits for its answer gets a RuntimeError."""
+        """End the process at once. A call that waits for its answer raises RuntimeError."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process."""
+        """End the process after its current job."""
         self._process.communicate()
         self._reader.shutdown()
 
 
 def main() -> None:
-    """Work on jobs from stdin until it ends."""
-    # Ctrl-C is for the parent, whose end closes stdin.
+    """Run the child process: do the jobs from stdin until it is closed."""
+    # Ctrl-C is handled by the parent. When the parent ends, stdin is closed.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     folder, compute_type, workers, threads = sys.argv[1:]
     translator = None
     for line in sys.stdin:
         job = json.loads(line)
+        answer: Any
         try:
+            # The translator is made in the first job, so that an error is an answer.
             if translator is None:
                 import ctranslate2
 
@@ -146,10 +206,12 @@ def main() -> None:
                 )
             start = time.perf_counter()
             results = getattr(translator, job["method"])(**job["options"])
-            seconds, is_score = time.perf_counter() - start, job["method"] == "score_batch"
-            parts = [each.log_probs if is_score else (each.hypotheses, each.scores, each.attention) for each in results]
-            answer: Any = [seconds, parts]
-        except Exception as error:  # CTranslate2 raises several kinds; the parent raises them again.
+            seconds = time.perf_counter() - start
+            if job["method"] == "score_batch":
+                answer = [seconds, [result.log_probs for result in results]]
+            else:
+                answer = [seconds, [(result.hypotheses, result.scores, result.attention) for result in results]]
+        except Exception as error:  # CTranslate2 raises several exception types. The parent raises them again.
             answer = {"error": str(error)}
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()

@@ -1,13 +1,15 @@
-"""Models that fairseq trained: a folder with a checkpoint (`.pt`), `dict.*.txt` of both languages, and `bpecodes`.
+"""Convert models that fairseq trained.
 
-The weights go into transformers' `FSMTForConditionalGeneration` first, which is also what they are compared with.
+The source is a folder with a checkpoint (`.pt`), the dictionaries of both languages (`dict.*.txt`), and the merges of
+byte-pair encoding (`bpecodes`). The weights are first loaded into transformers' `FSMTForConditionalGeneration`. The
+converted model is compared with this FSMT model, because fairseq itself is not installed.
 """
 
 import json
 import pickle
 import re
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +23,18 @@ from ...support.user_errors import InputError
 from .converted_folder import Source, check_output
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
 from .parity_certificate import SENTENCES
-from .source_folder import check_archive, license_of, refuse, unlike
-from .weight_transforms import State
+from .source_folder import UnfitField, check_archive, check_fits, find_unfit, read_license
+from .weight_transforms import StateDict
 
 
-# Of several checkpoints in a folder, the first of these.
+# If a folder holds several checkpoints, the first of these is converted.
 _CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
-_CODES = ("bpecodes", "code", "codes")
-_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-# Values that the training arguments must have; one that is missing has this value.
-_NEEDED: dict[str, Any] = {
+# Names that fairseq's scripts and published models give to the file of merges.
+_MERGES_FILES = ("bpecodes", "code", "codes")
+# The tokens with which every dictionary begins. They are not in its file (fairseq/data/dictionary.py).
+_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+# Values that the training arguments must have. A missing argument counts as having this value.
+_REQUIRED_ARGUMENTS: dict[str, object] = {
     "encoder_normalize_before": False,
     "decoder_normalize_before": False,
     "encoder_learned_pos": False,
@@ -42,15 +46,21 @@ _NEEDED: dict[str, Any] = {
     "no_cross_attention": False,
     "cross_self_attention": False,
 }
+# Widths of the decoder that must equal the encoder's.
+_DECODER_WIDTHS = ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim")
 _ACTIVATIONS = ("relu", "gelu", "swish")
-# Tensors that are not weights: versions, sinusoids, and copies in encoder layers that fairseq 0.12 computes when it
-# loads a checkpoint.
-_COMPUTED = re.compile(r"version$|embed_positions|layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$")
-# Norms of checkpoints before fairseq 0.7, in order.
-_OLD_NORMS = {
+
+# Tensors that are not weights: version numbers, sinusoids, and the copies in encoder layers that fairseq 0.12 computes
+# when it loads a checkpoint.
+_COMPUTED_TENSORS = re.compile(r"version$|embed_positions|layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$")
+# Before fairseq 0.7, the LayerNorms of a layer were a list, `layer_norms.0` and so on. These are their later names.
+_LAYER_NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
+# Before fairseq 0.9, queries, keys and values were computed by one matrix, which consists of these three in this order.
+_JOINT_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+_OUTPUT_PROJECTION = "decoder.output_projection.weight"
 
 
 def from_fairseq(
@@ -61,176 +71,248 @@ def from_fairseq(
     license: str | None = None,
     force: bool = False,
 ) -> Path:
-    """Convert a model that fairseq trained.
+    """Convert a model that fairseq trained, and prove that the result is equal.
 
-    The tokenizer is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses: the text was tokenized
-    by Moses and split by `bpecodes`. The decoding settings are fairseq's defaults. No code of the checkpoint is run.
+    The tokenizer of the result is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses: the
+    training text must have been tokenized by Moses and split by the merges in `bpecodes`. The decoding settings are
+    fairseq's defaults. No code of the checkpoint is run.
 
     Args:
         input (`str`): the folder, or a checkpoint in it.
-        output, sentences, license, force: see
-            [`~hf_vanilla_transformer.from_hf_marian`], as for what is returned and raised.
+        output, sentences, license, force: see [`~hf_vanilla_transformer.from_hf_marian`], which returns and raises the
+            same.
     """
     target = check_output(output, input)
     checkpoint = find_checkpoint(Path(input))
+    folder = checkpoint.parent
     state, args = read_checkpoint(checkpoint)
     check_arguments(args, checkpoint)
-    langs = [str(args[name]) for name in ("source_lang", "target_lang")]
-    dictionaries = [checkpoint.parent / f"dict.{lang}.txt" for lang in langs]
-    vocabularies = [read_dictionary(path) for path in dictionaries]
-    codes = next((path for name in _CODES if (path := checkpoint.parent / name).is_file()), None)
-    if codes is None:
-        raise FileNotFoundError(f"{checkpoint.parent} holds none of {', '.join(_CODES)}; copy the BPE codes there.")
-    fsmt = as_fsmt(state, args, [len(each) for each in vocabularies], langs, checkpoint)
-    texts = {name: json.dumps(each, ensure_ascii=False) for name, each in zip(VOCABULARIES, vocabularies, strict=True)}
-    texts[MERGES] = read_merges(codes)
+
+    langs = [str(args["source_lang"]), str(args["target_lang"])]
+    dictionaries = [folder / f"dict.{lang}.txt" for lang in langs]
+    source_vocabulary, target_vocabulary = (read_dictionary(path) for path in dictionaries)
+    merges_path = _find_merges(folder)
+    fsmt = build_fsmt(state, args, len(source_vocabulary), len(target_vocabulary), langs, checkpoint)
+    texts = {
+        VOCABULARIES[0]: json.dumps(source_vocabulary, ensure_ascii=False),
+        VOCABULARIES[1]: json.dumps(target_vocabulary, ensure_ascii=False),
+        MERGES: read_merges(merges_path),
+    }
+
     oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights"
     oracle += "; fairseq itself is not installed"
-    name, sha256 = Path(input).resolve().name, hashes([checkpoint, *dict.fromkeys(dictionaries), codes])
-    source = Source(name, "fairseq", fsmt, oracle, sha256, license or license_of(checkpoint.parent))
+    # Both languages may have the same dictionary, which is then listed once.
+    source_files = [checkpoint, *dict.fromkeys(dictionaries), merges_path]
+    source = Source(
+        Path(input).resolve().name, "fairseq", fsmt, oracle, hashes(source_files), license or read_license(folder)
+    )
     return write_fsmt(source, texts, {"langs": langs}, target, sentences, force)
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint: the file, or that of a folder; raises ValueError if it is not clear which one is meant."""
+    """Return the checkpoint to convert: `path` itself if it is a file, or the checkpoint in the folder `path`.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint.
+        ValueError: if the file is no `.pt`, or if the folder holds several checkpoints with unknown names.
+    """
     if path.is_file():
         if path.suffix != ".pt":
-            raise InputError(f"{path} is no .pt of weights; name the folder that fairseq trained in.")
+            raise InputError(f"{path} is not a .pt file of weights; name the folder that fairseq trained in.")
         return path
-    found = {each.name: each for each in path.glob("*.pt")}
-    if not found:
+    checkpoints = {checkpoint.name: checkpoint for checkpoint in path.glob("*.pt")}
+    if not checkpoints:
         fault = "holds no .pt of weights" if path.is_dir() else "does not exist"
         raise FileNotFoundError(f"{path} {fault}; name the folder that fairseq trained in.")
-    named = [found[name] for name in _CHECKPOINTS if name in found] or list(found.values())
-    if len(named) > 1 and named[0].name not in _CHECKPOINTS:
-        raise InputError(f"{path} holds {', '.join(sorted(found))}; name one of these files, or average them before.")
-    return named[0]
+    for name in _CHECKPOINTS:
+        if name in checkpoints:
+            return checkpoints[name]
+    if len(checkpoints) > 1:
+        raise InputError(
+            f"{path} holds {', '.join(sorted(checkpoints))}; name one of these files, or average them before."
+        )
+    return next(iter(checkpoints.values()))
 
 
-def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
-    """The weights in float32 and the training arguments, or ValueError if the file is damaged or would run code."""
+def _find_merges(folder: Path) -> Path:
+    """Return the file of BPE merges in a folder. Raises FileNotFoundError if there is none."""
+    for name in _MERGES_FILES:
+        path = folder / name
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"{folder} holds none of {', '.join(_MERGES_FILES)}; copy the BPE codes there.")
+
+
+def read_checkpoint(path: Path) -> tuple[StateDict, dict[str, Any]]:
+    """Read the weights, in float32, and the training arguments of a checkpoint.
+
+    Raises ValueError if the file is damaged, is no checkpoint of fairseq, or would run code.
+    """
     check_archive(path)
     try:
         with torch.serialization.safe_globals([Namespace]):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, KeyError) as error:
-        # torch advises to load without this check.
-        if found := re.search(r"GLOBAL (\S+)", str(error)):
-            raise InputError(f"{path} holds {found[1]}, which could run code; save it without.") from error
+        # torch's own message advises the user to load the file without this check, so it is replaced.
+        unsafe_object = re.search(r"GLOBAL (\S+)", str(error))
+        if unsafe_object:
+            raise InputError(f"{path} holds {unsafe_object[1]}, which could run code; save it without.") from error
         raise InputError(f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote.") from error
-    except Exception as error:  # torch raises many kinds.
+    except Exception as error:  # torch raises many exception types.
         raise InputError(f"{path} cannot be read: {reason_of(error)}") from error
+
     try:
+        # Newer versions of fairseq save the arguments in `cfg`, and None as `args`.
         args = checkpoint.get("args") or checkpoint["cfg"]["model"]
         state = {name: weight.float() for name, weight in checkpoint["model"].items()}
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{path} is no checkpoint of fairseq: it has no model, args or cfg.") from error
-    return state, vars(args) if isinstance(args, Namespace) else dict(args)
+    if isinstance(args, Namespace):
+        return state, vars(args)
+    return state, dict(args)
 
 
-def check_arguments(args: dict[str, Any], path: Path) -> None:
-    """Raise ValueError naming the training arguments that cannot be carried, or one that is missing."""
-    for name in ("source_lang", "target_lang", *(f"{side}_embed_dim" for side in _OLD_NORMS)):
+def check_arguments(args: Mapping[str, Any], path: Path) -> None:
+    """Raise ValueError if training arguments are missing, or if this model cannot represent them; all are named."""
+    for name in ("source_lang", "target_lang", "encoder_embed_dim", "decoder_embed_dim"):
         if name not in args:
             raise InputError(f"{path} does not say its {name}, so it is no translation model of fairseq.")
-    for lang in (str(args[f"{side}_lang"]) for side in ("source", "target")):
+    for lang in (str(args["source_lang"]), str(args["target_lang"])):
+        # The code is part of a path, which must not lead out of the folder.
         if Path(lang).name != lang:
             raise InputError(f'{path} says that a language is "{lang}"; it must be a code, which names a dictionary.')
-    # False, 0 and None are the same there.
-    unfit = unlike({name: args.get(name) or needed for name, needed in _NEEDED.items()}, _NEEDED)
-    widths = ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim")
-    unfit += unlike(args, dict.fromkeys(widths, args["encoder_embed_dim"]))
-    unfit += unlike(args, {"decoder_attention_heads": args.get("encoder_attention_heads")})
-    if (activation := args.get("activation_fn", "relu")) not in _ACTIVATIONS:
-        unfit.append(("activation_fn", activation, f"one of {', '.join(_ACTIVATIONS)}"))
-    refuse(path, unfit, "CTranslate2's ct2-fairseq-converter takes some others, such as pre-norm.")
+
+    # fairseq treats False, 0 and None alike in these arguments, so a false value counts as the required value.
+    switches = {name: args.get(name) or required for name, required in _REQUIRED_ARGUMENTS.items()}
+    unfit_fields = find_unfit(switches, _REQUIRED_ARGUMENTS)
+    unfit_fields += find_unfit(args, dict.fromkeys(_DECODER_WIDTHS, args["encoder_embed_dim"]))
+    unfit_fields += find_unfit(args, {"decoder_attention_heads": args.get("encoder_attention_heads")})
+    activation = args.get("activation_fn", "relu")
+    if activation not in _ACTIVATIONS:
+        unfit_fields.append(UnfitField("activation_fn", activation, f"one of {', '.join(_ACTIVATIONS)}"))
+    check_fits(path, unfit_fields, "CTranslate2's ct2-fairseq-converter accepts some of them, such as pre-norm.")
 
 
 def read_dictionary(path: Path) -> dict[str, int]:
-    """Token ids by token, whose end of a word is `</w>` as in transformers; fairseq marks what goes on, by `@@`.
+    """Read a dictionary of fairseq; return the token ids by token, in the notation of transformers.
 
-    Raises ValueError if a line has no count, or a token that an earlier line has.
+    fairseq marks tokens that do not end a word by `@@`. transformers marks tokens that end a word by `</w>`.
+
+    Raises ValueError if a line has no count, or repeats the token of an earlier line.
     """
-    tokens = {token: index for index, token in enumerate(_SPECIAL)}
-    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+    tokens = {token: token_id for token_id, token in enumerate(_SPECIAL_TOKENS)}
+    # Not splitlines(), because tokens may contain other line separators of Unicode.
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    for line_number, line in enumerate(lines, start=1):
         word, separator, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not separator or not count.isdecimal():
-            raise InputError(f'line {number} of {path} is "{line}"; it must be a token, a space and its count.')
+            raise InputError(f'line {line_number} of {path} is "{line}"; it must be a token, a space and its count.')
         token = word.removesuffix("@@") if word.endswith("@@") else f"{word}</w>"
         if token in tokens:
-            # With #fairseq:overwrite, fairseq has two ids for it; the tokenizer of transformers has one.
+            # With #fairseq:overwrite, fairseq has two ids for the token. transformers' tokenizer has one.
             raise InputError(
-                f'line {number} of {path} is "{line}", which is token {tokens[token]} already; a dictionary with the '
-                "same token twice cannot be converted."
+                f'line {line_number} of {path} is "{line}", which is token {tokens[token]} already; a dictionary with '
+                "the same token twice cannot be converted."
             )
         tokens[token] = len(tokens)
     return tokens
 
 
 def read_merges(path: Path) -> str:
-    """The merges of byte-pair encoding of fastBPE or version 0.2 of subword-nmt, one a line.
+    """Read the merges of fastBPE, or of subword-nmt's version 0.2; return them as text with one merge per line.
 
-    Raises ValueError if they are of version 0.1, in which the end of a word is a symbol of its own.
+    Raises ValueError if they are in version 0.1, in which the end of a word is a symbol of its own.
     """
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     merges = [line for line in lines if not line.startswith("#version")]
-    if lines[0].split() == ["#version:", "0.1"] or any("</w>" in line.split() for line in merges):
+    says_version_1 = lines[0].split() == ["#version:", "0.1"]
+    has_symbol_for_end = any("</w>" in line.split() for line in merges)
+    if says_version_1 or has_symbol_for_end:
         raise InputError(
-            f"{path} holds BPE codes of version 0.1, which split words in another way; only models with those of "
+            f"{path} holds BPE codes of version 0.1, which split words in another way; only models with codes of "
             "version 0.2, or of fastBPE, can be converted."
         )
     return "".join(f"{line}\n" for line in merges)
 
 
-def as_fsmt(
-    state: State, args: dict[str, Any], sizes: Sequence[int], langs: list[str], path: Path
+def build_fsmt(
+    state: StateDict,
+    args: Mapping[str, Any],
+    source_size: int,
+    target_size: int,
+    langs: Sequence[str],
+    path: Path,
 ) -> FSMTForConditionalGeneration:
-    """An FSMT model with weights of fairseq; raises ValueError if these do not fit arguments and dictionaries."""
-    stacks = {
-        f"{side}_{ours}": args[f"{side}_{theirs}"]
-        for side in _OLD_NORMS
-        for ours, theirs in (("layers", "layers"), ("attention_heads", "attention_heads"), ("ffn_dim", "ffn_embed_dim"))
-    }
+    """Build an FSMT model with the weights of a fairseq checkpoint.
+
+    Args:
+        state, args: the weights and the training arguments of the checkpoint.
+        source_size, target_size: the numbers of tokens in the dictionaries.
+        langs: the codes of the source language and of the target language.
+        path: the checkpoint, for messages.
+
+    Raises:
+        ValueError: if a weight is missing or left over, or if its shape does not fit the arguments and dictionaries.
+    """
     config = FSMTConfig(
-        langs=langs,
-        src_vocab_size=sizes[0],
-        tgt_vocab_size=sizes[1],
+        langs=list(langs),
+        src_vocab_size=source_size,
+        tgt_vocab_size=target_size,
         d_model=args["encoder_embed_dim"],
+        encoder_layers=args["encoder_layers"],
+        encoder_attention_heads=args["encoder_attention_heads"],
+        encoder_ffn_dim=args["encoder_ffn_embed_dim"],
+        decoder_layers=args["decoder_layers"],
+        decoder_attention_heads=args["decoder_attention_heads"],
+        decoder_ffn_dim=args["decoder_ffn_embed_dim"],
         activation_function=args.get("activation_fn", "relu"),
         dropout=args.get("dropout", 0.1),
         attention_dropout=args.get("attention_dropout", 0.0),
+        # Older versions of fairseq call it relu_dropout.
         activation_dropout=args.get("activation_dropout", args.get("relu_dropout", 0.0)),
-        **stacks,
-        **TOKEN_IDS,
+        **TOKEN_IDS,  # type: ignore[arg-type]
     )
     fsmt = FSMTForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
-    state = {f"model.{name}": weight for name, weight in modern_names(state).items()}
-    expected = {name: tuple(each.shape) for name, each in fsmt.state_dict().items() if "embed_positions" not in name}
-    given = {name: tuple(weight.shape) for name, weight in state.items()}
-    for name in sorted(expected.keys() | given.keys()):
-        if expected.get(name) != given.get(name):
+
+    weights = {f"model.{name}": weight for name, weight in rename_weights(state).items()}
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    expected_shapes = {}
+    for name, weight in fsmt.state_dict().items():
+        # FSMT computes its tables of positions.
+        if "embed_positions" not in name:
+            expected_shapes[name] = tuple(weight.shape)
+    for name in sorted(expected_shapes.keys() | shapes.keys()):
+        if expected_shapes.get(name) != shapes.get(name):
             raise InputError(
-                f"{name.removeprefix('model.')} of {path} is {given.get(name, 'missing')}; its arguments and "
-                f"dictionaries need {expected.get(name, 'none')}."
+                f"{name.removeprefix('model.')} of {path} is {shapes.get(name, 'missing')}; its arguments and "
+                f"dictionaries need {expected_shapes.get(name, 'none')}."
             )
-    fsmt.load_state_dict(state, strict=False)
+    # Not strict, because the tables of positions are not among the weights.
+    fsmt.load_state_dict(weights, strict=False)
     return fsmt
 
 
-def modern_names(state: State) -> State:
-    """Weights under the names of fairseq 0.9 and later; those before 0.9 had queries, keys and values in one matrix."""
-    renamed: State = {}
-    for name, weight in state.items():
-        if _COMPUTED.search(name):
+def rename_weights(state: StateDict) -> StateDict:
+    """Return the weights under the names that fairseq has used since 0.9, which are also FSMT's names.
+
+    Tensors that fairseq computes are left out. Older checkpoints have other names for LayerNorms and the output
+    projection, and one matrix for queries, keys and values.
+    """
+    renamed: StateDict = {}
+    for old_name, weight in state.items():
+        if _COMPUTED_TENSORS.search(old_name):
             continue
-        side = name.partition(".")[0]
-        for index, norm in enumerate(_OLD_NORMS.get(side, ())):
-            name = name.replace(f".layer_norms.{index}.", f".{norm}.")
-        prefix, separator, kind = name.rpartition("in_proj_")
-        if separator:
-            for letter, part in zip("qkv", weight.chunk(3), strict=True):
-                renamed[f"{prefix}{letter}_proj.{kind}"] = part
+        name = old_name.replace("decoder.embed_out", _OUTPUT_PROJECTION)
+        stack = name.partition(".")[0]
+        for index, layer_norm in enumerate(_LAYER_NORMS.get(stack, ())):
+            name = name.replace(f".layer_norms.{index}.", f".{layer_norm}.")
+
+        module, is_joint_projection, parameter = name.rpartition("in_proj_")
+        if is_joint_projection:
+            for projection, rows in zip(_JOINT_PROJECTIONS, weight.chunk(3), strict=True):
+                renamed[f"{module}{projection}.{parameter}"] = rows
         else:
-            renamed[name.replace("decoder.embed_out", "decoder.output_projection.weight")] = weight
-    renamed.setdefault("decoder.output_projection.weight", renamed["decoder.embed_tokens.weight"])
+            renamed[name] = weight
+    # If the output projection shares the target embeddings, old checkpoints hold the matrix once.
+    renamed.setdefault(_OUTPUT_PROJECTION, renamed["decoder.embed_tokens.weight"])
     return renamed

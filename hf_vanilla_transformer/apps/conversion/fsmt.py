@@ -1,11 +1,14 @@
-"""Models of fairseq in transformers' form (`FSMTForConditionalGeneration`), such as those of WMT19.
+"""Convert fairseq models in transformers' form (`FSMTForConditionalGeneration`), such as the WMT19 models.
 
-fairseq's positions are tensor2tensor's sinusoids, and begin at 2, after those of `<s>` and padding; sines come first,
-so channels are permuted as for Marian.
+These models differ from ours in their positions only:
+
+- fairseq numbers the positions of tokens from 2, because numbers up to the id of the pad token are reserved
+  (fairseq/modules/sinusoidal_positional_embedding.py: `padding_idx + 1`).
+- Their sinusoids are tensor2tensor's, with all sines before all cosines, so the channels are permuted as for Marian.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +24,17 @@ from ...support.safetensors_layout import read_json
 from ...support.user_errors import InputError
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .parity_certificate import SENTENCES
-from .source_folder import check_config, license_of, load_source, weight_files
+from .source_folder import check_config, load_source, read_license, weight_files
 from .weight_transforms import converted_model
 
 
-VOCABULARIES, MERGES = ("vocab-src.json", "vocab-tgt.json"), "merges.txt"
-# Of LayerNorm in fairseq and FSMT: torch's default.
+# Files of the tokenizer: the vocabularies of source and target, and the merges of byte-pair encoding.
+VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
+MERGES = "merges.txt"
+# LayerNorm's epsilon in fairseq and FSMT. Both use torch's default.
 _EPSILON = 1e-5
-# Token ids that fairseq's dictionaries always have.
-TOKEN_IDS: dict[str, Any] = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+# Every dictionary of fairseq begins with <s>, <pad>, </s> and <unk>.
+TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
 
 
 def from_fsmt(
@@ -43,63 +48,103 @@ def from_fsmt(
 ) -> Path:
     """Convert an `FSMTForConditionalGeneration`, and prove that the result is equal.
 
-    The tokenizer is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses. The decoding settings
-    are those of the source. No code of the source is run; pickled weights are read with `weights_only=True`.
+    The tokenizer of the result is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses. The
+    decoding settings are the source's. No code of the source is run, and pickled weights are read with
+    `weights_only=True`.
 
     Args:
         input (`str`): a folder, or a name on the Hub.
-        output, sentences, license, force, hub: see
-            [`~hf_vanilla_transformer.from_hf_marian`], as for what is returned and raised.
+        output, sentences, license, force, hub: see [`~hf_vanilla_transformer.from_hf_marian`], which returns and raises
+            the same.
     """
     target = check_output(output, input)
     folder = source_folder(input, **hub)
     check_config(FSMTConfig, folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
     fsmt = load_source(FSMTForConditionalGeneration, folder, input)
-    texts = {name: (folder / name).read_text(encoding="utf-8") for name in (*VOCABULARIES, MERGES)}
-    path = folder / TOKENIZER_CONFIG
-    settings = {"langs": fsmt.config.langs, **(read_json(path) if path.is_file() else {})}
+
+    file_names = (*VOCABULARIES, MERGES)
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in file_names}
+    settings_path = folder / TOKENIZER_CONFIG
+    settings: dict[str, Any] = {"langs": fsmt.config.langs}
+    if settings_path.is_file():
+        settings.update(read_json(settings_path))
     langs = settings["langs"]
-    if not (isinstance(langs, list) and len(langs) == 2 and all(isinstance(code, str) for code in langs)):
-        raise InputError(f"langs in {path} is {langs!r}; it must be the codes of two languages.")
+    is_pair_of_codes = isinstance(langs, list) and len(langs) == 2 and all(isinstance(code, str) for code in langs)
+    if not is_pair_of_codes:
+        raise InputError(f"langs in {settings_path} is {langs!r}; it must be the codes of two languages.")
+
     source = Source(
         input,
         "fsmt",
         fsmt,
         f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
         hashes(weight_files(folder)),
-        license or license_of(folder),
-        folder=folder if path.is_file() else None,
+        license or read_license(folder),
+        # Without its settings, transformers cannot load the tokenizer of the source, so it is not compared.
+        folder=folder if settings_path.is_file() else None,
     )
     return write_fsmt(source, texts, settings, target, sentences, force)
 
 
 def write_fsmt(
-    source: Source, texts: dict[str, str], settings: dict[str, Any], output: Path, sentences: Sequence[str], force: bool
+    source: Source,
+    texts: Mapping[str, str],
+    settings: Mapping[str, object],
+    output: Path,
+    sentences: Sequence[str],
+    force: bool,
 ) -> Path:
-    """Convert the `reference` of a source, with the texts of its tokenizer's files and the tokenizer's settings."""
-    is_joint = texts[VOCABULARIES[0]] == texts[VOCABULARIES[1]]
+    """Convert an FSMT model, and write it with a `FairseqTokenizer`.
+
+    Args:
+        source: the source, whose `reference` is an FSMT model.
+        texts: the contents of the tokenizer's files (`VOCABULARIES` and `MERGES`), by file name.
+        settings: the settings of the tokenizer, including `langs`.
+        output, sentences, force: see [`~.converted_folder.write_converted`].
+    """
+    # The tokenizer's code is written into the folder, so that transformers loads it without this package.
     code = Path(str(tokenization_fairseq.__file__))
-    auto_map = {"AutoTokenizer": [f"{code.stem}.FairseqTokenizer", None]}
-    settings = {**settings, "tokenizer_class": "FairseqTokenizer", "auto_map": auto_map, "eos_token": "</s>"}
-    texts = {**texts, TOKENIZER_CONFIG: json.dumps(settings, indent=2) + "\n"}
+    tokenizer_config = {
+        **settings,
+        "tokenizer_class": "FairseqTokenizer",
+        "auto_map": {"AutoTokenizer": [f"{code.stem}.FairseqTokenizer", None]},
+        "eos_token": "</s>",
+    }
     files = {name: text.encode() for name, text in texts.items()}
+    files[TOKENIZER_CONFIG] = (json.dumps(tokenizer_config, indent=2) + "\n").encode()
     files[code.name] = code.read_bytes()
-    model = convert_fsmt(source.reference, source.name, is_joint)
+
+    source_vocabulary, target_vocabulary = (texts[name] for name in VOCABULARIES)
+    has_joint_vocabulary = source_vocabulary == target_vocabulary
+    fsmt: Any = source.reference
+    model = convert_fsmt(fsmt, source.name, has_joint_vocabulary)
     return write_converted(model, source, files, output, sentences, force)
 
 
 def convert_fsmt(
-    fsmt: FSMTForConditionalGeneration, name: str, is_joint: bool
+    fsmt: FSMTForConditionalGeneration, name: str, has_joint_vocabulary: bool
 ) -> VanillaTransformerForConditionalGeneration:
-    """A model with the weights of an FSMT model, and its decoding settings; joint: of one vocabulary."""
+    """Build a model with the weights and the decoding settings of an FSMT model.
+
+    Args:
+        fsmt: the source.
+        name: the name of the source, for messages.
+        has_joint_vocabulary: True if source and target have the same vocabulary.
+    """
+    # Our model computes its sinusoids, so the tables of positions are left out.
     state = {key: weight for key, weight in fsmt.state_dict().items() if "embed_positions" not in key}
     state["lm_head.weight"] = state.pop("model.decoder.output_projection.weight")
-    of_source, of_target = (state[f"model.{side}.embed_tokens.weight"] for side in ("encoder", "decoder"))
-    is_tied = torch.equal(of_target, state["lm_head.weight"])
-    # With one vocabulary, all embeddings are one matrix, or none is shared.
-    is_joint = is_joint and (not is_tied or torch.equal(of_source, of_target))
-    if is_joint and is_tied:
-        state["model.shared.weight"] = of_source
+    source_embeddings = state["model.encoder.embed_tokens.weight"]
+    target_embeddings = state["model.decoder.embed_tokens.weight"]
+    is_output_tied = torch.equal(target_embeddings, state["lm_head.weight"])
+
+    # With a joint vocabulary, our model either shares all three matrices or none of them. If only the target embeddings
+    # and the output projection are equal, the model is therefore given two vocabularies.
+    is_joint = has_joint_vocabulary
+    if is_output_tied and not torch.equal(source_embeddings, target_embeddings):
+        is_joint = False
+    if is_joint and is_output_tied:
+        state["model.shared.weight"] = source_embeddings
     return converted_model(
         fsmt,
         state,
@@ -109,5 +154,5 @@ def convert_fsmt(
         position_embedding_type="sinusoidal_tensor2tensor",
         position_offset=TOKEN_IDS["pad_token_id"] + 1,
         layer_norm_eps=_EPSILON,
-        tie_word_embeddings=is_tied,
+        tie_word_embeddings=is_output_tied,
     )

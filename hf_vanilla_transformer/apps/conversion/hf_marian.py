@@ -1,8 +1,13 @@
-"""Between this model and transformers' `MarianMTModel`, which OPUS-MT models are.
+"""Convert between this model and transformers' `MarianMTModel`, the class of OPUS-MT models.
 
-Both add the same sinusoids, in another order of the d_model channels: here sines and cosines alternate (section 3.5),
-in Marian all sines come first. A permutation of channels moves into the weights exactly: every weight that reads or
-writes the residual stream is permuted.
+Both models add the same sinusoids to the embeddings, but they order the d_model channels differently: in this model
+sines and cosines alternate (section 3.5), in MarianMTModel all sines come first. This difference can be moved into the
+weights exactly, by permuting the channels of every weight that reads or writes the residual stream.
+
+MarianMTModel itself differs in two ways from Marian, the C++ program that trained these models:
+
+- Marian's sinusoids are tensor2tensor's, whose rates are slightly different.
+- Marian's LayerNorms have an epsilon of 1e-6 (src/layers/generic.h), and MarianMTModel's have torch's 1e-5.
 """
 
 import copy
@@ -16,7 +21,13 @@ import numpy as np
 import torch
 import transformers
 from torch import nn
-from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from ...data.tokenizer import VanillaTransformerTokenizer
 from ...hub.model_folder import CERTIFICATE, TOKENIZER_FILES, check_holds_no_model, staged
@@ -31,22 +42,15 @@ from ...support.safetensors_layout import read_json
 from ...support.user_errors import InputError
 from ...support.version import __version__
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, command, write_converted
-from .parity_certificate import SENTENCES, check_equal, compare
-from .source_folder import (
-    check_config,
-    license_of,
-    load_source,
-    load_tokenizer,
-    load_trained,
-    weight_files,
-)
+from .parity_certificate import SENTENCES, Certificate, check_equal, compare
+from .source_folder import check_config, load_source, load_tokenizer, load_trained, read_license, weight_files
 from .weight_transforms import SAME_FIELDS, converted_model, interleaved_channels, permute_channels, require
 
 
-# Tensors of Marian's that are not weights of this model: sinusoids, and an output bias that is zero.
-_COMPUTED = ("embed_positions", "final_logits_bias")
-# Values that the fields of a MarianConfig must have; those that its class lacks are read from config.json.
-_NEEDED = {
+# Tensors of MarianMTModel that are no weights of this model: its sinusoids, and an output bias that is often zero.
+_COMPUTED_TENSORS = ("embed_positions", "final_logits_bias")
+# Values that a MarianConfig must have. Fields that the class lacks are read from config.json.
+_REQUIRED_FIELDS: dict[str, object] = {
     "model_type": "marian",
     "scale_embedding": True,
     "tie_word_embeddings": True,
@@ -55,13 +59,13 @@ _NEEDED = {
     "normalize_embedding": False,
     "add_final_layer_norm": False,
 }
-_POSITIONS: dict[str, Any] = {"hf": "sinusoidal", "marian": "sinusoidal_tensor2tensor"}
-# Of LayerNorm: torch's default, and what Marian itself computes with (src/layers/generic.h).
+# The argument `positions` selects the sinusoids and the epsilon: transformers' own, or those of Marian's training.
+_POSITION_TYPES = {"hf": "sinusoidal", "marian": "sinusoidal_tensor2tensor"}
 _EPSILONS = {"hf": 1e-5, "marian": 1e-6}
-# Largest difference of log-probabilities, in nats, from a model that was trained with another epsilon.
+# Largest difference of log-probabilities, in nats, from a model that was trained with a different epsilon.
 _TOLERANCE_WITH_EPSILON = 1e-3
-# Settings of this package's tokenizers that another class does not know.
-_OF_OUR_TOKENIZER = (
+# Settings of this package's tokenizers that transformers' classes do not have.
+_OWN_TOKENIZER_SETTINGS = (
     "auto_map",
     "backend",
     "is_local",
@@ -73,9 +77,13 @@ _OF_OUR_TOKENIZER = (
 
 
 def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None = None) -> MarianMTModel:
-    """A `MarianMTModel` of the same architecture, with new weights; raises ValueError if there is none.
+    """Build a `MarianMTModel` of the same architecture, with new weights.
 
-    Its LayerNorms have the epsilon of `config`; one that is loaded from a folder has torch's, 1e-5.
+    Its LayerNorms have the epsilon of `config`. MarianConfig has no field for the epsilon, so after saving and loading
+    it is torch's 1e-5.
+
+    Raises:
+        ValueError: if MarianMTModel cannot represent the architecture.
     """
     require(
         config,
@@ -86,11 +94,13 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
         tie_word_embeddings=True,
         attention_bias=True,
     )
-    source_size = config.source_vocab_size
+    has_joint_vocabulary = config.source_vocab_size is None
+    source_size = config.vocab_size if config.source_vocab_size is None else config.source_vocab_size
+    same_fields = {name: getattr(config, name) for name in SAME_FIELDS}
     marian_config = MarianConfig(
-        vocab_size=config.vocab_size if source_size is None else source_size,
+        vocab_size=source_size,
         decoder_vocab_size=config.vocab_size,
-        share_encoder_decoder_embeddings=source_size is None,
+        share_encoder_decoder_embeddings=has_joint_vocabulary,
         encoder_attention_heads=config.num_heads,
         decoder_attention_heads=config.num_heads,
         encoder_ffn_dim=config.d_ff,
@@ -98,7 +108,7 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
         scale_embedding=True,
         init_std=config.d_model**-0.5,
         forced_eos_token_id=None,
-        **{name: getattr(config, name) for name in SAME_FIELDS},
+        **same_fields,
     )
     marian = MarianMTModel._from_config(marian_config, attn_implementation=attn_implementation)
     _set_epsilon(marian, config.layer_norm_eps)
@@ -106,55 +116,62 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
 
 
 def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: MarianMTModel) -> None:
-    """Copy weights, with permuted channels, into a `MarianMTModel` of [`new_marian`]; ValueError for other names."""
+    """Copy the weights of a model, with permuted channels, into a `MarianMTModel` that `new_marian` built.
+
+    Raises ValueError if the two models do not have the same weights.
+    """
     state = permute_channels(model.state_dict(), interleaved_channels(model.config.d_model))
     if "lm_head.bias" in state:
         state["final_logits_bias"] = state.pop("lm_head.bias")[None]
-    missing, unexpected = marian.load_state_dict(state, strict=False)
-    missing = [name for name in missing if not any(part in name for part in _COMPUTED)]
-    if missing or unexpected:
-        raise InputError(f"MarianMTModel lacks the weights {unexpected} and has {missing}; make it with new_marian().")
+    missing_names, unexpected_names = marian.load_state_dict(state, strict=False)
+    missing_names = [name for name in missing_names if not _is_computed(name)]
+    if missing_names or unexpected_names:
+        raise InputError(
+            f"MarianMTModel lacks the weights {unexpected_names} and has {missing_names}; make it with new_marian()."
+        )
 
 
 def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENCES, force: bool = False) -> Path:
     """Write a trained folder as a `MarianMTModel`, which transformers loads without this package and its code.
 
-    A tokenizer of transformers, such as that of an OPUS-MT model, is copied. This package's goes out as
-    `tokenizer.json` for `AutoTokenizer`, not for `MarianTokenizer`. transformers' search has neither the paper's length
-    penalty nor its length limit: `parity.json` names the settings that are not carried.
+    A tokenizer class of transformers, such as an OPUS-MT model's, is copied. This package's own tokenizer is written as
+    `tokenizer.json`, which `AutoTokenizer` loads, but not `MarianTokenizer`. transformers' beam search has neither the
+    paper's length penalty nor its length limit, so `parity.json` names the settings that are lost.
 
     Args:
         folder (`str`): a trained folder, or a name on the Hub.
-        output (`str`): folder to make.
+        output (`str`): the folder to make.
         sentences (`list` of `str`): source sentences for the comparison on real input.
-        force (`bool`): write a model that is not equal to its source.
+        force (`bool`): write the model even if it is not equal to its source.
 
     Returns:
-        `Path`: the folder, with `parity.json`: differences of log-probabilities, in nats, at most 1e-3 because
-            MarianMTModel's LayerNorms have an epsilon of 1e-5; without that share as for [`from_hf_marian`]; and how
-            many translations are equal, each by its own search.
+        `Path`: the folder. Its `parity.json` contains two comparisons with the source. In the first, the differences of
+            log-probabilities may be as large as 1e-3 nats, because MarianMTModel's LayerNorms have an epsilon of 1e-5.
+            The second gives MarianMTModel the epsilon of the source, and its tolerances are those of
+            [`from_hf_marian`]. Both count equal translations, where each model uses its own search.
 
     Raises:
         OSError: if the source cannot be read, or the folder already holds a model.
-        ValueError: if MarianMTModel cannot hold the model, or the result is not equal.
+        ValueError: if MarianMTModel cannot represent the model, or the result is not equal to it.
     """
-    target, local = check_output(output, folder), source_folder(folder)
-    tokenizer, model = load_trained(local, folder)
+    target = check_output(output, folder)
+    local_folder = source_folder(folder)
+    tokenizer, model = load_trained(local_folder, folder)
     marian = new_marian(model.config)
     copy_to_marian(model, marian)
-    marian.generation_config, not_carried = _carried(model)
+    marian.generation_config, lost_settings = _stock_generation_config(model)
     with locked(target):
         check_holds_no_model(target, "the converted model")
         with staged(target) as temporary:
             marian.save_pretrained(temporary)
-            _save_tokenizer(tokenizer, model.config.max_position_embeddings, local, temporary, folder)
+            _save_tokenizer(tokenizer, model.config.max_position_embeddings, local_folder, temporary, folder)
             certificate = {
                 "source": folder,
                 "system": "hf_marian",
-                "sha256": hashes(weight_files(local)),
+                "sha256": hashes(weight_files(local_folder)),
                 "oracle": f"the model of {folder} in this package",
                 **_compare_stock(temporary, model, tokenizer, list(sentences), folder),
-                "not_carried": not_carried,
+                "not_carried": lost_settings,
                 "ctranslate2": _way_to_ctranslate2(model),
                 "versions": {"hf_vanilla_transformer": __version__, "transformers": transformers.__version__},
                 "command": command(),
@@ -164,33 +181,59 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
     return target
 
 
-def _carried(model: VanillaTransformerForConditionalGeneration) -> tuple[GenerationConfig, dict[str, Any]]:
-    """The settings of the search that transformers' own has, and the others."""
-    settings: Any = copy.deepcopy(model.generation_config)
-    not_carried = {name: vars(settings).pop(name, None) for name in OWN_SETTINGS}
-    if not_carried["length_penalty_type"] == "gnmt":
-        not_carried["length_penalty"], settings.length_penalty = settings.length_penalty, 1.0
+def _stock_generation_config(
+    model: VanillaTransformerForConditionalGeneration,
+) -> tuple[GenerationConfig, dict[str, object]]:
+    """Split a model's decoding settings into a configuration for transformers, and the settings that it lacks."""
+    settings = copy.deepcopy(model.generation_config)
+    lost_settings: dict[str, object] = {}
+    for name in OWN_SETTINGS:
+        value = vars(settings).pop(name, None)
+        if value is not None:
+            lost_settings[name] = value
+    if lost_settings.get("length_penalty_type") == "gnmt":
+        # The exponent of the paper's length penalty means something else in transformers' formula.
+        lost_settings["length_penalty"] = settings.length_penalty
+        settings.length_penalty = 1.0
     else:
-        del not_carried["length_penalty_type"]
+        # transformers has no other type than "hf", so nothing is lost.
+        lost_settings.pop("length_penalty_type", None)
     if settings.max_length is None and settings.max_new_tokens is None:
         settings.max_length = model.config.max_position_embeddings
-    return settings, {name: value for name, value in not_carried.items() if value is not None}
+    return settings, lost_settings
 
 
-def _save_tokenizer(tokenizer: Any, positions: int, local: Path, folder: Path, name: str) -> None:
-    """Write a tokenizer for transformers alone: a stock one as it came, this package's as a fast one without code."""
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, positions: int, source: Path, output: Path, name: str) -> None:
+    """Write a tokenizer that transformers loads without this package's code.
+
+    A tokenizer of transformers is copied from the folder `source`. This package's own tokenizer is saved as a fast
+    tokenizer of transformers.
+
+    Args:
+        tokenizer: the tokenizer.
+        positions: the longest sequence that the model was made for, which becomes `model_max_length`.
+        source, output: the folder of the model, and the folder to write.
+        name: the name of the model, for messages.
+
+    Raises:
+        ValueError: if the tokenizer's class is of this package and has no equivalent in transformers.
+    """
     if isinstance(tokenizer, VanillaTransformerTokenizer):
-        settings = {name: value for name, value in tokenizer.init_kwargs.items() if name not in _OF_OUR_TOKENIZER}
-        settings |= {"model_max_length": positions, "model_input_names": tokenizer.model_input_names}
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **settings).save_pretrained(folder)
-        config = read_json(folder / TOKENIZER_CONFIG)
-        # Releases before 5 have no other name for it.
-        text = json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"}, indent=2, ensure_ascii=False)
-        (folder / TOKENIZER_CONFIG).write_text(text + "\n", encoding="utf-8")
+        settings = dict(tokenizer.init_kwargs)
+        for setting in _OWN_TOKENIZER_SETTINGS:
+            settings.pop(setting, None)
+        settings["model_max_length"] = positions
+        settings["model_input_names"] = tokenizer.model_input_names
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **settings).save_pretrained(output)
+        # transformers 5 writes a class that earlier releases do not know.
+        tokenizer_config = read_json(output / TOKENIZER_CONFIG)
+        tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        text = json.dumps(tokenizer_config, indent=2, ensure_ascii=False)
+        (output / TOKENIZER_CONFIG).write_text(text + "\n", encoding="utf-8")
     elif type(tokenizer).__module__.startswith("transformers."):
-        for each in TOKENIZER_FILES:
-            if (local / each).is_file():
-                shutil.copy(local / each, folder)
+        for file_name in TOKENIZER_FILES:
+            if (source / file_name).is_file():
+                shutil.copy(source / file_name, output)
     else:
         raise InputError(
             f"the tokenizer of {name} is a {type(tokenizer).__name__}, which needs code that transformers lacks; "
@@ -198,23 +241,46 @@ def _save_tokenizer(tokenizer: Any, positions: int, local: Path, folder: Path, n
         )
 
 
-def _compare_stock(folder: Path, model: Any, tokenizer: Any, sentences: list[str], name: str) -> dict[str, Any]:
-    """The certificate's figures: of the folder as transformers loads it, and with the source's epsilon."""
-    stock, rows = load_source(MarianMTModel, folder, name), tokenizer(sentences).input_ids
+def _compare_stock(
+    folder: Path,
+    model: VanillaTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[str],
+    name: str,
+) -> Certificate:
+    """Compare a written `MarianMTModel` with its source.
+
+    The first comparison uses it as transformers loads it, and the second gives it the source's epsilon of LayerNorm.
+
+    Raises ValueError if the written tokenizer and `tokenizer` give different tokens.
+    """
+    marian = load_source(MarianMTModel, folder, name)
+    rows = tokenizer(sentences).input_ids
     if load_tokenizer(folder, name)(sentences).input_ids != rows:
         raise InputError(f"the tokenizer of {name} gives other tokens as a stock one, so it cannot be converted.")
-    parity = compare(stock, model, rows, tolerance=_TOLERANCE_WITH_EPSILON)
-    _set_epsilon(stock, model.config.layer_norm_eps)
-    same = compare(stock, model, rows, in_float64=True)
-    return {**parity, "with_epsilon_of_the_source": same, "equal": parity["equal"] and same["equal"]}
+    as_loaded = compare(marian, model, rows, tolerance=_TOLERANCE_WITH_EPSILON)
+    _set_epsilon(marian, model.config.layer_norm_eps)
+    with_epsilon = compare(marian, model, rows, in_float64=True)
+
+    certificate = dict(as_loaded)
+    certificate["with_epsilon_of_the_source"] = with_epsilon
+    certificate["equal"] = as_loaded["equal"] and with_epsilon["equal"]
+    return certificate
 
 
-def _way_to_ctranslate2(model: Any) -> str:
-    """Its own loader of Marian models begins with a zero vector, and takes the last token for `<pad>`."""
-    config, target = model.config, model.get_output_embeddings().weight
-    start = config.decoder_start_token_id
-    suits = start == config.pad_token_id == config.vocab_size - 1 and not target[start].any()
-    return "by its own loader of Marian models, or convert --to ctranslate2" if suits else "convert --to ctranslate2"
+def _way_to_ctranslate2(model: VanillaTransformerForConditionalGeneration) -> str:
+    """Say how the written model can be converted for CTranslate2, for the certificate.
+
+    CTranslate2's own loader of Marian models removes `<pad>` from the vocabulary, and always decodes from a zero vector
+    (ctranslate2/converters/transformers.py: MarianMTLoader). It therefore needs a model in which `<pad>` is the last
+    token and the start token, and in which the embedding of `<pad>` is zero.
+    """
+    config = model.config
+    start_token = config.decoder_start_token_id
+    starts_with_last_token = start_token == config.pad_token_id == config.vocab_size - 1
+    if starts_with_last_token and not model.get_output_embeddings().weight[start_token].any():
+        return "by its own loader of Marian models, or convert --to ctranslate2"
+    return "convert --to ctranslate2"
 
 
 def from_hf_marian(
@@ -229,40 +295,43 @@ def from_hf_marian(
 ) -> Path:
     """Convert a `MarianMTModel`, such as an OPUS-MT model, and prove that the result is equal.
 
-    The tokenizer's files are copied: `AutoTokenizer` loads a `MarianTokenizer`, which needs sentencepiece. The decoding
-    settings are those of the source. No code of the source is run; pickled weights are read with `weights_only=True`.
+    The files of the tokenizer are copied, and `AutoTokenizer` loads a `MarianTokenizer`, which needs sentencepiece. The
+    decoding settings are the source's. No code of the source is run, and pickled weights are read with
+    `weights_only=True`.
 
     Args:
         input (`str`): a folder, or a name on the Hub.
-        output (`str`): folder to make.
-        positions (`str`): `"hf"` keeps the sinusoids of transformers, so the result equals the source. `"marian"` takes
-            those of Marian itself, tensor2tensor's, and its epsilon of LayerNorm: the model was trained with them.
+        output (`str`): the folder to make.
+        positions (`str`): `"hf"` keeps the sinusoids of transformers, so that the result equals the source. `"marian"`
+            takes the sinusoids and the epsilon of LayerNorm with which Marian trained the model.
         sentences (`list` of `str`): source sentences for the comparison on real input.
-        license (`str`, *optional*): licence of the weights, for the card.
-        force (`bool`): write a model that is not equal to its source.
+        license (`str`, *optional*): the licence of the weights, for the model card. By default it is read from the
+            source's card.
+        force (`bool`): write the model even if it is not equal to its source.
         **hub: `revision` and `token` of a repository on the Hub.
 
     Returns:
-        `Path`: the folder, with `parity.json`.
+        `Path`: the folder, which includes the certificate `parity.json`.
 
     Raises:
         OSError: if the source cannot be read, or the folder already holds a model.
-        ValueError: if this model cannot hold the source, or the result is not equal.
+        ValueError: if this model cannot represent the source, or the result is not equal to it.
     """
-    if positions not in _POSITIONS:
-        raise InputError(f'positions is "{positions}"; choose one of {", ".join(_POSITIONS)}.')
+    if positions not in _POSITION_TYPES:
+        raise InputError(f'positions is "{positions}"; choose one of {", ".join(_POSITION_TYPES)}.')
     target = check_output(output, input)
     folder = source_folder(input, **hub)
-    check_config(MarianConfig, folder, _NEEDED)
+    check_config(MarianConfig, folder, _REQUIRED_FIELDS)
     marian = load_source(MarianMTModel, folder, input)
     model = convert_marian(marian, positions, input)
     oracle = f"MarianMTModel of transformers {transformers.__version__}"
     if positions == "marian":
         restore_positions(marian)
         oracle += ", with the positions of tensor2tensor and epsilon 1e-6"
+
     files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
     settings = read_json(folder / TOKENIZER_CONFIG) if TOKENIZER_CONFIG in files else {}
-    # By default config.json decides on the class, which now has another model_type.
+    # Without this setting, transformers chooses the class by the model_type in config.json, which a conversion changes.
     settings["tokenizer_class"] = str(settings.get("tokenizer_class") or "MarianTokenizer")
     files[TOKENIZER_CONFIG] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
     source = Source(
@@ -271,7 +340,7 @@ def from_hf_marian(
         marian,
         oracle,
         hashes(weight_files(folder)),
-        license or license_of(folder),
+        license or read_license(folder),
         in_float64=True,
         folder=folder,
     )
@@ -281,38 +350,56 @@ def from_hf_marian(
 def convert_marian(
     marian: MarianMTModel, positions: str, name: str, **fields: Any
 ) -> VanillaTransformerForConditionalGeneration:
-    """A model with the weights of a Marian model, its decoding settings, and more fields of the configuration."""
-    is_joint, bias = marian.config.share_encoder_decoder_embeddings, marian.final_logits_bias[0]
-    state = {key: weight for key, weight in marian.state_dict().items() if not any(part in key for part in _COMPUTED)}
-    if bias.any():
+    """Build a model with the weights and the decoding settings of a `MarianMTModel`.
+
+    Args:
+        marian: the source.
+        positions: `"hf"` or `"marian"`, as in [`from_hf_marian`].
+        name: the name of the source, for messages.
+        **fields: more fields of the new model's configuration.
+    """
+    state = {key: weight for key, weight in marian.state_dict().items() if not _is_computed(key)}
+    bias = marian.final_logits_bias[0]
+    # Most OPUS-MT models have a bias that is zero, and our model then has none.
+    has_bias = bool(bias.any())
+    if has_bias:
         state["lm_head.bias"] = bias.clone()
+    has_joint_vocabulary = marian.config.share_encoder_decoder_embeddings
     return converted_model(
         marian,
         state,
         name,
         vocab_size=len(bias),
-        source_vocab_size=None if is_joint else marian.config.vocab_size,
-        position_embedding_type=_POSITIONS[positions],
-        lm_head_bias="lm_head.bias" in state,
+        source_vocab_size=None if has_joint_vocabulary else marian.config.vocab_size,
+        position_embedding_type=_POSITION_TYPES[positions],
+        lm_head_bias=has_bias,
         layer_norm_eps=_EPSILONS[positions],
         **fields,
     )
 
 
+def _is_computed(name: str) -> bool:
+    """Return True if a tensor of MarianMTModel is no weight of this model."""
+    return any(part in name for part in _COMPUTED_TENSORS)
+
+
 @torch.no_grad()
 def restore_positions(marian: MarianMTModel) -> None:
-    """Give a Marian model what Marian in C++ computes with: other sinusoids, and another epsilon."""
+    """Change a `MarianMTModel` so that it computes what Marian in C++ does: other sinusoids, and another epsilon."""
     for stack in (marian.model.encoder, marian.model.decoder):
-        count, d_model = stack.embed_positions.weight.shape
-        rates = np.exp(-np.log(10000.0) / (d_model // 2 - 1) * np.arange(d_model // 2))
-        angles = np.arange(count)[:, None] * rates
-        table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-        stack.embed_positions.weight.copy_(torch.from_numpy(table))
+        table = stack.embed_positions.weight
+        positions, d_model = table.shape
+        # tensor2tensor's rates end at exactly 1/10,000; the paper's end just before it.
+        channels = np.arange(d_model // 2)
+        rates = np.exp(-np.log(10000.0) / (d_model // 2 - 1) * channels)
+        angles = np.arange(positions)[:, None] * rates
+        sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        table.copy_(torch.from_numpy(sinusoids))
     _set_epsilon(marian, _EPSILONS["marian"])
 
 
 def _set_epsilon(marian: MarianMTModel, epsilon: float) -> None:
-    """Set the epsilon of all LayerNorms, for which MarianConfig has no field."""
+    """Set the epsilon of all LayerNorms. MarianConfig has no field for it."""
     for module in marian.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = epsilon

@@ -1,9 +1,14 @@
-"""Models that Marian itself trained (marian-nmt, C++): a folder with `.npz` weights and SentencePiece vocabularies."""
+"""Convert models that Marian itself trained (marian-nmt, the C++ program).
+
+The source is a folder with weights (`.npz`) and SentencePiece vocabularies (`.spm`). The weights are first loaded into
+transformers' `MarianMTModel`, with Marian's positions. The converted model is compared with this MarianMTModel, and
+with n-best lists of Marian if pymarian is installed.
+"""
 
 import json
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,13 +24,13 @@ from ...support.language_codes import language_of
 from ...support.user_errors import InputError, needing
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
-from .parity_certificate import LONGEST_OF_MARIAN, SENTENCES
-from .source_folder import check_archive, license_of, refuse, unlike
-from .weight_transforms import State
+from .parity_certificate import LONGEST_OF_MARIAN, SENTENCES, ScoredHypothesis
+from .source_folder import UnfitField, check_archive, check_fits, find_unfit, read_license
+from .weight_transforms import StateDict
 
 
-# Values that the fields of special:model.yml must have; a field that is missing has this value.
-_NEEDED: dict[str, Any] = {
+# Values that the settings in special:model.yml must have. A missing setting counts as having this value.
+_REQUIRED_SETTINGS: dict[str, object] = {
     "type": "transformer",
     "right-left": False,
     "word-penalty": 0,
@@ -48,10 +53,37 @@ _NEEDED: dict[str, Any] = {
     "ulr": False,
 }
 _ACTIVATIONS = ("relu", "swish")
-_ATTENTIONS = {"self": "self_attn", "context": "encoder_attn"}
-# Under a softmax with the others, a token that Marian does not have gets no probability.
-_BELOW_ALL = 30.0
-# Of all arrays, uncompressed, in multiples of the size of the file.
+
+# The names of a layer's weights in transformers, and the names of the same matrix and vector in Marian.
+_FEED_FORWARD_WEIGHTS = {
+    "fc1": ("ffn_W1", "ffn_b1"),
+    "fc2": ("ffn_W2", "ffn_b2"),
+    "final_layer_norm": ("ffn_ffn_ln_scale", "ffn_ffn_ln_bias"),
+}
+_SELF_ATTENTION_WEIGHTS = {
+    "self_attn.q_proj": ("self_Wq", "self_bq"),
+    "self_attn.k_proj": ("self_Wk", "self_bk"),
+    "self_attn.v_proj": ("self_Wv", "self_bv"),
+    "self_attn.out_proj": ("self_Wo", "self_bo"),
+    "self_attn_layer_norm": ("self_Wo_ln_scale", "self_Wo_ln_bias"),
+}
+# Marian calls cross-attention "context".
+_CROSS_ATTENTION_WEIGHTS = {
+    "encoder_attn.q_proj": ("context_Wq", "context_bq"),
+    "encoder_attn.k_proj": ("context_Wk", "context_bk"),
+    "encoder_attn.v_proj": ("context_Wv", "context_bv"),
+    "encoder_attn.out_proj": ("context_Wo", "context_bo"),
+    "encoder_attn_layer_norm": ("context_Wo_ln_scale", "context_Wo_ln_bias"),
+}
+_ENCODER_WEIGHTS = {**_FEED_FORWARD_WEIGHTS, **_SELF_ATTENTION_WEIGHTS}
+_DECODER_WEIGHTS = {**_FEED_FORWARD_WEIGHTS, **_SELF_ATTENTION_WEIGHTS, **_CROSS_ATTENTION_WEIGHTS}
+
+# Token ids that SentencePiece vocabularies of Marian have. The pad token is added by the conversion.
+_EOS_TOKEN = 0
+_UNKNOWN_TOKEN = 1
+# The bias of the added pad token is this far below the smallest bias, in nats, so that its probability is about zero.
+_PAD_BIAS_MARGIN = 30.0
+# Largest size of all uncompressed arrays, in multiples of the file's size. A larger archive is probably an attack.
 _LARGEST_INFLATION = 20
 
 
@@ -63,17 +95,22 @@ def from_marian(
     license: str | None = None,
     force: bool = False,
 ) -> Path:
-    """Convert a model that Marian trained, with the positions that it was trained with.
+    """Convert a model that Marian trained, with the positions that it was trained with, and prove that it is equal.
 
-    The folder has the newest `.npz` that is not an optimizer's, and its SentencePiece vocabularies, whose names are in
-    the `.npz.yml` or `.decoder.yml` next to it, as are beams and length penalty; without these, the only `.spm`.
-    Languages are the endings of the training files or of the vocabularies; `align` reads the head that guided alignment
-    trained. Where pymarian, which is Marian, is installed, its n-best lists are scored by the converted model, too.
+    These are read from the folder:
+
+    - The weights are the newest `.npz` that is neither an optimizer's state nor a copy of the original weights.
+    - The `.npz.yml` or `.decoder.yml` next to the weights names the SentencePiece vocabularies, the number of beams and
+      the length penalty. Without these files, the only `.spm` is the vocabulary of both languages.
+    - The languages are the suffixes of the training files, or else of the vocabularies.
+    - `align` reads the attention head that guided alignment trained, if Marian used guided alignment.
+
+    If pymarian (Marian itself) is installed, the converted model also scores Marian's n-best lists.
 
     Args:
         input (`str`): the training folder, or a file of weights in it.
-        output, sentences, license, force: see
-            [`~hf_vanilla_transformer.from_hf_marian`], as for what is returned and raised.
+        output, sentences, license, force: see [`~hf_vanilla_transformer.from_hf_marian`], which returns and raises the
+            same.
 
     Raises:
         ImportError: if sentencepiece is not installed.
@@ -82,90 +119,139 @@ def from_marian(
     with needing("marian", "Marian's vocabulary needs"):
         import sentencepiece  # noqa: F401
     weights, vocabularies = find_files(Path(input))
-    arrays, settings = read_arrays(weights)
-    settings = {**read_settings(weights), **settings}
+    arrays, model_settings = read_arrays(weights)
+    settings = {**read_settings(weights), **model_settings}
     check_settings(settings, weights)
-    files, pad = tokenizer_files(vocabularies, arrays, languages_of(settings, vocabularies))
-    marian = as_hf_marian(arrays, settings, pad, weights)
+    files, pad_token = tokenizer_files(vocabularies, arrays, find_languages(settings, vocabularies))
+    marian = build_marian(arrays, settings, pad_token, weights)
+
     oracle = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
     n_best = []
     if find_spec("pymarian") is None:
         oracle += "; pymarian, which is Marian itself, is not installed"
     else:
         oracle += ", and n-best lists of pymarian"
-        n_best = n_best_lists(weights, vocabularies, sentences)
+        n_best = translate_by_marian(weights, vocabularies, sentences)
     source = Source(
         Path(input).resolve().name,
         "marian",
         marian,
         oracle,
         hashes([weights, *vocabularies]),
-        license or license_of(weights.parent),
+        license or read_license(weights.parent),
         in_float64=True,
         n_best=n_best,
     )
-    heads = guided_heads(settings, weights)
-    model = convert_marian(marian, "marian", str(weights), alignment_heads=heads)
+    alignment_heads = find_guided_heads(settings, weights)
+    model = convert_marian(marian, "marian", str(weights), alignment_heads=alignment_heads)
     return write_converted(model, source, files, target, sentences, force)
 
 
 def find_files(path: Path) -> tuple[Path, list[Path]]:
-    """The weights of a training folder, or a file of weights in it, and the vocabularies of source and target.
+    """Find the weights of a training, and the vocabularies of source and target.
 
-    Raises ValueError if the file is no .npz, or vocabularies are not SentencePiece models inside the folder.
+    Args:
+        path: the training folder, or a file of weights in it.
+
+    Returns:
+        The file of weights, and the two SentencePiece vocabularies.
+
+    Raises:
+        FileNotFoundError: if there are no weights.
+        ValueError: if `path` is a file but no `.npz`, or if the vocabularies are not two SentencePiece models.
     """
     if path.is_file():
         if path.suffix != ".npz":
-            raise InputError(f"{path} is no .npz of weights; name the folder that Marian trained in.")
-        weights, folder = path, path.parent
+            raise InputError(f"{path} is not a .npz file of weights; name the folder that Marian trained in.")
+        weights = path
     else:
-        found = [each for each in path.glob("*.npz") if not each.name.endswith((".optimizer.npz", ".orig.npz"))]
-        if not found:
-            fault = "holds no .npz of weights" if path.is_dir() else "is no folder"
-            raise FileNotFoundError(f"{path} {fault}; name the folder that Marian trained in.")
-        weights, folder = max(found, key=lambda each: each.stat().st_mtime), path
-    names = read_settings(weights).get("vocabs", 2 * [each.name for each in folder.glob("*.spm")])
+        weights = _find_newest_weights(path)
+    folder = weights.parent
+
+    settings = read_settings(weights)
+    if "vocabs" in settings:
+        names = settings["vocabs"]
+    else:
+        # The only vocabulary serves both languages.
+        names = 2 * [vocabulary.name for vocabulary in folder.glob("*.spm")]
     if not isinstance(names, list):
         raise InputError(f"vocabs in the settings of {weights} is {names!r}; it must be a list of two names.")
-    # Only names, because the paths were those of the machine that trained.
+    # Only the names of the files count, because the paths are from the machine that trained the model.
     vocabularies = [folder / Path(str(name)).name for name in names]
-    if len(vocabularies) != 2 or any(each.suffix != ".spm" for each in vocabularies):
-        given = ", ".join(each.name for each in vocabularies) or "none"
+    is_sentencepiece = all(vocabulary.suffix == ".spm" for vocabulary in vocabularies)
+    if len(vocabularies) != 2 or not is_sentencepiece:
+        file_names = ", ".join(vocabulary.name for vocabulary in vocabularies) or "none"
         raise InputError(
-            f"the vocabularies of {folder} are {given}; two SentencePiece models (.spm) are needed. Of an archive of "
-            "OPUS-MT, whose scripts split the text, convert the Hub's version: --from hf_marian --input "
+            f"the vocabularies of {folder} are {file_names}; two SentencePiece models (.spm) are needed. Instead of an "
+            "archive of OPUS-MT, whose scripts split the text, convert the Hub's version: --from hf_marian --input "
             "Helsinki-NLP/opus-mt-..."
         )
     return weights, vocabularies
 
 
+def _find_newest_weights(folder: Path) -> Path:
+    """Return the newest file of weights in a training folder. Raises FileNotFoundError if there is none."""
+    candidates = []
+    for path in folder.glob("*.npz"):
+        # Marian saves the optimizer's state, and the weights before their exponential smoothing, next to the weights.
+        if not path.name.endswith((".optimizer.npz", ".orig.npz")):
+            candidates.append(path)
+    if not candidates:
+        fault = "holds no .npz of weights" if folder.is_dir() else "is no folder"
+        raise FileNotFoundError(f"{folder} {fault}; name the folder that Marian trained in.")
+    return max(candidates, key=lambda path: path.stat().st_mtime)
+
+
 def read_settings(weights: Path) -> dict[str, Any]:
-    """The settings of the training and of the decoder that are in files next to the weights."""
-    # model.npz is the name of model.iter500.npz and model.npz.best-bleu.npz in the training.
+    """Read the settings of the training and of the decoder from the files next to the weights.
+
+    Later files override earlier ones: the training's settings, the decoder's, and the decoder's for these weights.
+    """
+    # Checkpoints such as model.iter500.npz and model.npz.best-bleu.npz belong to the training of model.npz.
     trained = re.sub(r"(\.iter\d+)?\.npz.*", ".npz", weights.name)
-    names = [f"{trained}.yml", f"{weights.name}.yml", "decoder.yml", f"{trained}.decoder.yml"]
-    paths = [weights.with_name(name) for name in dict.fromkeys([*names, f"{weights.name}.decoder.yml"])]
-    found = [read_yaml(path.read_bytes(), path) for path in paths if path.is_file()]
-    return {name: value for settings in found for name, value in settings.items()}
+    names = [
+        f"{trained}.yml",
+        f"{weights.name}.yml",
+        "decoder.yml",
+        f"{trained}.decoder.yml",
+        f"{weights.name}.decoder.yml",
+    ]
+    settings: dict[str, Any] = {}
+    for name in dict.fromkeys(names):
+        path = weights.with_name(name)
+        if path.is_file():
+            settings.update(read_yaml(path.read_bytes(), path))
+    return settings
 
 
-def languages_of(settings: dict[str, Any], vocabularies: Sequence[Path]) -> list[str | None]:
-    """The languages of source and target, by the endings of the training files or of the vocabularies."""
-    for files in (settings.get("train-sets"), vocabularies):
-        names = [re.sub(r"\.(gz|spm)$", "", str(file)) for file in files] if isinstance(files, list) else []
+def find_languages(settings: Mapping[str, Any], vocabularies: Sequence[Path]) -> list[str | None]:
+    """Return the language codes of source and target, or None for both if they are unknown.
+
+    The codes are the suffixes of the training files, such as `train.en.gz`, or else of the vocabularies.
+    """
+    for paths in (settings.get("train-sets"), vocabularies):
+        if not isinstance(paths, list):
+            continue
+        names = [re.sub(r"\.(gz|spm)$", "", str(path)) for path in paths]
         codes = [re.split(r"[./]", name)[-1] for name in names]
-        if len(codes) == 2 and codes[0] != codes[1] and all(map(language_of, codes)):
+        is_pair = len(codes) == 2 and codes[0] != codes[1]
+        if is_pair and all(language_of(code) for code in codes):
             return list(codes)
     return [None, None]
 
 
-def read_arrays(path: Path) -> tuple[State, dict[str, Any]]:
-    """The arrays of an `.npz`, without pickles, and the settings inside it, or ValueError if the file is damaged."""
+def read_arrays(path: Path) -> tuple[StateDict, dict[str, Any]]:
+    """Read the arrays of an `.npz` as tensors, and the settings that Marian stores in the same file.
+
+    Pickles are not read. Raises ValueError if the file is damaged, or is no model of Marian.
+    """
     check_archive(path, _LARGEST_INFLATION)
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
-        settings = read_yaml(bytes(arrays.pop("special:model.yml")).rstrip(b"\0"), path)
+        # Marian stores its settings as YAML, in an array of bytes that ends in zeros.
+        content = bytes(arrays.pop("special:model.yml")).rstrip(b"\0")
+        settings = read_yaml(content, path)
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
     except KeyError as error:
         raise InputError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
@@ -175,7 +261,7 @@ def read_arrays(path: Path) -> tuple[State, dict[str, Any]]:
 
 
 def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
-    """The settings in YAML, or ValueError if they are damaged."""
+    """Parse settings in YAML. Raises ValueError, naming the path that they are from, if they are damaged."""
     try:
         settings = yaml.safe_load(content.decode())
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -185,137 +271,216 @@ def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
     return settings
 
 
-def check_settings(settings: dict[str, Any], path: Path) -> None:
-    """Raise ValueError naming the settings that cannot be carried."""
-    unfit = unlike(settings, _NEEDED)
+def check_settings(settings: Mapping[str, Any], path: Path) -> None:
+    """Raise ValueError, naming all settings at fault, if this model cannot represent a model of Marian."""
+    unfit_fields = find_unfit(settings, _REQUIRED_SETTINGS)
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:
-        unfit.append(("transformer-ffn-activation", activation, " or ".join(_ACTIVATIONS)))
-    beams, alpha = settings.get("beam-size", 1), settings.get("normalize", 0)
-    if type(beams) is not int or beams < 1:
-        unfit.append(("beam-size", beams, "a whole number from 1"))
-    if type(alpha) not in (int, float):
-        unfit.append(("normalize", alpha, "a number"))
-    refuse(path, unfit, "CTranslate2's ct2-marian-converter takes some others, such as pre-norm.")
+        unfit_fields.append(UnfitField("transformer-ffn-activation", activation, " or ".join(_ACTIVATIONS)))
+    num_beams = settings.get("beam-size", 1)
+    if type(num_beams) is not int or num_beams < 1:
+        unfit_fields.append(UnfitField("beam-size", num_beams, "a whole number from 1"))
+    length_penalty = settings.get("normalize", 0)
+    if type(length_penalty) not in (int, float):
+        unfit_fields.append(UnfitField("normalize", length_penalty, "a number"))
+    check_fits(path, unfit_fields, "CTranslate2's ct2-marian-converter accepts some of them, such as pre-norm.")
 
 
-def guided_heads(settings: dict[str, Any], path: Path) -> list[list[int]] | None:
-    """The decoder layer and head that guided alignment trained: Marian takes the first head of a layer."""
+def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]] | None:
+    """Return the decoder layer and the head that guided alignment trained, or None without guided alignment.
+
+    Marian trains the first head of one layer: the layer of `transformer-guided-alignment-layer`, which counts from 1,
+    or by default the last one. The result is a list with one pair that counts from 0, as `alignment_heads` requires.
+
+    Raises ValueError if there is no such layer.
+    """
     if settings.get("guided-alignment", "none") == "none":
         return None
-    layer, depth = settings.get("transformer-guided-alignment-layer", "last"), settings["dec-depth"]
-    if layer != "last" and not (str(layer).isdecimal() and 1 <= int(layer) <= depth):
-        refuse(path, [("transformer-guided-alignment-layer", layer, f'"last" or from 1 to {depth}')])
-    return [[(depth if layer == "last" else int(layer)) - 1, 0]]
+    layer = settings.get("transformer-guided-alignment-layer", "last")
+    layers = settings["dec-depth"]
+    if layer == "last":
+        return [[layers - 1, 0]]
+    if not str(layer).isdecimal() or not 1 <= int(layer) <= layers:
+        check_fits(path, [UnfitField("transformer-guided-alignment-layer", layer, f'"last" or from 1 to {layers}')])
+    return [[int(layer) - 1, 0]]
 
 
 def tokenizer_files(
-    vocabularies: Sequence[Path], arrays: State, languages: Sequence[str | None] = (None, None)
+    vocabularies: Sequence[Path], arrays: StateDict, languages: Sequence[str | None] = (None, None)
 ) -> tuple[dict[str, bytes], int]:
-    """The files of a `MarianTokenizer`, by name, and the id of the pad token, which Marian does not have."""
+    """Make the files of a `MarianTokenizer` from Marian's SentencePiece vocabularies.
+
+    Args:
+        vocabularies: the SentencePiece models of source and target.
+        arrays: the weights, whose embeddings must fit the vocabularies.
+        languages: the language codes of source and target, if known.
+
+    Returns:
+        The contents of the files by file name, and the id of the pad token. Marian has no pad token, so the id is the
+        first one that neither vocabulary uses.
+
+    Raises:
+        ValueError: if a vocabulary is damaged, or has a different size than the embeddings.
+    """
     import sentencepiece
 
-    tables = [arrays["Wemb"]] * 2 if "Wemb" in arrays else [arrays["encoder_Wemb"], arrays["decoder_Wemb"]]
-    pad, files = max(len(table) for table in tables), {}
-    names = (("source.spm", "vocab.json"), ("target.spm", "target_vocab.json"))
-    for path, table, (model_name, vocabulary_name) in zip(vocabularies, tables, names, strict=True):
+    has_joint_vocabulary = "Wemb" in arrays
+    if has_joint_vocabulary:
+        embeddings = [arrays["Wemb"], arrays["Wemb"]]
+    else:
+        embeddings = [arrays["encoder_Wemb"], arrays["decoder_Wemb"]]
+    pad_token = max(len(table) for table in embeddings)
+
+    files = {}
+    file_names = (("source.spm", "vocab.json"), ("target.spm", "target_vocab.json"))
+    for path, table, (model_name, vocabulary_name) in zip(vocabularies, embeddings, file_names, strict=True):
         try:
             processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         except (OSError, RuntimeError) as error:
-            raise InputError(f"{path} is no model of SentencePiece, or damaged: {error}") from error
-        pieces = {processor.id_to_piece(token): token for token in range(processor.get_piece_size())}
-        if len(pieces) != len(table):
-            raise InputError(f"{path} has {len(pieces)} tokens, but the embeddings {len(table)} rows.")
+            raise InputError(f"{path} is damaged, or is no model of SentencePiece: {error}") from error
+        token_ids = {processor.id_to_piece(token_id): token_id for token_id in range(processor.get_piece_size())}
+        if len(token_ids) != len(table):
+            raise InputError(f"{path} has {len(token_ids)} tokens, but the embeddings {len(table)} rows.")
+        token_ids["<pad>"] = pad_token
         files[model_name] = path.read_bytes()
-        files[vocabulary_name] = json.dumps({**pieces, "<pad>": pad}).encode()
+        files[vocabulary_name] = json.dumps(token_ids).encode()
+    if has_joint_vocabulary:
+        del files["target_vocab.json"]
+
     settings = {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": languages[0],
         "target_lang": languages[1],
-        "separate_vocabs": "Wemb" not in arrays,
-        # To Marian, "</s>" in a text is text.
+        "separate_vocabs": not has_joint_vocabulary,
+        # Marian treats "</s>" in a text as text, not as the end of the sentence.
         "split_special_tokens": True,
     }
-    if not settings["separate_vocabs"]:
-        del files["target_vocab.json"]
-    return {**files, TOKENIZER_CONFIG: json.dumps(settings, indent=2).encode()}, pad
+    files[TOKENIZER_CONFIG] = json.dumps(settings, indent=2).encode()
+    return files, pad_token
 
 
-def as_hf_marian(arrays: State, settings: dict[str, Any], pad: int, path: Path) -> MarianMTModel:
-    """A `MarianMTModel` with Marian's weights and positions.
+def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int, path: Path) -> MarianMTModel:
+    """Build a `MarianMTModel` with the weights, the positions and the decoding settings of a model of Marian.
 
-    Decoding begins from a zero vector, which is the embedding of the pad token here. Raises ValueError if an array is
-    missing or left over.
+    Marian's decoder starts from a zero vector instead of the embedding of a start token (src/models/decoder.h,
+    `embeddingsFromPrediction`). The MarianMTModel starts from the pad token, whose embedding is zero.
+
+    Args:
+        arrays, settings: the weights and the settings of the model.
+        pad_token: the id of the added pad token, which is the last one of both vocabularies.
+        path: the file of weights, for messages.
+
+    Raises:
+        ValueError: if an array is missing or left over.
     """
-    is_joint, rest = "Wemb" in arrays, dict(arrays)
-    d_ff = settings["transformer-dim-ffn"]
+    encoder_width = settings["transformer-dim-ffn"]
+    heads = settings["transformer-heads"]
+    has_joint_vocabulary = "Wemb" in arrays
     config = MarianConfig(
-        vocab_size=pad + 1,
-        decoder_vocab_size=pad + 1,
-        share_encoder_decoder_embeddings=is_joint,
+        vocab_size=pad_token + 1,
+        decoder_vocab_size=pad_token + 1,
+        share_encoder_decoder_embeddings=has_joint_vocabulary,
         d_model=settings["dim-emb"],
         encoder_layers=settings["enc-depth"],
         decoder_layers=settings["dec-depth"],
-        encoder_attention_heads=settings["transformer-heads"],
-        decoder_attention_heads=settings["transformer-heads"],
-        encoder_ffn_dim=d_ff,
-        decoder_ffn_dim=settings.get("transformer-decoder-dim-ffn") or d_ff,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=encoder_width,
+        # 0 means the encoder's width.
+        decoder_ffn_dim=settings.get("transformer-decoder-dim-ffn") or encoder_width,
         activation_function=settings.get("transformer-ffn-activation", "swish"),
         scale_embedding=True,
-        pad_token_id=pad,
-        eos_token_id=0,
-        decoder_start_token_id=pad,
+        pad_token_id=pad_token,
+        eos_token_id=_EOS_TOKEN,
+        decoder_start_token_id=pad_token,
         forced_eos_token_id=None,
         tie_word_embeddings=True,
     )
     marian = MarianMTModel._from_config(config, attn_implementation="eager").eval()
-    state: State = {}
+
+    # Each array is taken out once it is used, so that arrays without a place are found.
+    remaining = dict(arrays)
+    state: StateDict = {}
     try:
-        for name in ("shared",) if is_joint else ("encoder.embed_tokens", "decoder.embed_tokens"):
-            table = rest.pop("Wemb" if is_joint else f"{name.partition('.')[0]}_Wemb")
-            state[f"model.{name}.weight"] = torch.cat([table, table.new_zeros(pad + 1 - len(table), table.shape[1])])
-        bias = rest.pop("decoder_ff_logit_out_b").flatten()
-        missing = bias.new_full((pad + 1 - len(bias),), float(bias.min()) - _BELOW_ALL)
-        state["final_logits_bias"] = torch.cat([bias, missing])[None]
-        for side, depth in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-            for layer in range(depth):
-                state |= _layer_state(rest, f"{side}_l{layer + 1}", f"model.{side}.layers.{layer}")
+        if has_joint_vocabulary:
+            state["model.shared.weight"] = _append_zero_rows(remaining.pop("Wemb"), pad_token + 1)
+        else:
+            for stack in ("encoder", "decoder"):
+                embeddings = _append_zero_rows(remaining.pop(f"{stack}_Wemb"), pad_token + 1)
+                state[f"model.{stack}.embed_tokens.weight"] = embeddings
+        bias = remaining.pop("decoder_ff_logit_out_b").flatten()
+        # Tokens that Marian does not have must not get a share of the probability.
+        added_bias = bias.new_full((pad_token + 1 - len(bias),), float(bias.min()) - _PAD_BIAS_MARGIN)
+        state["final_logits_bias"] = torch.cat([bias, added_bias])[None]
+        for layer in range(config.encoder_layers):
+            names = _ENCODER_WEIGHTS
+            state.update(_pop_layer(remaining, names, f"encoder_l{layer + 1}", f"model.encoder.layers.{layer}"))
+        for layer in range(config.decoder_layers):
+            names = _DECODER_WEIGHTS
+            state.update(_pop_layer(remaining, names, f"decoder_l{layer + 1}", f"model.decoder.layers.{layer}"))
     except KeyError as error:
         raise InputError(f"{path} lacks the array {error}; use a complete model.") from error
-    if rest:
-        raise InputError(f"{path} has {min(rest)}, which cannot be carried: this model has no such weights.")
+    if remaining:
+        raise InputError(f"{path} has {min(remaining)}, which cannot be converted: this model has no such weights.")
+
+    # Not strict, because MarianMTModel computes its tables of positions.
     marian.load_state_dict(state, strict=False)
     marian.tie_weights()
     restore_positions(marian)
-    # Marian generates neither padding nor, by default, <unk>, which is token 1.
-    generation: Any = marian.generation_config
-    generation.suppress_tokens, generation.max_length = [1, pad], 512
-    generation.num_beams, generation.length_penalty = settings.get("beam-size", 4), float(settings.get("normalize", 0))
+
+    generation_config = marian.generation_config
+    assert generation_config is not None
+    # Marian never generates padding, and by default it does not generate <unk>.
+    generation_config.suppress_tokens = [_UNKNOWN_TOKEN, pad_token]
+    generation_config.max_length = 512
+    generation_config.num_beams = settings.get("beam-size", 4)
+    generation_config.length_penalty = float(settings.get("normalize", 0))
     return marian
 
 
-def _layer_state(rest: State, theirs: str, ours: str) -> State:
-    """The weights of a layer under transformers' names, taken out of `rest`; Marian's matrices are (in, out)."""
-    parts = {"fc1": ("ffn_W1", "ffn_b1"), "fc2": ("ffn_W2", "ffn_b2")}
-    parts["final_layer_norm"] = ("ffn_ffn_ln_scale", "ffn_ffn_ln_bias")
-    for kind, module in _ATTENTIONS.items() if theirs.startswith("decoder") else [("self", "self_attn")]:
-        for letter, name in zip("qkvo", ("q_proj", "k_proj", "v_proj", "out_proj"), strict=True):
-            parts[f"{module}.{name}"] = (f"{kind}_W{letter}", f"{kind}_b{letter}")
-        parts[f"{module}_layer_norm"] = (f"{kind}_Wo_ln_scale", f"{kind}_Wo_ln_bias")
+def _append_zero_rows(table: torch.Tensor, size: int) -> torch.Tensor:
+    """Append zeros to an embedding matrix until it has `size` rows."""
+    return torch.cat([table, table.new_zeros(size - len(table), table.shape[1])])
+
+
+def _pop_layer(
+    arrays: StateDict, names: Mapping[str, tuple[str, str]], marian_prefix: str, hf_prefix: str
+) -> StateDict:
+    """Take the weights of one layer out of `arrays`, and return them under transformers' names.
+
+    Args:
+        arrays: Marian's arrays. The arrays of the layer are removed.
+        names: the names of a weight and a bias in Marian, by the name of their module in transformers.
+        marian_prefix, hf_prefix: the name of the layer in Marian and in transformers.
+
+    Raises:
+        KeyError: if an array is missing.
+    """
     state = {}
-    for name, arrays in parts.items():
-        for kind, array in zip(("weight", "bias"), (rest.pop(f"{theirs}_{each}") for each in arrays), strict=True):
-            state[f"{ours}.{name}.{kind}"] = array.T if len(array) > 1 else array.flatten()
+    for module, (weight_name, bias_name) in names.items():
+        weight = arrays.pop(f"{marian_prefix}_{weight_name}")
+        bias = arrays.pop(f"{marian_prefix}_{bias_name}")
+        state[f"{hf_prefix}.{module}.weight"] = _to_torch_layout(weight)
+        state[f"{hf_prefix}.{module}.bias"] = _to_torch_layout(bias)
     return state
 
 
-def n_best_lists(weights: Path, vocabularies: Sequence[Path], sentences: Sequence[str]) -> list[tuple[str, str, float]]:
-    """Marian's own translations of sentences, 4 for each, for `add_scores`."""
+def _to_torch_layout(array: torch.Tensor) -> torch.Tensor:
+    """Transpose a matrix from Marian's shape `(in, out)` to torch's, or flatten a vector, which is a row in Marian."""
+    if len(array) > 1:
+        return array.T
+    return array.flatten()
+
+
+def translate_by_marian(
+    weights: Path, vocabularies: Sequence[Path], sentences: Sequence[str]
+) -> list[ScoredHypothesis]:
+    """Translate sentences with pymarian, which is Marian itself; return the best 4 hypotheses of each sentence."""
     import pymarian
 
     translator = pymarian.Translator(
         models=[str(weights)],
-        vocabs=list(map(str, vocabularies)),
+        vocabs=[str(path) for path in vocabularies],
         beam_size=4,
         n_best=True,
         no_spm_decode=True,
@@ -324,5 +489,9 @@ def n_best_lists(weights: Path, vocabularies: Sequence[Path], sentences: Sequenc
         quiet=True,
         quiet_translation=True,
     )
-    rows = [line.split(" ||| ") for line in translator.translate(list(sentences))]
-    return [(sentences[int(number)], text, float(score)) for number, text, _, score in rows]
+    hypotheses = []
+    # A line has four fields: the sentence's number, the tokens, the scores of the model, and their sum.
+    for line in translator.translate(list(sentences)):
+        number, tokens, _, log_prob = line.split(" ||| ")
+        hypotheses.append(ScoredHypothesis(sentences[int(number)], tokens, float(log_prob)))
+    return hypotheses

@@ -1,160 +1,33 @@
-"""The certificate of a conversion: how far two models differ that should be equal."""
+"""The certificate of a conversion (`parity.json`): how far two models differ that should be equal."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...support.user_errors import InputError
 
 
 # Largest difference of log-probabilities, in nats per token, between models that count as equal.
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}
-_RANDOM_SENTENCES, _LONGEST_RANDOM = 16, 40
-_MAX_LENGTH, _BEAMS = 60, 4
-# Marian truncates a hypothesis at this many times the tokens of the source; it then has no EOS.
+# Random sentences cover all tokens and lengths below 40, which a few real sentences do not.
+_RANDOM_SENTENCES = 16
+_LONGEST_RANDOM = 40
+# Limits of the searches whose translations are compared.
+_MAX_LENGTH = 60
+_NUM_BEAMS = 4
+# Marian truncates a hypothesis at this multiple of the source's length. A truncated hypothesis has no EOS.
 LONGEST_OF_MARIAN = 3
 
+# Token ids, one list for each sentence.
 Rows = list[list[int]]
+# The certificate, as it is written into parity.json.
+Certificate = dict[str, Any]
 
-
-@torch.no_grad()
-def compare(
-    model: Any,
-    oracle: Any,
-    real: Rows | None = None,
-    *,
-    in_float64: bool = False,
-    tolerance: float = TOLERANCES[torch.float32],
-) -> dict[str, Any]:
-    """Compare a converted model with its source, both models of transformers with the same token ids.
-
-    Args:
-        model, oracle (`PreTrainedModel`): in float32 and evaluation mode, on the CPU.
-        real (`list` of `list` of `int`, *optional*): token ids of real source sentences, EOS included.
-        in_float64 (`bool`): compare in float64, too, where the source can compute in it.
-        tolerance (`float`): largest difference of log-probabilities in float32, in nats.
-
-    Returns:
-        `dict`: `log_probs`, the largest difference of log-probabilities under teacher forcing in nats, for `random` and
-        `real` input (targets of the latter are greedy translations of the oracle); `translations`, how many of so many
-        `sentences` are equal by `greedy` and by `beam` search, of real input where it is given; `tolerance`; `float64`,
-        `log_probs` and `tolerance` of that; and `equal`, whether all differences are within their tolerances.
-    """
-    # The source may have a table of positions. Of a sentence that is too long, the end.
-    longest = min(_MAX_LENGTH, oracle.config.max_position_embeddings)
-    sources, targets = ([row[-longest:] for row in random_rows(oracle, seed)] for seed in (0, 1))
-    differences = {"random": _largest_difference(model, oracle, sources, targets)}
-    if real:
-        real = [row[-oracle.config.max_position_embeddings :] for row in real]
-        differences["real"] = _largest_difference(model, oracle, real, translate_rows(oracle, real, 1, longest))
-    chosen = real or sources
-    translations: dict[str, int] = {"sentences": len(chosen)}
-    for name, beams in (("greedy", 1), ("beam", _BEAMS)):
-        ours, theirs = (translate_rows(each, chosen, beams, longest) for each in (model, oracle))
-        translations[name] = sum(one == other for one, other in zip(ours, theirs, strict=True))
-    parity = {"log_probs": differences, "translations": translations, "tolerance": tolerance}
-    if in_float64:
-        exact = {"random": _largest_difference(model.double(), oracle.double(), sources, targets)}
-        parity["float64"] = {"log_probs": exact, "tolerance": TOLERANCES[torch.float64]}
-        # float32 weights survive this unchanged.
-        for each in (model, oracle):
-            each.float()
-    return {**parity, "equal": not excess(parity)}
-
-
-@torch.no_grad()
-def add_scores(
-    parity: dict[str, Any], model: Any, tokenizer: Any, hypotheses: Sequence[tuple[str, str, float]]
-) -> dict[str, Any]:
-    """The comparison with `marian`: the largest difference per token from scores that Marian gave to whole hypotheses.
-
-    Each hypothesis is a sentence, the SentencePiece tokens of a translation, and its log-probability.
-    """
-    differences = []
-    for sentence, pieces, expected in hypotheses:
-        tokenizer._switch_to_target_mode()
-        labels = torch.tensor([[*tokenizer.convert_tokens_to_ids(pieces.split()), model.config.eos_token_id]])
-        tokenizer._switch_to_input_mode()
-        inputs = tokenizer(sentence, return_tensors="pt")
-        if labels.shape[1] > LONGEST_OF_MARIAN * inputs.input_ids.shape[1]:
-            continue
-        logits = model(**inputs, labels=labels, skip_logits=False).logits
-        total = float(logits.log_softmax(dim=-1)[0].gather(-1, labels[0][:, None]).sum())
-        differences.append(abs(total - expected) / labels.shape[1])
-    parity = {**parity, "log_probs": {**parity["log_probs"], "marian": max(differences)}}
-    return {**parity, "equal": not excess(parity)}
-
-
-def check_equal(parity: dict[str, Any], source: str, force: bool) -> None:
-    """Raise ValueError, without `force`, if a converted model is not equal to its source."""
-    if parity["equal"] is False and not force:
-        raise InputError(f"the converted model is not equal to {source}: {excess(parity)}; --force writes it anyway.")
-
-
-def excess(parity: dict[str, Any]) -> str:
-    """The first difference beyond its tolerance, in words; an empty text if there is none."""
-    parts = {"float32": parity, "float64": parity.get("float64", {"log_probs": {}})}
-    for precision, part in parts.items():
-        for difference in part["log_probs"].values():
-            # NaN is not within a tolerance.
-            if not difference <= part["tolerance"]:
-                return f"log-probabilities in {precision} differ by {difference:.2g}, more than {part['tolerance']:g}"
-    return ""
-
-
-def random_rows(model: Any, seed: int) -> Rows:
-    """Sentences of random tokens that are not special, EOS at their ends."""
-    generator = torch.Generator().manual_seed(seed)
-    config = model.config
-    eos = config.eos_token_id
-    special = {config.pad_token_id, config.bos_token_id, eos, config.decoder_start_token_id}
-    names = ("vocab_size", "source_vocab_size", "decoder_vocab_size", "src_vocab_size")
-    sizes = [getattr(config, name, None) for name in names]
-    words = [token for token in range(min(size for size in sizes if size)) if token not in special]
-    lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator).tolist()
-    return [[words[i] for i in torch.randint(len(words), (n,), generator=generator)] + [eos] for n in lengths]
-
-
-def _pad(rows: Rows, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and mask, `(batch, length)`, padded on the right."""
-    ids, ones = ([torch.tensor(each) for each in part] for part in (rows, [[1] * len(row) for row in rows]))
-    return pad_sequence(ids, True, pad), pad_sequence(ones, True)
-
-
-@torch.no_grad()
-def log_probs(model: Any, sources: Rows, targets: Rows) -> torch.Tensor:
-    """Log-probabilities `(tokens, vocabulary)` at the real positions of the targets."""
-    config = model.config
-    ids, mask = _pad(sources, config.pad_token_id)
-    labels, real = _pad(targets, config.pad_token_id)
-    starts = torch.full((len(labels), 1), config.decoder_start_token_id)
-    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": torch.cat([starts, labels[:, :-1]], dim=1)}
-    # With a cache, FSMT reads only the last token.
-    output = model(**inputs, use_cache=False)
-    return output.logits.log_softmax(dim=-1)[real.bool()]
-
-
-def _largest_difference(model: Any, oracle: Any, sources: Rows, targets: Rows) -> float:
-    differences = []
-    # One pair at a time: the first alone shows what padding would hide.
-    for batch in (slice(0, 1), slice(1, None)):
-        if sources[batch]:
-            ours, theirs = (log_probs(each, sources[batch], targets[batch]) for each in (model, oracle))
-            differences.append((ours - theirs).abs().max())
-    # torch's maximum of NaN is NaN.
-    return float(torch.stack(differences).max())
-
-
-def translate_rows(model: Any, sources: Sequence[list[int]], beams: int, max_length: int, **settings: Any) -> Rows:
-    """Generated tokens of each source, without the start token and padding."""
-    ids, mask = _pad(list(sources), model.config.pad_token_id)
-    best = model.generate(ids, attention_mask=mask, num_beams=beams, max_length=max_length, do_sample=False, **settings)
-    rows, eos = best[:, 1:].tolist(), model.config.eos_token_id
-    return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
-
-
+# Source sentences on which conversions are compared by default: short and long ones, numbers, and quotation marks.
 SENTENCES = (
     "The house is small.",
     "A dog runs through the old town, and nobody looks at it.",
@@ -165,3 +38,223 @@ SENTENCES = (
     "The committee decided, after a long discussion that nobody had expected, to postpone the vote until autumn.",
     "“Come in!” she said.",
 )
+
+
+@dataclass(frozen=True)
+class ScoredHypothesis:
+    """A translation that another system found and scored.
+
+    Args:
+        source: the source sentence.
+        tokens: the SentencePiece tokens of the translation, separated by spaces.
+        log_prob: the log-probability that the other system gives to the translation, in nats.
+    """
+
+    source: str
+    tokens: str
+    log_prob: float
+
+
+@torch.no_grad()
+def compare(
+    model: PreTrainedModel,
+    oracle: PreTrainedModel,
+    real: Rows | None = None,
+    *,
+    in_float64: bool = False,
+    tolerance: float = TOLERANCES[torch.float32],
+) -> Certificate:
+    """Compare a converted model with its source. Both are models of transformers with the same token ids.
+
+    Args:
+        model, oracle (`PreTrainedModel`): the converted model and its source, in float32 and evaluation mode, on the
+            CPU.
+        real (`list` of `list` of `int`, *optional*): token ids of real source sentences, including EOS.
+        in_float64 (`bool`): compare in float64 as well. The source must be able to compute in float64.
+        tolerance (`float`): largest difference of log-probabilities in float32, in nats.
+
+    Returns:
+        `dict` with these fields:
+
+        - `log_probs`: the largest difference of log-probabilities under teacher forcing, in nats, for `random` input
+          and, if given, for `real` input. The targets of real input are greedy translations of the oracle.
+        - `translations`: the number of `sentences`, and how many of their translations are equal by `greedy` and by
+          `beam` search. The sentences are the real ones, if given.
+        - `tolerance`: the argument.
+        - `float64`: `log_probs` and `tolerance` of the comparison in float64, if requested.
+        - `equal`: True if all differences are within their tolerances.
+    """
+    # The oracle may have a table of positions. The beginning of a longer sentence is removed.
+    max_positions = oracle.config.max_position_embeddings
+    longest = min(_MAX_LENGTH, max_positions)
+    random_sources = [row[-longest:] for row in random_rows(oracle, seed=0)]
+    random_targets = [row[-longest:] for row in random_rows(oracle, seed=1)]
+    differences = {"random": _largest_difference(model, oracle, random_sources, random_targets)}
+    sources = random_sources
+    if real:
+        sources = [row[-max_positions:] for row in real]
+        targets = translate_rows(oracle, sources, 1, longest)
+        differences["real"] = _largest_difference(model, oracle, sources, targets)
+
+    translations = {"sentences": len(sources)}
+    for name, num_beams in (("greedy", 1), ("beam", _NUM_BEAMS)):
+        model_translations = translate_rows(model, sources, num_beams, longest)
+        oracle_translations = translate_rows(oracle, sources, num_beams, longest)
+        translations[name] = count_equal(model_translations, oracle_translations)
+
+    parity: Certificate = {"log_probs": differences, "translations": translations, "tolerance": tolerance}
+    if in_float64:
+        difference = _largest_difference(model.double(), oracle.double(), random_sources, random_targets)
+        parity["float64"] = {"log_probs": {"random": difference}, "tolerance": TOLERANCES[torch.float64]}
+        # Converting float32 weights to float64 and back does not change them.
+        model.float()
+        oracle.float()
+    parity["equal"] = not describe_excess(parity)
+    return parity
+
+
+@torch.no_grad()
+def add_scores(
+    parity: Certificate,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    hypotheses: Sequence[ScoredHypothesis],
+) -> Certificate:
+    """Return the certificate with one more entry of `log_probs`, `marian`: how far our scores differ from Marian's.
+
+    Marian scores whole hypotheses, so the entry is the largest difference of their total log-probabilities, in nats per
+    token. Hypotheses that Marian truncated are skipped.
+    """
+    differences = []
+    for hypothesis in hypotheses:
+        tokenizer._switch_to_target_mode()
+        target_ids = [tokenizer.convert_tokens_to_ids(token) for token in hypothesis.tokens.split()]
+        tokenizer._switch_to_input_mode()
+        labels = torch.tensor([[*target_ids, model.config.eos_token_id]])
+        inputs = tokenizer(hypothesis.source, return_tensors="pt")
+        target_length = labels.shape[1]
+        if target_length > LONGEST_OF_MARIAN * inputs.input_ids.shape[1]:
+            continue
+        logits = model(**inputs, labels=labels, skip_logits=False).logits
+        log_probs_of_tokens = logits.log_softmax(dim=-1)[0].gather(-1, labels[0][:, None])
+        difference = abs(float(log_probs_of_tokens.sum()) - hypothesis.log_prob)
+        differences.append(difference / target_length)
+    extended = dict(parity)
+    extended["log_probs"] = {**parity["log_probs"], "marian": max(differences)}
+    extended["equal"] = not describe_excess(extended)
+    return extended
+
+
+def check_equal(parity: Certificate, source: str, force: bool) -> None:
+    """Raise ValueError if a converted model is not equal to its source, unless `force` is True."""
+    if parity["equal"] is False and not force:
+        raise InputError(
+            f"the converted model is not equal to {source}: {describe_excess(parity)}; --force writes it anyway."
+        )
+
+
+def describe_excess(parity: Certificate) -> str:
+    """Describe the first difference beyond its tolerance; return an empty string if there is none."""
+    comparisons = {"float32": parity}
+    if "float64" in parity:
+        comparisons["float64"] = parity["float64"]
+    for precision, comparison in comparisons.items():
+        tolerance = comparison["tolerance"]
+        for difference in comparison["log_probs"].values():
+            # Written with `not`, because NaN is never within a tolerance.
+            if not difference <= tolerance:
+                return f"log-probabilities in {precision} differ by {difference:.2g}, more than {tolerance:g}"
+    return ""
+
+
+def random_rows(model: PreTrainedModel, seed: int) -> Rows:
+    """Draw sentences of random tokens that are not special. Each sentence ends in EOS."""
+    generator = torch.Generator().manual_seed(seed)
+    config = model.config
+    eos = config.eos_token_id
+    special_tokens = {config.pad_token_id, config.bos_token_id, eos, config.decoder_start_token_id}
+    # Configurations name their vocabulary sizes differently. The tokens must be in all vocabularies.
+    size_fields = ("vocab_size", "source_vocab_size", "decoder_vocab_size", "src_vocab_size")
+    sizes = [getattr(config, field) for field in size_fields if getattr(config, field, None)]
+    tokens = [token for token in range(min(sizes)) if token not in special_tokens]
+
+    lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator).tolist()
+    rows = []
+    for length in lengths:
+        indices = torch.randint(len(tokens), (length,), generator=generator)
+        rows.append([*(tokens[index] for index in indices), eos])
+    return rows
+
+
+def _pad(rows: Rows, pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad rows of token ids on the right. Returns the ids and their mask, both of shape `(batch, length)`."""
+    ids = [torch.tensor(row) for row in rows]
+    masks = [torch.ones_like(row) for row in ids]
+    return pad_sequence(ids, True, pad_token), pad_sequence(masks, True)
+
+
+@torch.no_grad()
+def log_probs(model: PreTrainedModel, sources: Rows, targets: Rows) -> torch.Tensor:
+    """Compute the log-probabilities of all tokens at each position of the targets, under teacher forcing.
+
+    Returns a tensor of shape `(target tokens in all, vocabulary)`, without the positions of padding.
+    """
+    config = model.config
+    source_ids, source_mask = _pad(sources, config.pad_token_id)
+    labels, target_mask = _pad(targets, config.pad_token_id)
+    start_tokens = torch.full((len(labels), 1), config.decoder_start_token_id)
+    decoder_input_ids = torch.cat([start_tokens, labels[:, :-1]], dim=1)
+    # Without a cache, because FSMT would read only the last token.
+    output = model(
+        input_ids=source_ids, attention_mask=source_mask, decoder_input_ids=decoder_input_ids, use_cache=False
+    )
+    return output.logits.log_softmax(dim=-1)[target_mask.bool()]
+
+
+def _largest_difference(model: PreTrainedModel, oracle: PreTrainedModel, sources: Rows, targets: Rows) -> float:
+    """Return the largest difference of log-probabilities between two models, in nats; NaN if one of them is NaN."""
+    differences = []
+    # The first pair is compared alone, because padding could hide an error: the other pairs are one padded batch.
+    for pairs in (slice(0, 1), slice(1, None)):
+        if sources[pairs]:
+            model_log_probs = log_probs(model, sources[pairs], targets[pairs])
+            oracle_log_probs = log_probs(oracle, sources[pairs], targets[pairs])
+            differences.append((model_log_probs - oracle_log_probs).abs().max())
+    # torch's maximum keeps NaN, but Python's does not.
+    return float(torch.stack(differences).max())
+
+
+def translate_rows(
+    model: PreTrainedModel, sources: Sequence[list[int]], num_beams: int, max_length: int, **settings: object
+) -> Rows:
+    """Translate token ids by greedy search or beam search.
+
+    Args:
+        model: any model of transformers.
+        sources: token ids of the sources, including EOS.
+        num_beams, max_length, settings: arguments of `generate`.
+
+    Returns:
+        The token ids of each translation, including EOS but without the start token and without padding.
+    """
+    ids, mask = _pad(list(sources), model.config.pad_token_id)
+    outputs = model.generate(  # type: ignore[operator]
+        ids, attention_mask=mask, num_beams=num_beams, max_length=max_length, do_sample=False, **settings
+    )
+    eos = model.config.eos_token_id
+    translations = []
+    for row in outputs[:, 1:].tolist():
+        if eos in row:
+            translations.append(row[: row.index(eos) + 1])
+        else:
+            translations.append(row)
+    return translations
+
+
+def count_equal(translations: Sequence[Sequence[object]], expected: Sequence[Sequence[object]]) -> int:
+    """Count the translations that are equal to the expected translations of the same sentences."""
+    equal_pairs = 0
+    for translation, expected_translation in zip(translations, expected, strict=True):
+        if translation == expected_translation:
+            equal_pairs += 1
+    return equal_pairs

@@ -1,75 +1,129 @@
-"""The folder or repository that a model is converted from: which system it is of, and whether it can be carried."""
+"""The source of a conversion: recognize its system, load its files safely, and check that it can be converted.
+
+Files of a source are untrusted. No code of a source is run, and damaged files raise ValueError.
+"""
 
 import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from huggingface_hub import ModelCard
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from ...hub.model_folder import CARD, WEIGHT_FILES
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.input_checks import check_vocabulary, check_weights
+from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...support.argument_checks import reason_of
 from ...support.safetensors_layout import read_json
 from ...support.user_errors import InputError
 
 
-# Systems by the `model_type` of a config.json, and by the ending of files of weights.
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+# Systems by the `model_type` in config.json.
 MODEL_TYPES = {"marian": "hf_marian", "fsmt": "fsmt"}
-_ENDINGS = {".npz": "marian", ".pt": "fairseq"}
-_OF_THE_TRAINER = {"optimizer.pt", "scheduler.pt", "scaler.pt"}
+# Systems by the suffix of their weight files.
+_SUFFIXES = {".npz": "marian", ".pt": "fairseq"}
+# Files in the Trainer's checkpoints that are no weights, although they have fairseq's suffix.
+_TRAINER_FILES = {"optimizer.pt", "scheduler.pt", "scaler.pt"}
 
 
-def load_source(kind: Any, folder: Path, source: str) -> Any:
-    """A model of transformers in float32 and evaluation mode, with all of its weights.
+@dataclass(frozen=True)
+class UnfitField:
+    """A setting of a source that this model cannot represent, and the values that it could."""
+
+    name: str
+    value: object
+    requirement: str
+
+
+def load_source(model_class: type[Model], folder: Path, source: str) -> Model:
+    """Load a model of transformers from a folder, in float32 and in evaluation mode.
+
+    Args:
+        model_class: the class of the model, or an Auto class.
+        folder: the local folder.
+        source: the name of the source, for messages.
 
     Raises:
-        ValueError: if files are damaged or outside of the folder, or weights are missing or of another shape.
+        ValueError: if files are damaged or outside of the folder, if weights are missing, or if their shapes are wrong.
     """
-    for index in folder.glob("*.index.json"):
-        for name in set(read_json(index).get("weight_map", {}).values()):
-            if Path(name).name != name:
-                raise InputError(f'{index} names "{name}", which is not a file of its folder; use a complete model.')
+    _check_weight_paths(folder)
     for path in folder.glob("*.bin"):
         check_archive(path)
     try:
-        options = {"attn_implementation": "eager", "dtype": torch.float32, "output_loading_info": True}
-        model, info = kind.from_pretrained(folder, **options)
+        loaded: Any = model_class.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+        )
     except ImportError:
         raise
-    except Exception as error:  # Transformers, torch and safetensors raise many kinds.
+    except Exception as error:  # transformers, torch and safetensors raise many exception types.
         raise InputError(f"{source} cannot be read: {reason_of(error)}") from error
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
+    model, loading_info = loaded
+    missing_names = sorted(loading_info["missing_keys"])
+    if missing_names:
         raise InputError(
-            f"{len(missing)} weights are not in the files of {source} ({', '.join(missing[:2])}, ...); use a complete "
-            "model."
+            f"{len(missing_names)} weights are not in the files of {source} ({', '.join(missing_names[:2])}, ...); "
+            "use a complete model."
         )
     return model.eval()
 
 
+def _check_weight_paths(folder: Path) -> None:
+    """Raise ValueError if an index of weight files names a file outside of the folder."""
+    for index in folder.glob("*.index.json"):
+        weight_map = read_json(index).get("weight_map", {})
+        for name in set(weight_map.values()):
+            if Path(name).name != name:
+                raise InputError(f'{index} names "{name}", which is not a file of its folder; use a complete model.')
+
+
 def check_archive(path: Path, inflation: int = 1) -> None:
-    """Raise ValueError if a file is damaged, or claims more than `inflation` times its bytes; torch compresses none."""
+    """Raise ValueError if a zip file is damaged, or if its content would be too large in memory.
+
+    Files that are no zip archives pass, because their own loaders check them.
+
+    Args:
+        path: the file of weights.
+        inflation: the largest size of the uncompressed content, in multiples of the file's size. The default is 1,
+            because torch does not compress its checkpoints.
+    """
     if not zipfile.is_zipfile(path):
         return
-    size = path.stat().st_size
+    file_size = path.stat().st_size
     try:
         with zipfile.ZipFile(path) as archive:
-            claimed = sum(entry.file_size for entry in archive.infolist())
+            content_size = sum(entry.file_size for entry in archive.infolist())
     except (NotImplementedError, OSError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    if claimed > inflation * size:
-        raise InputError(f"{path} claims {claimed:,} bytes, but the file has {size:,}; convert a complete checkpoint.")
+    if content_size > inflation * file_size:
+        raise InputError(
+            f"{path} claims {content_size:,} bytes, but the file has {file_size:,}; convert a complete checkpoint."
+        )
 
 
-def load_trained(folder: Path, source: str) -> tuple[Any, Any]:
-    """Tokenizer and model of a folder of this package, to be converted; ValueError if it holds another model."""
-    tokenizer, model = load_tokenizer(folder, source), load_source(AutoModelForSeq2SeqLM, folder, source)
+def load_trained(
+    folder: Path, source: str
+) -> tuple[PreTrainedTokenizerBase, VanillaTransformerForConditionalGeneration]:
+    """Load the tokenizer and the model of a folder of this package, so that they can be converted.
+
+    Raises ValueError if the folder holds a different model, or weights that are quantized, NaN or infinite.
+    """
+    tokenizer = load_tokenizer(folder, source)
+    auto_class: Any = AutoModelForSeq2SeqLM
+    model = load_source(auto_class, folder, source)
     if model.config.model_type != VanillaTransformerConfig.model_type:
-        raise InputError(f"{source} holds a {type(model).__name__}; bring it in by convert --from first.")
+        raise InputError(f"{source} holds a {type(model).__name__}; convert it with convert --from first.")
     if hasattr(model.config, "quantization_config"):
         raise InputError(f"{source} has quantized weights; convert the model that it was made from.")
     check_vocabulary(model.config, tokenizer)
@@ -77,56 +131,74 @@ def load_trained(folder: Path, source: str) -> tuple[Any, Any]:
     return tokenizer, model
 
 
-def load_tokenizer(folder: Path, source: str) -> Any:
-    """The tokenizer of a source, or ValueError if its files are missing or damaged."""
+def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a source. Raises ValueError if its files are missing or damaged."""
     try:
         return AutoTokenizer.from_pretrained(folder)
     except ImportError:
         raise
-    except Exception as error:  # Transformers and tokenizers raise many kinds.
+    except Exception as error:  # transformers and tokenizers raise many exception types.
         raise InputError(f"the tokenizer of {source} cannot be read: {reason_of(error)}") from error
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of weights in a folder of transformers."""
+    """List the weight files in a folder of transformers."""
     return [path for pattern in WEIGHT_FILES for path in folder.glob(pattern)]
 
 
-def license_of(folder: Path) -> str | None:
-    """The licence that the card of a source states, if there is one."""
+def read_license(folder: Path) -> str | None:
+    """Return the licence that the card of a source states, or None without a card or a licence."""
     try:
-        stated = ModelCard.load(folder / CARD).data.get("license")
-    except Exception:  # huggingface_hub raises many kinds.
+        license = ModelCard.load(folder / CARD).data.get("license")
+    except Exception:  # huggingface_hub raises many exception types.
         return None
-    return stated if isinstance(stated, str) else None
+    return license if isinstance(license, str) else None
 
 
 def recognize(source: str, revision: str | None = None, token: str | None = None) -> str:
-    """The system of a folder, a file of weights or a repository, by its config.json and the names of its files.
+    """Return the system that a model comes from, by its config.json and the suffixes of its files.
 
-    Raises ValueError if it is of none of these systems, or of several.
+    Args:
+        source: a folder, a file of weights, or a name on the Hub.
+        revision: the branch, tag or commit on the Hub.
+        token: the access token of the Hub.
+
+    Raises:
+        FileNotFoundError: if there is neither such a folder nor such a repository.
+        ValueError: if the model comes from none of the supported systems, or seems to come from several.
     """
     path = Path(source)
-    names = sorted({each.name for each in path.iterdir()} - _OF_THE_TRAINER) if path.is_dir() else [path.name]
-    found = {_ENDINGS[suffix] for name in names if (suffix := Path(name).suffix) in _ENDINGS and path.exists()}
+    if path.is_dir():
+        file_names = {entry.name for entry in path.iterdir()} - _TRAINER_FILES
+    else:
+        file_names = {path.name}
+
+    systems = set()
+    if path.exists():
+        suffixes = {Path(name).suffix for name in file_names}
+        systems = {system for suffix, system in _SUFFIXES.items() if suffix in suffixes}
     model_type = None
-    if "config.json" in names or not path.exists():
-        model_type = _model_type(source, revision=revision, token=token)
+    # A path that does not exist may be a name on the Hub.
+    if "config.json" in file_names or not path.exists():
+        model_type = _read_model_type(source, revision, token)
     if model_type in MODEL_TYPES:
-        found.add(MODEL_TYPES[model_type])
-    if not found:
+        systems.add(MODEL_TYPES[model_type])
+
+    if not systems:
+        but_model_type = f", but {model_type}" if model_type else ""
         raise InputError(
             f"{source} has no .npz (marian), no .pt (fairseq), and no config.json whose model_type is "
-            f"{' or '.join(MODEL_TYPES)}{f', but {model_type}' if model_type else ''}; nothing else can be converted."
+            f"{' or '.join(MODEL_TYPES)}{but_model_type}; nothing else can be converted."
         )
-    if len(found) > 1:
-        raise InputError(f"{source} holds models of {' and '.join(sorted(found))}; choose one of them with --from.")
-    return found.pop()
+    if len(systems) > 1:
+        raise InputError(f"{source} holds models of {' and '.join(sorted(systems))}; choose one of them with --from.")
+    return systems.pop()
 
 
-def _model_type(source: str, **options: str | None) -> str | None:
+def _read_model_type(source: str, revision: str | None, token: str | None) -> str | None:
+    """Read `model_type` from the config.json of a folder or of a repository on the Hub."""
     try:
-        fields, _ = PreTrainedConfig.get_config_dict(source, **options)
+        fields, _ = PreTrainedConfig.get_config_dict(source, revision=revision, token=token)
     except (OSError, ValueError) as error:
         if Path(source).exists():
             raise InputError(f"the config.json of {source} cannot be read: {error}") from error
@@ -134,21 +206,36 @@ def _model_type(source: str, **options: str | None) -> str | None:
     return fields.get("model_type")
 
 
-def check_config(kind: type[PreTrainedConfig], folder: Path, needed: Mapping[str, Any]) -> None:
-    """Raise ValueError naming what this model cannot hold of one of transformers, by its class of configurations."""
-    fields, _ = kind.get_config_dict(folder)
-    config: Any = kind.from_dict(fields)
-    heads = {"decoder_attention_heads": config.encoder_attention_heads}
-    refuse(folder, unlike(fields, needed) + unlike(config.to_dict(), heads))
+def check_config(config_class: type[PreTrainedConfig], folder: Path, required_fields: Mapping[str, object]) -> None:
+    """Raise ValueError, naming all fields at fault, if this model cannot represent a configuration of transformers.
+
+    `required_fields` are checked in config.json itself, because `config_class` may lack some of them. In addition, the
+    encoder and the decoder must have equal numbers of heads.
+    """
+    fields, _ = config_class.get_config_dict(folder)
+    config = config_class.from_dict(fields).to_dict()
+    required_heads = {"decoder_attention_heads": config["encoder_attention_heads"]}
+    check_fits(folder, find_unfit(fields, required_fields) + find_unfit(config, required_heads))
 
 
-def refuse(source: object, unfit: Iterable[tuple[str, Any, str]], hint: str = "") -> None:
-    """Raise ValueError if there are unfit fields (name, value, what it must be in words), with a hint on what to do."""
-    fields = "; ".join(f"{name} is {given!r}, but must be {needed}" for name, given, needed in unfit)
-    if fields:
-        raise InputError(f"{source} cannot be converted: {fields}.{hint and ' '}{hint}")
+def check_fits(source: object, unfit_fields: Iterable[UnfitField], hint: str = "") -> None:
+    """Raise ValueError if a source has fields that this model cannot represent; the message ends in the hint."""
+    faults = [f"{field.name} is {field.value!r}, but must be {field.requirement}" for field in unfit_fields]
+    if faults:
+        message = f"{source} cannot be converted: {'; '.join(faults)}."
+        if hint:
+            message += f" {hint}"
+        raise InputError(message)
 
 
-def unlike(fields: Mapping[str, Any], needed: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
-    """Fields that have other values than needed, for `refuse`; one that is missing has the value that is needed."""
-    return [(name, fields[name], repr(value)) for name, value in needed.items() if fields.get(name, value) != value]
+def find_unfit(fields: Mapping[str, Any], required_fields: Mapping[str, object]) -> list[UnfitField]:
+    """List the fields whose values differ from the required ones.
+
+    A missing field counts as having its required value.
+    """
+    unfit_fields = []
+    for name, required_value in required_fields.items():
+        value = fields.get(name, required_value)
+        if value != required_value:
+            unfit_fields.append(UnfitField(name, value, repr(required_value)))
+    return unfit_fields

@@ -13,7 +13,7 @@ from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.apps.conversion import converted_folder, parity_certificate, weight_transforms
 from hf_vanilla_transformer.apps.conversion.hf_marian import from_hf_marian
-from hf_vanilla_transformer.apps.conversion.source_folder import license_of
+from hf_vanilla_transformer.apps.conversion.source_folder import read_license
 from hf_vanilla_transformer.apps.conversion.weight_transforms import permute_channels
 from tests.apps.conversion.marian import SENTENCES, VOCABULARY, write_tokenizer
 from tests.apps.conversion.texts import texts
@@ -145,8 +145,8 @@ def test_the_licence_of_the_source(source, tmp_path):
         assert f"license: {stated}\n" in (folder / "README.md").read_text()
     for damaged in ("---\nlicense: [\n---\n", "no metadata", "---\nlicense: [mit]\n---\n"):
         (tmp_path / "marian" / "README.md").write_text(damaged)
-        assert license_of(tmp_path / "marian") is None
-    assert license_of(tmp_path / "nowhere") is None
+        assert read_license(tmp_path / "marian") is None
+    assert read_license(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.apps.conversion import marian, weight_transforms
 from hf_vanilla_transformer.apps.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.apps.conversion.marian import from_marian
-from hf_vanilla_transformer.apps.conversion.parity_certificate import add_scores
+from hf_vanilla_transformer.apps.conversion.parity_certificate import ScoredHypothesis, add_scores
 from hf_vanilla_transformer.apps.serving.model_card_facts import read_card
 from tests.apps.conversion.texts import texts
 from tests.apps.conversion.tuning import check_fine_tuning
@@ -31,6 +31,14 @@ pytestmark = pytest.mark.skipif(find_spec("sentencepiece") is None, reason="need
 
 def expected(name: str) -> dict:
     return json.loads((FIXTURES / name / "expected.json").read_text(encoding="utf-8"))
+
+
+def scored_hypotheses(recorded: dict) -> list[ScoredHypothesis]:
+    """The n-best lists that Marian translated and scored."""
+    return [
+        ScoredHypothesis(recorded["sentences"][number], tokens, log_prob)
+        for number, tokens, log_prob in recorded["n_best"]
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +57,7 @@ def load(folder):
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_are_marian_s(converted, name):
     recorded = expected(name)
-    hypotheses = [(recorded["sentences"][number], tokens, total) for number, tokens, total in recorded["n_best"]]
+    hypotheses = scored_hypotheses(recorded)
     assert len(hypotheses) == 80
     parity = {"log_probs": {}, "tolerance": 1e-4}
     parity = add_scores(parity, *load(converted[name]), hypotheses)
@@ -127,7 +135,7 @@ def test_the_same_model_in_transformers_form(converted, tmp_path, name):
     files, pad = marian.tokenizer_files(vocabularies, arrays)
     for file_name, content in files.items():
         (source / file_name).write_bytes(content)
-    marian.as_hf_marian(arrays, settings, pad, weights).save_pretrained(source)
+    marian.build_marian(arrays, settings, pad, weights).save_pretrained(source)
     model, tokenizer = load(converted[name])
     sentences = expected(name)["sentences"]
     targets = translate(model, tokenizer, sentences, num_beams=1)
@@ -177,7 +185,7 @@ def rewrite(folder, drop=(), **changes) -> None:
             {"type": "s2s", "transformer-preprocess": "n", "transformer-ffn-activation": "gelu"},
             "npz cannot be converted: type is 's2s', but must be 'transformer'; transformer-pre.* 'n', .*; .* 'gelu'",
         ),
-        ({"encoder_l1_extra": np.zeros(3, np.float32)}, "has encoder_l1_extra, which cannot be carried"),
+        ({"encoder_l1_extra": np.zeros(3, np.float32)}, "has encoder_l1_extra, which cannot be converted"),
         ({"drop": ("encoder_l2_ffn_W1",)}, "lacks the array 'encoder_l2_ffn_W1'; use a complete model"),
         ({"drop": ("special:model.yml",)}, r"has no special:model\.yml; it is not a model of Marian"),
         ({"encoder_l1_ffn_b1": np.full((1, 64), np.nan, np.float32)}, "has values that are NaN or infinite"),
@@ -250,7 +258,7 @@ def test_an_archive_of_opus_mt_is_refused_with_the_way_to_go(tmp_path):
     write_yaml(folder / "decoder.yml", vocabs=[vocabulary] * 2, beam_size=6, normalize=1)
     for name in (vocabulary, "preprocess.sh", "postprocess.sh"):
         (folder / name).write_text("")
-    message = r"vocab\.yml, opus\..*Of an archive of OPUS-MT, whose .* --from hf_marian --input Helsinki-NLP/opus-mt-"
+    message = r"vocab\.yml, opus\..*archive of OPUS-MT, whose .* --from hf_marian --input Helsinki-NLP/opus-mt-"
     with pytest.raises(ValueError, match=message):
         from_marian(str(folder), str(tmp_path / "model"))
 
@@ -314,7 +322,7 @@ def test_arrays_that_are_packed_too_well(tmp_path):
         ("model.npz.yml", b"", r"the settings in .*model\.npz\.yml are damaged: they have no fields"),
         ("model.npz.yml", b"a: [", r"the settings in .*model\.npz\.yml are damaged: while parsing"),
         ("model.npz.yml", b"vocabs: 3", r"vocabs in the settings of .*model\.npz is 3; it must be a list of two names"),
-        ("vocab.spm", b"", r"vocab\.spm is no model of SentencePiece, or damaged"),
+        ("vocab.spm", b"", r"vocab\.spm is damaged, or is no model of SentencePiece"),
     ],
 )
 def test_damaged_settings_and_vocabularies(tmp_path, name, content, message):
@@ -370,7 +378,7 @@ def test_a_mistake_is_found_by_marian_s_scores(converted, mistake):
     recorded = expected("tied_relu")
     model, tokenizer = load(converted["tied_relu"])
     MISTAKES[mistake](model)
-    hypotheses = [(recorded["sentences"][number], tokens, total) for number, tokens, total in recorded["n_best"]]
+    hypotheses = scored_hypotheses(recorded)
     parity = add_scores({"log_probs": {}, "tolerance": 1e-4}, model, tokenizer, hypotheses)
     assert not parity["equal"]
 

@@ -14,7 +14,7 @@ from hf_vanilla_transformer.apps import conversion
 from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.apps.conversion.converted_folder import command
 from hf_vanilla_transformer.apps.conversion.marian import read_arrays
-from hf_vanilla_transformer.apps.conversion.source_folder import license_of, load_trained, recognize
+from hf_vanilla_transformer.apps.conversion.source_folder import load_trained, read_license, recognize
 
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -128,7 +128,7 @@ def test_a_damaged_archive_is_one_sentence(tmp_path, place):
 
 def test_a_damaged_card_has_no_license(tmp_path):
     (tmp_path / "README.md").write_text("---\ntags: 5\nlicense: mit\n---\n")
-    assert license_of(tmp_path) is None
+    assert read_license(tmp_path) is None
 
 
 def test_quantized_weights_are_not_converted(tmp_path):
