@@ -1,13 +1,14 @@
-"""The masks of section 3.2.3, in the forms that transformers' attention implementations need.
+"""The attention masks of section 3.2.3, in the forms that transformers' attention implementations need.
 
-Shapes have named axes, as in the model's file.
+Shapes have the named axes of `modeling_vanilla_transformer.py`.
 """
 
 import copy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
 from transformers.masking_utils import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     create_causal_mask,
@@ -20,54 +21,63 @@ from .input_checks import InputError
 from .operations import replaceable
 
 
-# These mask functions of transformers pass a 4D mask through unchanged, and their attention misreads it.
+# These mask functions of transformers return a 4D mask unchanged, but their attention functions misread it.
 _PADDING_MASKS_ONLY = (flash_attention_mask, flex_attention_mask)
 
 
-def mask_config(
-    config: VanillaTransformerConfig, output_attentions: bool | None, *masks: torch.Tensor | None
+def choose_mask_config(
+    config: VanillaTransformerConfig, output_attentions: bool | None, *masks: Tensor | None
 ) -> VanillaTransformerConfig:
-    """The configuration that masks are made for: only eager attention returns attention weights.
+    """Return the configuration whose attention implementation decides the form of the masks.
+
+    It is a copy of `config` with eager attention if attention weights are requested, because only eager attention
+    returns them. Otherwise it is `config` itself.
 
     Raises:
-        ValueError: if the attention implementation takes 2D masks only, and a mask has more dimensions.
+        ValueError: if the attention implementation accepts 2D masks only, and a mask has more dimensions.
     """
     if output_attentions:
-        config = copy.copy(config)
-        config._attn_implementation = "eager"
-        return config
-    name = config._attn_implementation
-    takes_padding_only = ALL_MASK_ATTENTION_FUNCTIONS.get(name) in _PADDING_MASKS_ONLY
-    if takes_padding_only and any(mask is not None and mask.ndim > 2 for mask in masks):
-        raise InputError(
-            f'a mask has more dimensions than (batch, length), but "{name}" takes padding masks only; give a 2D '
-            'mask, or load the model with attn_implementation="sdpa".'
-        )
+        eager_config = copy.copy(config)
+        eager_config._attn_implementation = "eager"
+        return eager_config
+
+    implementation = config._attn_implementation
+    if ALL_MASK_ATTENTION_FUNCTIONS.get(implementation) in _PADDING_MASKS_ONLY:
+        for mask in masks:
+            if mask is not None and mask.ndim > 2:
+                raise InputError(
+                    f"a mask has the shape {tuple(mask.shape)}, but the attention implementation "
+                    f'"{implementation}" accepts only padding masks of shape (batch, length); pass a 2D mask, or load '
+                    'the model with attn_implementation="sdpa".'
+                )
     return config
 
 
 def look_ahead_mask(
-    config: VanillaTransformerConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Any
+    config: VanillaTransformerConfig, x: Tensor, attention_mask: Tensor | None, cache: Cache | None
 ) -> Any:
-    """Section 3.2.3: the look-ahead mask with padding, in the form that the attention implementation needs.
+    """Make the decoder's look-ahead mask, combined with the padding mask (section 3.2.3).
 
     Args:
-        config (`VanillaTransformerConfig`): of [`mask_config`].
+        config (`VanillaTransformerConfig`): the result of [`choose_mask_config`].
         x (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's input.
         attention_mask (`torch.Tensor` of shape `(batch, past + target)`, *optional*): 1 for real tokens, 0 for padding.
-        cache (`Cache`, *optional*): keys and values of earlier tokens.
+        cache (`Cache`, *optional*): the keys and values of earlier tokens.
+
+    Returns:
+        The mask, in the form that the attention implementation needs.
 
     Raises:
-        ValueError: for flex attention with a static cache.
+        ValueError: if flex attention is used with a static cache.
     """
-    makes_masks = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
-    if makes_masks is flex_attention_mask and cache is not None and cache.is_compileable:
-        # The mask reads the static cache's length during attention, when the cache has already grown.
+    make_mask = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
+    if make_mask is flex_attention_mask and cache is not None and cache.is_compileable:
+        # Flex attention evaluates its mask later, when the static cache has already grown.
         raise InputError(
             'flex attention does not work with a static cache; use another cache, or attn_implementation="sdpa".'
         )
-    if makes_masks is flash_attention_mask and cache is not None and attention_mask is None:
-        # Flash attention takes the filled length of a static cache from this mask.
+    if make_mask is flash_attention_mask and cache is not None and attention_mask is None:
+        # A static cache is longer than its contents. Flash attention reads the filled length from the mask.
         length = int(cache.get_seq_length()) + x.shape[1]
         attention_mask = torch.ones(len(x), length, dtype=torch.long, device=x.device)
     return create_causal_mask(config, x, attention_mask, cache)
@@ -76,29 +86,31 @@ def look_ahead_mask(
 @replaceable
 def flash_attention(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Section 3.2.1, Eq. 1, by transformers' flash attention, which takes the mask of the last keys for the queries'.
+) -> tuple[Tensor, None]:
+    """Compute attention by transformers' flash attention, with a padding mask for the keys only (Eq. 1).
 
-    That holds for the decoder's self-attention alone, so there is no plain operation.
+    There is no plain formula. transformers applies one padding mask to queries and keys alike, which is right in
+    self-attention only.
 
     Args:
-        module (`nn.Module`): the attention layer; its `is_causal` decides whether attention is causal, unless an
-            argument of that name does.
-        query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
+        module (`nn.Module`): the attention layer. Its `is_causal` decides whether attention is causal, unless an
+            argument named `is_causal` is passed.
+        query, key, value (`torch.Tensor`): of shapes `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)` and
+            `(batch, heads, source, d_v)`.
         attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True for real tokens.
 
     Returns:
-        The output, `(batch, target, heads, d_v)`, and None for the attention weights.
+        The output, `(batch, target, heads, d_v)`, and None in place of the attention weights.
 
     Raises:
         ValueError: if the package is not imported.
     """
     raise InputError(
-        "flash attention needs the package hf_vanilla_transformer; install it, and write "
+        "flash attention needs the package hf_vanilla_transformer; install it and write "
         '`import hf_vanilla_transformer`, or load the model with attn_implementation="sdpa".'
     )

@@ -1,9 +1,10 @@
-"""Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the paper's symbols.
+"""The configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the paper's symbols.
 
-The paper is arXiv:1706.03762v5; sections, equations and tables are cited from it throughout this package.
+The paper is arXiv:1706.03762v5. Sections, equations and tables are cited from it throughout this package.
 """
 
 from difflib import get_close_matches
+from os import PathLike
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -14,10 +15,10 @@ from transformers.utils.versions import require_version
 from .input_checks import InputError
 
 
-# Earlier releases have other names for the cache and for arguments of generate(), and would fail somewhere else.
+# Earlier releases have other names for the cache and for arguments of generate(), and would fail with obscure errors.
 require_version("transformers>=5.24", "The code of this model needs it; install a newer release.")
 
-# Table 3: what each row changes from the base model, whose values are the fields' defaults.
+# Table 3: the fields that each row changes from the base model. The fields' defaults are the base model.
 PAPER_ROWS: dict[str, dict[str, Any]] = {
     "base": {},
     "A h=1": {"num_heads": 1},
@@ -41,98 +42,99 @@ PAPER_ROWS: dict[str, dict[str, Any]] = {
     "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
 }
 
+# A damaged or malicious config.json could make Python build layers without end, or make torch overflow.
+_MOST_LAYERS = 1000
+_LARGEST_SIZE = 2**31 - 1
 _LAYERS = ("encoder_layers", "decoder_layers")
 _SIZES = ("vocab_size", "source_vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "max_position_embeddings")
-# A damaged or malicious config.json would have Python build layers without end, or torch overflow.
-_MOST_LAYERS, _LARGEST_SIZE = 1000, 2**31 - 1
 _RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+# The special tokens that also occur in sources.
 _SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
-# transformers runs the code of saved folders as modules of a package with this name. The installed package registers
-# its own pipeline and ignores a saved folder's, which transformers would prefer.
+# transformers runs the code of saved folders as modules of a package with this name. Only then do saved folders keep
+# their own pipeline in use. The installed package registers its pipeline, and ignores that of a folder.
 _IS_REMOTE_CODE = __name__.startswith("transformers_modules.")
 
 
-def _code_to_ship() -> tuple[dict[str, str], dict[str, Any]]:
-    """The entries `auto_map` and `custom_pipelines` of a saved configuration, for `trust_remote_code=True`.
+def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """Return the entries `auto_map` and `custom_pipelines` of config.json, which `trust_remote_code=True` reads.
 
-    transformers copies the files of these classes, and the files that they import, into every saved folder.
+    transformers copies the files of the classes that these entries name, and the files that they import, into every
+    saved folder.
     """
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .pipeline_vanilla_transformer import PlainTranslationPipeline
 
-    classes = {
-        "AutoConfig": VanillaTransformerConfig,
-        "AutoModel": VanillaTransformerModel,
-        "AutoModelForSeq2SeqLM": VanillaTransformerForConditionalGeneration,
+    auto_map = {
+        "AutoConfig": _class_reference(VanillaTransformerConfig),
+        "AutoModel": _class_reference(VanillaTransformerModel),
+        "AutoModelForSeq2SeqLM": _class_reference(VanillaTransformerForConditionalGeneration),
     }
-    auto_map = {name: _reference(shipped) for name, shipped in classes.items()}
-    translation = {"impl": _reference(PlainTranslationPipeline), "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
-    return auto_map, {"translation": translation}
+    translation_pipeline = {
+        "impl": _class_reference(PlainTranslationPipeline),
+        "pt": ["AutoModelForSeq2SeqLM"],
+        "type": "text",
+    }
+    return auto_map, {"translation": translation_pipeline}
 
 
-def _reference(shipped: type) -> str:
-    return f"{shipped.__module__.rpartition('.')[-1]}.{shipped.__name__}"
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise InputError(message)
-
-
-def _are_below(pair: Any, sizes: tuple[int, int]) -> bool:
-    is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
-    return is_pair and all(type(value) is int and 0 <= value < size for value, size in zip(pair, sizes, strict=True))
+def _class_reference(shipped_class: type) -> str:
+    """Return the reference to a class in a saved folder: the name of its file, a dot, and its name."""
+    module_name = shipped_class.__module__.rpartition(".")[-1]
+    return f"{module_name}.{shipped_class.__name__}"
 
 
 @strict
 class VanillaTransformerConfig(PreTrainedConfig):
-    """The hyper-parameters of the model, with the base model of Table 3 as defaults.
+    """The hyper-parameters of the model. The defaults are the paper's base model (Table 3).
 
-    transformers' usual names (`hidden_size`, `num_attention_heads`, `num_hidden_layers`, `intermediate_size`,
-    `encoder_ffn_dim`, ...) are accepted and readable as aliases of the fields below; `num_hidden_layers` is the depth
-    of the encoder only.
+    transformers' usual names, such as `hidden_size`, `num_attention_heads`, `intermediate_size` and `encoder_ffn_dim`,
+    are accepted as aliases of the fields below, and can be read. `num_hidden_layers` is an alias of `encoder_layers`.
 
     Args:
-        vocab_size (`int`, defaults to 37000): size of the target vocabulary, so of the output projection; "about
-            37000" for English-German (section 5.1).
-        source_vocab_size (`int`, *optional*): size of the source vocabulary where source and target have separate
+        vocab_size (`int`, defaults to 37000): size of the target vocabulary, which is also the number of outputs of the
+            output projection. The paper has "about 37000" tokens for English-German (section 5.1).
+        source_vocab_size (`int`, *optional*): size of the source vocabulary if source and target have separate
             vocabularies; `None` for one joint vocabulary (section 5.1).
-        encoder_layers, decoder_layers (`int`, default to 6): N of each stack (section 3.1).
-        d_model (`int`, defaults to 512): width of embeddings and of every sub-layer's output (section 3.1).
+        encoder_layers, decoder_layers (`int`, default to 6): N, the number of layers of each stack (section 3.1).
+        d_model (`int`, defaults to 512): width of the embeddings and of every sub-layer's output (section 3.1).
         d_ff (`int`, defaults to 2048): inner width of the feed-forward networks (section 3.3).
         num_heads (`int`, defaults to 8): h, the number of attention heads (section 3.2.2).
-        d_k, d_v (`int`, *optional*): width of a head's keys and queries, and of its values; `None` for
-            d_model / num_heads (section 3.2.2; Table 3 row B varies d_k).
-        dropout (`float`, defaults to 0.1): P_drop, on the output of each sub-layer and on the sums of embeddings and
-            positions (section 5.4).
-        attention_dropout, activation_dropout (`float`, default to 0.0): dropout on attention weights and after the
-            ReLU; the paper names neither for translation.
-        label_smoothing (`float`, defaults to 0.1): epsilon_ls (section 5.4), applied in training mode only.
-        initializer_factor (`float`, defaults to 1.0): factor of the initial weights of the projections of values and
-            outputs and of the feed-forward networks. Below 1, each layer of a new model changes its input less, so that
-            deep stacks learn in small batches (Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers").
-        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5), `"learned"` (Table 3
-            row E), or `"sinusoidal_tensor2tensor"`, the frequencies of the authors' code, fairseq and Marian.
-        position_offset (`int`, defaults to 0): position of the first token, for sinusoids; weights of fairseq need 2.
+        d_k, d_v (`int`, *optional*): width of the queries and keys of a head, and of its values; `None` for d_model /
+            num_heads (section 3.2.2; row B of Table 3 varies d_k).
+        dropout (`float`, defaults to 0.1): P_drop, the dropout rate of the output of each sub-layer and of the sums of
+            embeddings and positions (section 5.4).
+        attention_dropout, activation_dropout (`float`, default to 0.0): dropout rates of the attention weights and of
+            the output of the ReLU. The paper does not mention them for translation.
+        label_smoothing (`float`, defaults to 0.1): epsilon_ls (section 5.4). It applies in training mode only.
+        initializer_factor (`float`, defaults to 1.0): factor of the initial weights of the value and output projections
+            and of the feed-forward networks. With a factor below 1, each layer of a new model changes its input less,
+            so that deep stacks learn in small batches (Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000
+            Layers").
+        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5), `"learned"` (row E of
+            Table 3), or `"sinusoidal_tensor2tensor"` for the frequencies of the authors' code, fairseq and Marian.
+        position_offset (`int`, defaults to 0): position of the first token, for sinusoids only. Weights of fairseq need
+            2.
         max_position_embeddings (`int`, defaults to 1024): number of learned positions. Sinusoids have no limit.
-        tie_word_embeddings (`bool`, defaults to `True`): both embeddings and the output projection share one matrix
-            (section 3.4); with `source_vocab_size`, only the target's embedding and the output projection do.
-        lm_head_bias (`bool`, defaults to `False`): a bias on the output projection, which weights of Marian have.
-        stack_layer_norm (`bool`, defaults to `False`): a LayerNorm after each stack, as in `torch.nn.Transformer`.
-        attention_bias (`bool`, defaults to `True`): biases in the four attention projections, as in the authors' code;
-            the paper writes matrices only.
-        layer_norm_eps (`float`, defaults to 1e-6): as in the authors' code.
-        activation_function (`str`, defaults to `"relu"`): between the two linear maps of Eq. 2.
-        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, default to 0, 1, 2, 1): special
-            tokens; decoding starts from `<s>`.
+        tie_word_embeddings (`bool`, defaults to `True`): whether both embeddings and the output projection share one
+            matrix (section 3.4). With `source_vocab_size`, only the target's embedding and the output projection do.
+        lm_head_bias (`bool`, defaults to `False`): whether the output projection has a bias, as in weights of Marian.
+        stack_layer_norm (`bool`, defaults to `False`): whether a LayerNorm follows each stack, as in
+            `torch.nn.Transformer`.
+        attention_bias (`bool`, defaults to `True`): whether the four attention projections have biases, as in the
+            authors' code. The paper writes matrices only.
+        layer_norm_eps (`float`, defaults to 1e-6): epsilon of the LayerNorms, as in the authors' code.
+        activation_function (`str`, defaults to `"relu"`): activation between the two linear maps of Eq. 2.
+        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, default to 0, 1, 2, 1): special tokens.
+            Decoding starts from `<s>`.
         use_cache (`bool`, defaults to `True`): whether `forward` returns the KV cache.
-        alignment_heads (`list` of pairs of `int`, *optional*): decoder layer and head, from 0, of the cross-attention
-            whose average `align` reads; `None` for all heads of the fifth of six layers (Garg et al. 2019, "Jointly
-            Learning to Align and Translate with Transformer Models"), or of the layer at that height.
+        alignment_heads (`list` of pairs of `int`, *optional*): heads of the cross-attention whose average `align`
+            reads, as pairs of a decoder layer and a head, both counted from 0. `None` stands for all heads of the fifth
+            of six layers, or of the layer at the same height (Garg et al. 2019, "Jointly Learning to Align and
+            Translate with Transformer Models").
         alignment_shift (`bool`, defaults to `False`): whether `align` reads the attention of a target token in the step
-            whose input it is (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation"),
-            and not in the step that predicts it.
+            that has the token as its input (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine
+            Translation"), instead of the step that predicts it.
 
     Raises:
         ValueError: if a value is out of range, or two aliases of one field disagree.
@@ -153,8 +155,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "encoder_ffn_dim": "d_ff",
         "decoder_ffn_dim": "d_ff",
     }
-    # The model's classes have their own sharding plans. transformers' default for FSDP names a final norm, which this
-    # model lacks, and gathers a tied matrix once per use.
+    # The classes of the model have their own sharding plans. transformers' default for FSDP names a final norm, which
+    # this model lacks, and gathers a tied matrix once per use.
     base_model_tp_plan = {}
     base_model_fsdp_plan = {}
 
@@ -186,51 +188,58 @@ class VanillaTransformerConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
     is_encoder_decoder: bool = True
-    # Libraries read it, and take a model without it for a decoder, whose output repeats the input.
+    # Libraries treat a model without this field as a decoder, whose output repeats the input.
     is_decoder: bool = False
     use_cache: bool = True
     alignment_heads: list | None = None
     alignment_shift: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Leave derived classes out of `auto_map`, unless they are registered by `register_for_auto_class`."""
         super().__init_subclass__(**kwargs)
         if "_auto_class" not in cls.__dict__:
             cls._auto_class = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "VanillaTransformerConfig":
-        # Only here are the caller's names visible: once set, aliases of one field overwrite each other.
+        """Check the arguments by the caller's names. Once they are set, aliases of one field overwrite each other."""
         cls._check_aliases(kwargs)
         return super().__new__(cls)
 
     def __post_init__(self, **kwargs: Any) -> None:
+        """Set the remaining arguments, and check that a model can be built."""
         if not _IS_REMOTE_CODE:
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
         self.validate_architecture()
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Make a configuration, as `PreTrainedConfig.from_dict` does, but do not let a file choose compiled code."""
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "VanillaTransformerConfig":
+        """Make a configuration as `PreTrainedConfig.from_dict` does, but reject compiled code that a file names.
+
+        Raises:
+            ValueError: if the attention implementation is code on the Hub. transformers would fetch and run it if the
+                package `kernels` is installed.
+        """
         for name in ("attn_implementation", "_attn_implementation"):
-            given = config_dict.get(name)
-            # With the package kernels, transformers would fetch and run it.
-            _require(
-                "/" not in str(given),
-                f"config.json names {given}, code on the Hub, for its attention; remove it, and if you trust the code "
-                "give attn_implementation to from_pretrained.",
-            )
+            implementation = config_dict.get(name)
+            if "/" in str(implementation):
+                raise InputError(
+                    f"config.json names {implementation}, code on the Hub, for its attention; remove it. If you trust "
+                    "the code, give attn_implementation to from_pretrained."
+                )
         return super().from_dict(config_dict, **kwargs)
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save as `PreTrainedConfig.save_pretrained` does, with the code for `trust_remote_code=True`."""
+    def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
+        """Save the configuration as `PreTrainedConfig.save_pretrained` does, with the code of the model."""
         self.validate()
         if type(self) is VanillaTransformerConfig:
-            ours, self.custom_pipelines = _code_to_ship()
-            shipped = {reference.rpartition(".")[-1] for reference in ours.values()}
-            entries = (getattr(self, "auto_map", None) or {}).items()
-            # Entries of other classes stay, such as those of a derived model.
-            others = {name: entry for name, entry in entries if str(entry).rpartition(".")[-1] not in shipped}
-            self.auto_map = {**ours, **others}
+            auto_map, self.custom_pipelines = _describe_shipped_code()
+            shipped_classes = {reference.rpartition(".")[-1] for reference in auto_map.values()}
+            # Entries for other classes stay, such as those of a derived model.
+            for name, reference in (getattr(self, "auto_map", None) or {}).items():
+                if str(reference).rpartition(".")[-1] not in shipped_classes:
+                    auto_map[name] = reference
+            self.auto_map = auto_map
         try:
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
@@ -239,125 +248,156 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_paper(cls, row: str, **overrides: Any) -> "VanillaTransformerConfig":
-        """The configuration of a row of Table 3.
+        """Make the configuration of a row of Table 3.
 
-        The big model of English-French had P_drop = 0.1 (section 6.1): `from_paper("big", dropout=0.1)`.
+        The paper's big model for English-French had P_drop = 0.1 (section 6.1): `from_paper("big", dropout=0.1)`.
 
         Args:
-            row (`str`): `"base"`, `"big"`, or the letter and the change of a row: `"A h=4"`, `"B d_k=16"`, `"C N=2"`,
-                `"D P_drop=0.2"`, `"E"`, ...
-            **overrides: fields with other values, for example `vocab_size`.
+            row (`str`): `"base"`, `"big"`, or the letter of a row and what it changes: `"A h=4"`, `"B d_k=16"`,
+                `"C N=2"`, `"D P_drop=0.2"`, `"E"`, ...
+            **overrides: other values of fields, for example of `vocab_size`.
 
         Raises:
-            TypeError: if a field is unknown; the message names the one that may be meant.
-            ValueError: if the row is unknown; the message lists all rows.
+            TypeError: if a field is unknown. The message suggests the field with the most similar name.
+            ValueError: if the row is unknown. The message lists all rows.
         """
         if row not in PAPER_ROWS:
-            names = ", ".join(f'"{name}"' for name in PAPER_ROWS)
-            raise InputError(f'"{row}" is no row of Table 3; choose one of: {names}.')
+            rows = ", ".join(f'"{name}"' for name in PAPER_ROWS)
+            raise InputError(f'"{row}" is no row of Table 3; choose one of: {rows}.')
         defaults = cls()
         for name in overrides:
             if not hasattr(defaults, name) and name != "attn_implementation":
-                near = "".join(f", such as {field}" for field in get_close_matches(name, vars(defaults), 1))
-                raise TypeError(f"{name} is no field of {cls.__name__}; give one of its fields{near}.")
+                similar_names = get_close_matches(name, vars(defaults), 1)
+                suggestion = f", such as {similar_names[0]}" if similar_names else ""
+                raise TypeError(f"{name} is no field of {cls.__name__}; give one of its fields{suggestion}.")
         cls._check_aliases(overrides)
-        fields = {cls.attribute_map.get(name, name): value for name, value in overrides.items()}
-        return cls(**{**PAPER_ROWS[row], **fields})
+        fields = dict(PAPER_ROWS[row])
+        for name, value in overrides.items():
+            field = cls.attribute_map.get(name, name)
+            fields[field] = value
+        return cls(**fields)
 
     @property
     def key_dim(self) -> int:
-        """Width of a head's queries and keys: `d_k`, or d_model / num_heads where it is None."""
-        return self.d_k if self.d_k is not None else self.d_model // self.num_heads
+        """Width of the queries and keys of a head: `d_k`, or d_model / num_heads if `d_k` is None."""
+        if self.d_k is not None:
+            return self.d_k
+        return self.d_model // self.num_heads
 
     @property
     def value_dim(self) -> int:
-        """Width of a head's values: `d_v`, or d_model / num_heads where it is None."""
-        return self.d_v if self.d_v is not None else self.d_model // self.num_heads
+        """Width of the values of a head: `d_v`, or d_model / num_heads if `d_v` is None."""
+        if self.d_v is not None:
+            return self.d_v
+        return self.d_model // self.num_heads
 
     @property
     def has_joint_vocabulary(self) -> bool:
-        """Whether source and target share one vocabulary."""
+        """True if source and target share one vocabulary."""
         return self.source_vocab_size is None
 
     @property
     def heads_for_alignment(self) -> list[tuple[int, int]]:
-        """`alignment_heads`, or the default where it is None."""
+        """Pairs of a decoder layer and a head: `alignment_heads`, or the default if `alignment_heads` is None."""
         if self.alignment_heads is not None:
             return [(layer, head) for layer, head in self.alignment_heads]
-        return [((5 * self.decoder_layers - 1) // 6, head) for head in range(self.num_heads)]
+        # The fifth of six layers has the index 4. In other stacks, take the layer at five sixths of the height.
+        layer = (5 * self.decoder_layers - 1) // 6
+        return [(layer, head) for head in range(self.num_heads)]
 
     @classmethod
-    def _check_aliases(cls, given: dict[str, Any]) -> None:
-        names_of: dict[str, list[str]] = {}
-        for name in given:
-            names_of.setdefault(cls.attribute_map.get(name, name), []).append(name)
-        for field, names in names_of.items():
-            agree = all(given[name] == given[names[0]] for name in names[1:])
-            settings = " and ".join(f"{name}={given[name]!r}" for name in names)
-            _require(agree, f"{settings} disagree: this model has one {field}; give it once, as {field}.")
+    def _check_aliases(cls, arguments: dict[str, Any]) -> None:
+        """Raise ValueError if two arguments are names of one field and have different values."""
+        first_names: dict[str, str] = {}
+        for name, value in arguments.items():
+            field = cls.attribute_map.get(name, name)
+            first_name = first_names.setdefault(field, name)
+            if first_name != name and arguments[first_name] != value:
+                raise InputError(
+                    f"{first_name}={arguments[first_name]!r} and {name}={value!r} disagree: this model has one "
+                    f"{field}; give it once, as {field}."
+                )
 
     def validate_architecture(self) -> None:
-        """Check that a model can be built; transformers also calls this after `__init__` and before saving."""
+        """Raise ValueError if no model can be built. transformers also calls this after `__init__` and on saving."""
         self._check_ranges()
         self._check_heads()
         self._check_choices()
         self._check_token_ids()
 
     def _check_ranges(self) -> None:
+        """Raise ValueError if a number is out of range."""
         for name in (*_LAYERS, *_SIZES):
-            value, most = getattr(self, name), _MOST_LAYERS if name in _LAYERS else _LARGEST_SIZE
-            _require(value is None or 1 <= value <= most, f"{name} is {value}; it must be from 1 to {most}.")
+            size = getattr(self, name)
+            largest = _MOST_LAYERS if name in _LAYERS else _LARGEST_SIZE
+            if size is not None and not 1 <= size <= largest:
+                raise InputError(f"{name} is {size}; it must be from 1 to {largest}.")
         for name in _RATES:
-            value = getattr(self, name)
-            _require(0 <= value <= 1, f"{name} is {value}; it must be a rate between 0 and 1.")
+            rate = getattr(self, name)
+            if not 0 <= rate <= 1:
+                raise InputError(f"{name} is {rate}; it must be a rate between 0 and 1.")
         for name in ("layer_norm_eps", "initializer_factor"):
-            value = getattr(self, name)
-            _require(value > 0, f"{name} is {value}; it must be above 0.")
+            factor = getattr(self, name)
+            if not factor > 0:
+                raise InputError(f"{name} is {factor}; it must be above 0.")
 
     def _check_heads(self) -> None:
-        divisible = self.d_model % self.num_heads == 0
-        _require(
-            divisible or (self.d_k is not None and self.d_v is not None),
-            f"d_model ({self.d_model}) is not divisible by num_heads ({self.num_heads}); choose a number of heads "
-            "that divides d_model, or set both d_k and d_v.",
-        )
-        sizes = (self.decoder_layers, self.num_heads)
-        _require(
-            self.alignment_heads is None
-            or (self.alignment_heads != [] and all(_are_below(pair, sizes) for pair in self.alignment_heads)),
-            f"alignment_heads is {self.alignment_heads!r}; give None, or pairs of a decoder layer and a head, from 0, "
-            f"of {sizes[0]} layers with {sizes[1]} heads.",
-        )
+        """Raise ValueError if the width of a head is not a whole number, or `alignment_heads` names no heads."""
+        needs_default_width = self.d_k is None or self.d_v is None
+        if needs_default_width and self.d_model % self.num_heads != 0:
+            raise InputError(
+                f"d_model ({self.d_model}) is not divisible by num_heads ({self.num_heads}); choose a number of heads "
+                "that divides d_model, or set both d_k and d_v."
+            )
+        if self.alignment_heads is None:
+            return
+        if not self.alignment_heads or not all(map(self._is_decoder_head, self.alignment_heads)):
+            raise InputError(
+                f"alignment_heads is {self.alignment_heads!r}; give None, or pairs of a decoder layer and a head, "
+                f"counted from 0. There are {self.decoder_layers} layers with {self.num_heads} heads each."
+            )
+
+    def _is_decoder_head(self, pair: object) -> bool:
+        """Return True if a value is a pair of the index of a decoder layer and the index of a head."""
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            return False
+        layer, head = pair
+        # isinstance() would accept True and False.
+        if type(layer) is not int or type(head) is not int:
+            return False
+        return 0 <= layer < self.decoder_layers and 0 <= head < self.num_heads
 
     def _check_choices(self) -> None:
-        _require(self.is_encoder_decoder, "is_encoder_decoder is False; this model has an encoder, so leave it out.")
-        _require(not self.is_decoder, "is_decoder is True; this model has an encoder, so leave it out.")
-        _require(
-            self.position_offset == 0 or (self.position_offset > 0 and self.position_embedding_type != "learned"),
-            f"position_offset is {self.position_offset}; it must be at least 0, and 0 for learned positions.",
-        )
-        _require(
-            self.position_embedding_type == "learned" or self.d_model % 2 == 0,
-            f"d_model is {self.d_model}; sinusoids come in pairs of a sine and a cosine, so choose an even d_model, "
-            'or position_embedding_type="learned".',
-        )
-        _require(
-            self.activation_function in ACT2FN,
-            f'activation_function is "{self.activation_function}"; the paper uses "relu", and transformers supports: '
-            f"{', '.join(sorted(ACT2FN))}.",
-        )
+        """Raise ValueError if a field has a value that this model does not support."""
+        if not self.is_encoder_decoder:
+            raise InputError("is_encoder_decoder is False; this model has an encoder, so leave it out.")
+        if self.is_decoder:
+            raise InputError("is_decoder is True; this model has an encoder, so leave it out.")
+        has_learned_positions = self.position_embedding_type == "learned"
+        if self.position_offset < 0 or (self.position_offset > 0 and has_learned_positions):
+            raise InputError(
+                f"position_offset is {self.position_offset}; it must be at least 0, and 0 for learned positions."
+            )
+        if self.d_model % 2 != 0 and not has_learned_positions:
+            raise InputError(
+                f"d_model is {self.d_model}; sinusoids come in pairs of a sine and a cosine, so choose an even d_model "
+                'or position_embedding_type="learned".'
+            )
+        if self.activation_function not in ACT2FN:
+            raise InputError(
+                f'activation_function is "{self.activation_function}"; the paper uses "relu", and transformers '
+                f"supports: {', '.join(sorted(ACT2FN))}."
+            )
 
     def _check_token_ids(self) -> None:
-        sizes = {"vocab_size": self.vocab_size}
-        if self.source_vocab_size is not None:
-            sizes["source_vocab_size"] = self.source_vocab_size
+        """Raise ValueError if a special token is not in every vocabulary that needs it."""
         for name in _TOKEN_IDS:
+            size_name = "vocab_size"
+            if name in _SOURCE_TOKEN_IDS and self.source_vocab_size is not None:
+                size_name = min("vocab_size", "source_vocab_size", key=lambda field: getattr(self, field))
+            last_id = getattr(self, size_name) - 1
             value = getattr(self, name)
-            ids = value if isinstance(value, list) else [value]
-            smallest = min(sizes, key=lambda field: sizes[field]) if name in _SOURCE_TOKEN_IDS else "vocab_size"
-            last = sizes[smallest] - 1
-            for token_id in ids:
-                _require(
-                    token_id is None or 0 <= token_id <= last,
-                    f"{name} is {token_id}; it must lie between 0 and {smallest} - 1 ({last}).",
-                )
+            token_ids = value if isinstance(value, list) else [value]
+            for token_id in token_ids:
+                if token_id is not None and not 0 <= token_id <= last_id:
+                    raise InputError(f"{name} is {token_id}; it must lie between 0 and {size_name} - 1 ({last_id}).")

@@ -1,4 +1,4 @@
-"""Settings of the search, their checks, how they are saved; and where they end each sentence of a batch."""
+"""The settings of a search: their table, checks and defaults, how they are saved, and where they end a sentence."""
 
 import copy
 import logging
@@ -7,6 +7,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.generation import (
     EosTokenCriteria,
@@ -23,26 +24,26 @@ from .input_checks import InputError
 
 logger = logging.getLogger(__name__)
 
-# Section 6.1.
+# The length penalty and the length limit of section 6.1.
 PAPER_ALPHA = 0.6
 PAPER_MAX_LENGTH_OFFSET = 50
-# Largest magnitude of alpha that settings may have.
+# The largest magnitude of alpha that is accepted. It is far beyond useful values, and keeps length ** alpha finite.
 LARGEST_LENGTH_PENALTY = 100
-# transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
+# transformers' default of `max_length`, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
-# More beams than translation gains from.
+# Translation gains nothing from more beams than this, and memory and time grow with them.
 _MANY_BEAMS = 100
 
 
 class SearchSetting(NamedTuple):
-    """What this package does with a setting of the search.
+    """How this package treats one setting of the search.
 
     Args:
-        limits (`tuple[int, int]`, *optional*): the least and the largest whole number that it may be.
-        is_own (`bool`): whether transformers lacks it.
-        is_saved_as_default (`bool`): whether it is saved also where it equals transformers' default.
-        limits_length (`bool`): whether it limits the length of a translation.
-        describes_result (`bool`): whether the result of a search cannot be read without it.
+        limits (`tuple[int, int]`, *optional*): the smallest and the largest whole number that is accepted.
+        is_own (`bool`): whether transformers does not have the setting.
+        is_saved_as_default (`bool`): whether the setting is saved even if it equals transformers' default.
+        limits_length (`bool`): whether the setting limits the length of a translation.
+        describes_result (`bool`): whether the result of a search cannot be interpreted without the setting.
     """
 
     limits: tuple[int, int] | None = None
@@ -52,7 +53,7 @@ class SearchSetting(NamedTuple):
     describes_result: bool = False
 
 
-# Sinusoids are exact to 1e-6 up to position 100,000, and memory grows with the number of hypotheses.
+# Memory grows with the number of hypotheses, and sinusoids are exact to 1e-6 up to position 100,000.
 _HYPOTHESES = (1, 10_000)
 _TOKENS = (1, 100_000)
 # Every setting that this package reads, checks or saves. Other modules derive their lists from this table.
@@ -72,98 +73,141 @@ SEARCH_SETTINGS = {
 }
 
 
-class SettingsToSave(GenerationConfig):
-    """Settings that transformers saves without an error.
+class CallSettings(GenerationConfig):
+    """The settings of one call of `generate()`, which this package extends by some fields.
 
-    transformers raises an error for settings of beam search with `num_beams=1`. They are kept, so that
-    `generate(num_beams=4)` is still the paper's search.
+    This class exists for type checkers only. transformers makes a `GenerationConfig` for each call, and the methods of
+    [`~.generation_vanilla_transformer.VanillaTransformerGenerationMixin`] set these fields on it.
+
+    Attributes:
+        max_length_offset (`int`, *optional*): the maximum number of generated tokens beyond the source's length.
+        source_lengths (`torch.LongTensor` of shape `(batch,)`, *optional*): the number of tokens of each source, or
+            None if the source has no 2D mask.
+        sentence_max_lengths (`torch.LongTensor` of shape `(batch,)`, *optional*): the maximum number of target tokens
+            of each sentence, or None if all sentences have the same limit.
+    """
+
+    max_length_offset: int | None
+    source_lengths: Tensor | None
+    sentence_max_lengths: Tensor | None
+
+
+class SettingsToSave(GenerationConfig):
+    """Settings that transformers saves without raising an error.
+
+    transformers refuses to save settings of beam search together with `num_beams=1`. They are worth keeping, because a
+    later `generate(num_beams=4)` should still be the paper's search.
     """
 
     @classmethod
-    def of(cls, settings: GenerationConfig) -> GenerationConfig:
-        """A copy without the defaults of transformers that `Seq2SeqTrainer.predict` writes into a model's settings.
+    def from_settings(cls, settings: GenerationConfig) -> GenerationConfig:
+        """Copy settings without the defaults that `Seq2SeqTrainer.predict` has written into them.
 
-        This package ignores their `max_length` of 20, but a reader of the saved file without this class would not.
+        This package ignores the `max_length` of 20 among those defaults, but other readers of the file would not.
         """
-        saved = copy.copy(settings)
-        saved.__class__ = cls
-        if has_defaults_of_predict(settings):
-            for name, value in GenerationConfig._get_default_generation_params().items():
-                is_saved = name in SEARCH_SETTINGS and SEARCH_SETTINGS[name].is_saved_as_default
-                if not is_saved and getattr(saved, name, None) == value:
-                    setattr(saved, name, None)
-        return saved
+        to_save = copy.copy(settings)
+        to_save.__class__ = cls
+        if not has_defaults_of_predict(settings):
+            return to_save
+        for name, default in GenerationConfig._get_default_generation_params().items():
+            if name in SEARCH_SETTINGS and SEARCH_SETTINGS[name].is_saved_as_default:
+                continue
+            if getattr(to_save, name, None) == default:
+                setattr(to_save, name, None)
+        return to_save
 
     def validate(self, strict: bool = False, **kwargs: Any) -> None:
+        """Check the settings as `GenerationConfig` does, without those of beam search if there is one beam."""
         checked = copy.copy(self)
         if self.num_beams in (None, 1):
-            checked.early_stopping = checked.length_penalty = None
+            checked.early_stopping = None
+            checked.length_penalty = None
         GenerationConfig.validate(checked, strict=strict, **kwargs)
 
 
 def has_defaults_of_predict(settings: GenerationConfig) -> bool:
-    """Whether every setting that `Seq2SeqTrainer.predict` fills is set; users never set all of them by hand."""
-    defaults = GenerationConfig._get_default_generation_params()
-    return all(getattr(settings, name, value) is not None for name, value in defaults.items() if value is not None)
+    """Return True if `Seq2SeqTrainer.predict` has filled in transformers' defaults.
+
+    It sets every setting that has a default. A user would never set all of them by hand.
+    """
+    for name, default in GenerationConfig._get_default_generation_params().items():
+        if default is not None and getattr(settings, name, default) is None:
+            return False
+    return True
 
 
-def check_search(settings: Mapping[str, Any]) -> None:
-    """Raise ValueError if a number of hypotheses or tokens in settings is no whole number, too small, or absurd.
+def check_search(settings: Mapping[str, object]) -> None:
+    """Raise ValueError if a number of hypotheses or tokens is not a whole number within its limits.
 
-    Because a longer translation has a smaller penalty, the lossless stop would not come before an absurd limit.
+    An extreme length limit would also defeat `early_stopping="never"`, whose bound assumes the penalty at that limit.
     """
     for name, setting in SEARCH_SETTINGS.items():
         number = settings.get(name)
         if setting.limits is None or number is None:
             continue
-        least, most = setting.limits
-        if not (isinstance(number, int) and least <= number <= most):
-            raise InputError(f"{name} is {number!r}; it must be a whole number from {least} to {most:,}.")
+        smallest, largest = setting.limits
+        if not isinstance(number, int) or not smallest <= number <= largest:
+            raise InputError(f"{name} is {number!r}; it must be a whole number from {smallest} to {largest:,}.")
 
 
 @cache
 def warn_of_many_beams(num_beams: int) -> None:
-    """Warn, once per process and number, of a search that takes much memory and time."""
+    """Warn that a search takes much memory and time. The cache limits this to one warning per number and process."""
     if num_beams > _MANY_BEAMS:
         logger.warning(
-            "num_beams is %d: memory and time grow with the hypotheses of each sentence; the paper's is 4.", num_beams
+            "num_beams is %d: memory and time grow with the number of hypotheses per sentence; the paper uses 4.",
+            num_beams,
         )
 
 
-def check_token_ids(settings: Any, vocab_size: int) -> None:
-    """Raise ValueError if a special token in settings is no whole number, or a forced one not in the vocabulary."""
+def check_token_ids(settings: GenerationConfig, vocab_size: int) -> None:
+    """Raise ValueError if a special token is not a whole number, or a forced token is not in the vocabulary."""
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-        ids = getattr(settings, name)
-        if any(isinstance(each, float) for each in (ids if isinstance(ids, list) else [ids])):
-            raise InputError(f"{name} is {ids}; give the number of a token.")
+        for token_id in _as_list(getattr(settings, name)):
+            if isinstance(token_id, float):
+                raise InputError(f"{name} is {getattr(settings, name)}; give the number of a token.")
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
-        ids = getattr(settings, name)
-        given = ids if isinstance(ids, list) else [] if ids is None else [ids]
-        if not all(isinstance(each, int) and 0 <= each < vocab_size for each in given):
-            raise InputError(f"{name} is {ids}, but the vocabulary has ids 0 to {vocab_size - 1}; give one of them.")
+        for token_id in _as_list(getattr(settings, name)):
+            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+                raise InputError(
+                    f"{name} is {getattr(settings, name)}, but the vocabulary has ids 0 to {vocab_size - 1}; give one "
+                    "of them."
+                )
+
+
+def _as_list(token_ids: Any) -> list:
+    """Return the token ids of a setting, which may be one id, a list of ids, or None."""
+    if token_ids is None:
+        return []
+    return token_ids if isinstance(token_ids, list) else [token_ids]
 
 
 def limits_length(settings: GenerationConfig) -> bool:
-    """Whether settings contain a length limit that replaces their `max_length_offset`."""
-    # A `max_length` that `predict` wrote next to a `max_length_offset` is not the user's.
+    """Return True if settings contain a length limit that replaces their `max_length_offset`."""
+    if settings.max_new_tokens is not None:
+        return True
+    if settings.max_length is None:
+        return False
+    # A `max_length` that `predict` wrote next to a `max_length_offset` was not chosen by the user.
     is_from_predict = (
         settings.max_length == _STOCK_MAX_LENGTH
         and hasattr(settings, "max_length_offset")
         and has_defaults_of_predict(settings)
     )
-    return settings.max_new_tokens is not None or (settings.max_length is not None and not is_from_predict)
+    return not is_from_predict
 
 
 def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
-    """Decoding as in section 6.1.
+    """Make the settings of the paper's search (section 6.1), which are the defaults of a new model.
 
     Args:
-        config (`VanillaTransformerConfig`): gives the special tokens.
+        config (`VanillaTransformerConfig`): the configuration that has the special tokens.
 
     Returns:
-        `GenerationConfig`: 4 beams, `length_penalty` alpha = 0.6 with `length_penalty_type` `"gnmt"`, at most source
-        tokens + `max_length_offset` generated tokens, and a search that ends when no running hypothesis can win
-        (`early_stopping="never"`, transformers' name for the bound with the most favourable length).
+        `GenerationConfig`: 4 beams; the length penalty of Wu et al. 2016 (`length_penalty_type="gnmt"`) with alpha =
+        0.6; at most 50 more generated tokens than source tokens; and a search that ends when no running hypothesis can
+        win any more. transformers calls the last one `early_stopping="never"`, because it does not stop before the
+        result is certain.
     """
     return GenerationConfig(
         num_beams=4,
@@ -179,129 +223,146 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
 
 
 def length_penalty_of(settings: GenerationConfig) -> Callable:
-    """The function lp(Y) of settings; it takes the length |Y| in generated tokens, `</s>` included.
+    """Return the function lp(Y) of the settings. It takes the length |Y| in generated tokens, including `</s>`.
 
     Raises:
-        ValueError: if `length_penalty_type` is unknown, or alpha is no number from -100 to 100.
+        ValueError: if `length_penalty_type` is unknown, or if `length_penalty` is not a number from -100 to 100.
     """
-    alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
-    kind = getattr(settings, "length_penalty_type", "hf")
-    if not (isinstance(alpha, (int, float)) and abs(alpha) <= LARGEST_LENGTH_PENALTY):
+    alpha = settings.length_penalty
+    if alpha is None:
+        alpha = 1.0
+    if not isinstance(alpha, (int, float)) or not abs(alpha) <= LARGEST_LENGTH_PENALTY:
         raise InputError(
             f"length_penalty is {alpha!r}; it must lie between -{LARGEST_LENGTH_PENALTY} and {LARGEST_LENGTH_PENALTY}, "
-            "the paper's is 0.6."
+            f"and the paper's is {PAPER_ALPHA}."
         )
-    if kind not in LENGTH_PENALTIES:
-        raise InputError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
-    return partial(LENGTH_PENALTIES[kind], alpha=float(alpha))
+    penalty_type = getattr(settings, "length_penalty_type", "hf")
+    if penalty_type not in LENGTH_PENALTIES:
+        raise InputError(
+            f'length_penalty_type is "{penalty_type}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).'
+        )
+    return partial(LENGTH_PENALTIES[penalty_type], alpha=float(alpha))
 
 
 class SentenceLengthLimit(StoppingCriteria):
-    """Stops each sentence of a batch at its own length.
+    """A stopping criterion that ends each sentence of a batch at its own length.
 
     Args:
-        max_lengths (`torch.LongTensor` of shape `(batch,)`): maximum number of target tokens per sentence, the forced
-            prefix and `</s>` included.
+        max_lengths (`torch.LongTensor` of shape `(batch,)`): the maximum number of target tokens of each sentence,
+            including a forced prefix and `</s>`.
     """
 
-    eos_token_id: Any
+    eos_token_id: Tensor | None
 
-    def __init__(self, max_lengths: torch.LongTensor):
+    def __init__(self, max_lengths: Tensor):
         self.max_lengths = max_lengths
 
-    def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> Any:
-        """Which of the `(rows, length)` hypotheses have reached their limit, `(rows,)`."""
-        # A sentence's hypotheses are adjacent rows.
-        hypotheses = len(input_ids) // len(self.max_lengths)
-        return input_ids.shape[1] >= self.max_lengths.to(input_ids.device).repeat_interleave(hypotheses)
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Return True for each hypothesis that has reached its limit: `(rows,)` for hypotheses `(rows, length)`."""
+        # The hypotheses of a sentence are adjacent rows.
+        num_hypotheses = len(input_ids) // len(self.max_lengths)
+        max_lengths = self.max_lengths.to(input_ids.device).repeat_interleave(num_hypotheses)
+        return input_ids.shape[1] >= max_lengths
 
 
 class SentenceForcedEOS(LogitsProcessor):
-    """Forces `forced_eos_token_id` at each sentence's own limit, as transformers does at that of the batch.
+    """A logits processor that forces `forced_eos_token_id` at each sentence's own length limit.
+
+    transformers' processor forces it at the limit of the whole batch.
 
     Args:
-        max_lengths (`torch.LongTensor` of shape `(batch,)`): as in [`SentenceLengthLimit`].
-        eos (`int` or `list[int]`): the only tokens allowed there.
+        max_lengths (`torch.LongTensor` of shape `(batch,)`): the limits, as in [`SentenceLengthLimit`].
+        eos (`int` or `list[int]`): the tokens that are allowed as the last one.
     """
 
-    def __init__(self, max_lengths: torch.LongTensor, eos: int | list[int]):
-        self._is_last, self._eos = SentenceLengthLimit(max_lengths - 1), eos  # type: ignore[arg-type]
+    def __init__(self, max_lengths: Tensor, eos: int | list[int]):
+        self._needs_one_token = SentenceLengthLimit(max_lengths - 1)
+        self._eos = eos
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> Any:
-        """Scores of the next token, `(rows, vocabulary)`, for `(rows, length)` hypotheses."""
-        forced = torch.full_like(scores, -torch.inf)
-        forced[:, self._eos] = 0
-        return forced.where(self._is_last(input_ids, None)[:, None], scores)
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores `(rows, vocabulary)` of the next token of hypotheses `(rows, length)`."""
+        forced_scores = torch.full_like(scores, -torch.inf)
+        forced_scores[:, self._eos] = 0
+        needs_one_token = self._needs_one_token(input_ids, None)
+        return forced_scores.where(needs_one_token[:, None], scores)
 
 
 def only_watches(criterion: StoppingCriteria) -> bool:
-    """Return True if a criterion has the attribute `stops_hypotheses = False`.
+    """Return True if a stopping criterion has the attribute `stops_hypotheses = False`.
 
-    Such a criterion returns False for every row, for example because it shows progress, or raises an error when the
-    user cancels the search. It is called at each step, with the hypotheses that are still in the batch. Because it
-    stops none of them, finished sentences are pruned from the batch as if it were not there.
+    Such a criterion returns False for every row. It may show progress, for example, or raise an error when the user
+    cancels the search. It is called at each step, with the hypotheses that are still in the batch. Because it stops
+    none of them, finished sentences are pruned from the batch as if it were not there.
     """
     return not getattr(criterion, "stops_hypotheses", True)
 
 
-def is_of_settings(criterion: StoppingCriteria, settings: Any) -> bool:
-    """Whether a criterion says no more than the settings: their EOS tokens, or one of their maximum lengths."""
+def is_implied_by_settings(criterion: StoppingCriteria, settings: GenerationConfig) -> bool:
+    """Return True if a stopping criterion tests the settings' EOS tokens or one of their length limits, and no more."""
     if type(criterion) is EosTokenCriteria:
         eos = settings._eos_token_tensor
         return eos is not None and criterion.eos_token_id.tolist() == eos.tolist()
     if type(criterion) is MaxLengthCriteria:
         return criterion.max_length == settings.max_length
     if type(criterion) is SentenceLengthLimit:
-        return criterion.max_lengths is settings.sentence_max_lengths
+        return criterion.max_lengths is getattr(settings, "sentence_max_lengths", None)
     return False
 
 
-# These criteria truncate a hypothesis; others finish it.
+# These criteria truncate a hypothesis. All others finish it.
 _TRUNCATING = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
 
 
 class CandidateStops:
-    """Which candidates of a beam search are finished, and which are truncated, by a call's criteria and settings.
+    """The stopping criteria of a beam search, which decide which candidates are finished and which are truncated.
 
-    Criteria that only watch the search are called at each step, too; see [`only_watches`].
+    Args:
+        criteria (`StoppingCriteriaList`): the criteria of a call of `generate()`. Those that only watch the search are
+            called in each step; see [`only_watches`].
+        settings (`GenerationConfig`): the settings of the same call.
+
+    Attributes:
+        are_plain (`bool`): whether no criterion stops a hypothesis except those that follow from the settings. They
+            are evaluated without building the candidates' tokens, which takes less time.
     """
 
-    def __init__(self, criteria: StoppingCriteriaList, settings: Any):
+    def __init__(self, criteria: StoppingCriteriaList, settings: GenerationConfig):
         self._watching = StoppingCriteriaList()
-        self._limits = StoppingCriteriaList()
+        self._truncating = StoppingCriteriaList()
         self._finishing = StoppingCriteriaList()
         self._eos = settings._eos_token_tensor
-        # Whether the criteria that stop hypotheses are only those of the settings.
         self.are_plain = True
         for criterion in criteria:
             if only_watches(criterion):
                 self._watching.append(criterion)
                 continue
             if isinstance(criterion, _TRUNCATING):
-                self._limits.append(criterion)
+                self._truncating.append(criterion)
             else:
                 self._finishing.append(criterion)
-            if not is_of_settings(criterion, settings):
+            if not is_implied_by_settings(criterion, settings):
                 self.are_plain = False
 
     def __call__(
-        self, input_ids: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, are_full: torch.Tensor, scores: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which candidates are finished, and which are truncated, each `(active, candidates)`.
+        self, input_ids: Tensor, rows: Tensor, tokens: Tensor, are_full: Tensor, scores: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return which candidates are finished, and which are truncated.
 
         Args:
             input_ids (`torch.Tensor` of shape `(rows, length)`): the running hypotheses.
             rows (`torch.Tensor` of shape `(active, candidates)`): the row of `input_ids` that each candidate continues.
             tokens (`torch.Tensor` of shape `(active, candidates)`): the last token of each candidate.
-            are_full (`torch.Tensor` of shape `(active, 1)`): whether a sentence's candidates have maximum length.
-            scores: passed to the criteria.
+            are_full (`torch.Tensor` of shape `(active, 1)`): whether the candidates of a sentence have maximum length.
+            scores (`tuple`, *optional*): the scores of all steps, which are passed on to the criteria.
+
+        Returns:
+            Two tensors of flags that can be broadcast to `(active, candidates)`.
         """
         self._watching(input_ids, scores)
         if self.are_plain:
             eos = tokens.new_empty(0) if self._eos is None else self._eos
             return torch.isin(tokens, eos), are_full
         candidates = torch.cat([input_ids[rows.flatten()], tokens.view(-1, 1)], dim=1)
-        is_finished, is_truncated = (
-            criteria(candidates, scores).view(tokens.shape) for criteria in (self._finishing, self._limits)
-        )
+        is_finished = self._finishing(candidates, scores).view(tokens.shape)
+        is_truncated = self._truncating(candidates, scores).view(tokens.shape)
         return is_finished, is_truncated

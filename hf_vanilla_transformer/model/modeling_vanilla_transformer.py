@@ -1,10 +1,16 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), from its parts to the whole.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), built from its parts to the whole.
 
-Section 3.5 positions, 3.2 attention, 3.3 feed-forward networks, 3.1 layers and stacks, 3.4 embeddings and output
-projection, and the loss of section 5.4. Post-LN: every sub-layer computes LayerNorm(x + Sublayer(x)), and no norm
-follows the stacks.
+The order follows section 3 of the paper from the inside out:
 
-Shapes have named axes: batch, source and target (lengths in tokens), heads (h), d_model, d_k, d_v, vocabulary.
+- attention (section 3.2) and the feed-forward network (3.3);
+- the layers that are made of them (3.1): every sub-layer computes LayerNorm(x + Sublayer(x)), and no norm follows the
+  stacks (post-LN);
+- positional encoding (3.5) and embeddings (3.4), which are the input of both stacks;
+- the encoder, the decoder and the whole model (3.1 and Figure 1);
+- the loss (5.4).
+
+Shapes have named axes: batch (sentences), source and target (lengths in tokens), heads (h), d_model, d_k, d_v, and
+vocabulary. In attention, queries and keys are the lengths of the two sequences.
 """
 
 import math
@@ -13,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.integrations.flash_attention import flash_attention_forward
@@ -30,7 +36,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_masks import flash_attention, look_ahead_mask, mask_config
+from .attention_masks import choose_mask_config, flash_attention, look_ahead_mask
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_settings import paper_generation_config
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
@@ -43,8 +49,8 @@ from .input_checks import (
     check_shape_of_labels,
     check_source,
     either_cache,
-    outside_learned_positions,
-    outside_vocabulary,
+    learned_positions_error,
+    vocabulary_error,
 )
 from .operations import (
     cast_for_matmul,
@@ -68,100 +74,68 @@ from .pretrained_model import (
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
 
 
-@replaceable
-def sinusoidal_positions(
-    position_ids: torch.Tensor, d_model: int, exponent_divisor: int | None = None, bound: int | None = None
-) -> torch.Tensor:
-    """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model)).
-
-    Args:
-        position_ids (`torch.LongTensor` of shape `(batch, length)`): positions pos, counted from 0, without a limit.
-        d_model (`int`): even.
-        exponent_divisor (`int`, *optional*): instead of d_model. The authors' code has d_model - 2, so that the
-            longest wavelength is exactly 10000 * 2 pi.
-        bound (`int`, *optional*): a number greater than every position, if it is known without reading a tensor. The
-            formula needs none; a table does.
-
-    Returns:
-        `torch.FloatTensor` of shape `(batch, length, d_model)`, in float32: sines at even, cosines at odd channels.
-    """
-    # In float64, because a float32 angle is off by 0.004 at position 100,000. Some accelerators lack float64.
-    device = position_ids.device if position_ids.device.type in _DEVICES_WITH_FLOAT64 else "cpu"
-    two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
-    angles = position_ids.to(device).unsqueeze(-1) / 10000 ** (two_i / (exponent_divisor or d_model))
-    interleaved = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-    return interleaved.to(device=position_ids.device, dtype=torch.float32)
-
-
-def count_positions(attention_mask: torch.Tensor | None, length: int, past_length: Any, device: Any) -> torch.Tensor:
-    """Positions of the last `length` tokens, counting real tokens only, so that padding on either side changes nothing.
-
-    Args:
-        attention_mask (`torch.Tensor` of shape `(batch, past_length + length)`, *optional*): 1 for real tokens, 0 for
-            padding. Without a 2D mask every token is real.
-        length (`int`): number of tokens to position.
-        past_length (`int` or scalar tensor): number of tokens before them, in the cache.
-        device (`torch.device`): of the result.
-
-    Returns:
-        `torch.LongTensor` of shape `(batch, length)`, or `(1, length)` without a mask.
-
-    Raises:
-        ValueError: if the mask and the tokens differ in length.
-    """
-    if attention_mask is None or attention_mask.ndim != 2:
-        return (torch.arange(length, device=device) + past_length).unsqueeze(0)
-    # A static cache counts in a tensor; reading it would break the compiled graph.
-    if isinstance(past_length, int) and attention_mask.shape[1] != past_length + length:
-        raise InputError(
-            f"the mask has {attention_mask.shape[1]} columns, but there are {past_length} tokens in the cache and "
-            f"{length} new ones; give one column per token."
-        )
-    position_ids = attention_mask.to(device).bool().cumsum(dim=-1, dtype=torch.long) - 1
-    return position_ids[:, -length:].clamp(min=0)
-
-
 def eager_attention_forward(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
     **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Section 3.2.1, Eq. 1: Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, for all heads at once.
+) -> tuple[Tensor, Tensor]:
+    """Compute scaled dot-product attention for all heads at once (section 3.2.1, Eq. 1).
+
+    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V
 
     Args:
-        module (`nn.Module`): the attention layer; dropout applies in its training mode.
-        query, key, value: `(batch, heads, queries, d_k)`, `(batch, heads, keys, d_k)`, `(batch, heads, keys, d_v)`.
-        attention_mask (`(batch, 1, queries, keys)`, *optional*): where a query may attend, as booleans or integers; or
-            floating-point values to add to the scores: 0, and the lowest value for the paper's minus infinity.
+        module (`nn.Module`): the attention layer. Dropout applies if it is in training mode.
+        query (`torch.Tensor` of shape `(batch, heads, queries, d_k)`): Q.
+        key (`torch.Tensor` of shape `(batch, heads, keys, d_k)`): K.
+        value (`torch.Tensor` of shape `(batch, heads, keys, d_v)`): V.
+        attention_mask (`torch.Tensor` of shape `(batch, 1, queries, keys)`, *optional*): which keys each query may
+            attend to, as booleans or integers; or floating-point values that are added to the scores: 0 for allowed
+            keys, and the lowest finite value for forbidden ones.
         scaling (`float`): 1 / sqrt(d_k).
         dropout (`float`): dropout rate of the attention weights.
 
     Returns:
         The output, `(batch, queries, heads, d_v)`, and the attention weights, `(batch, heads, queries, keys)`.
     """
+    # Q K^T / sqrt(d_k), of shape (batch, heads, queries, keys).
     scores = torch.matmul(query, key.transpose(-2, -1)) * scaling
-    if attention_mask is not None and not attention_mask.is_floating_point():
-        scores = scores.masked_fill(~attention_mask.bool(), torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
-        # In float16 a low score plus the lowest value is minus infinity, and the softmax of a row of it is NaN.
-        scores = (scores + attention_mask.to(scores.dtype)).clamp(min=torch.finfo(scores.dtype).min)
+
+    # The paper masks with minus infinity (section 3.2.3). The lowest finite value takes its place, because the softmax
+    # of a row in which every score is minus infinity is NaN.
+    lowest = torch.finfo(scores.dtype).min
+    if attention_mask is not None:
+        if attention_mask.is_floating_point():
+            scores = scores + attention_mask.to(scores.dtype)
+            # In float16, a negative score plus the lowest value overflows to minus infinity.
+            scores = scores.clamp(min=lowest)
+        else:
+            scores = scores.masked_fill(~attention_mask.bool(), lowest)
+
     weights = nn.functional.softmax(scores, dim=-1)
     weights = drop(weights, dropout, module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+    output = torch.matmul(weights, value).transpose(1, 2).contiguous()
+    return output, weights
 
 
 class VanillaTransformerAttention(nn.Module):
-    """Section 3.2.2: Concat(head_1, ..., head_h) W^O, where head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+    """Multi-head attention (section 3.2.2).
 
-    One matrix each for queries, keys and values holds the projections of all heads. The three uses of section 3.2.3
-    differ in the source of keys and values (the same sequence, or the encoder's output) and in the look-ahead mask.
-    `attention_mask` has that mask; where none is passed, implementations other than eager attention apply it by
-    `is_causal`.
+    MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, where head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+
+    The matrix `q_proj` holds W_i^Q for all heads i, and `k_proj`, `v_proj` and `out_proj` likewise. The model uses
+    attention in three ways (section 3.2.3). They differ in where keys and values come from (the same sequence, or the
+    encoder's output), and in whether the look-ahead mask applies.
+
+    Args:
+        config (`VanillaTransformerConfig`): the sizes, and the attention implementation.
+        layer_idx (`int`): the number of the layer, which is the key of its entries in the cache.
+        is_causal (`bool`): whether this is the decoder's self-attention. Eager attention reads the look-ahead mask from
+            `attention_mask`; other implementations apply it themselves if no mask is passed.
     """
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool = False):
@@ -170,10 +144,12 @@ class VanillaTransformerAttention(nn.Module):
         self.layer_idx = layer_idx
         self.is_causal = is_causal
         self.dropout = config.attention_dropout
-        self.key_dim, self.value_dim = config.key_dim, config.value_dim
+        self.key_dim = config.key_dim
+        self.value_dim = config.value_dim
         self.scaling = self.key_dim**-0.5
 
-        d_model, bias = config.d_model, config.attention_bias
+        d_model = config.d_model
+        bias = config.attention_bias
         self.q_proj = nn.Linear(d_model, config.num_heads * self.key_dim, bias=bias)
         self.k_proj = nn.Linear(d_model, config.num_heads * self.key_dim, bias=bias)
         self.v_proj = nn.Linear(d_model, config.num_heads * self.value_dim, bias=bias)
@@ -182,83 +158,106 @@ class VanillaTransformerAttention(nn.Module):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        key_value_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` to `key_value_states`, or to `hidden_states` itself.
 
         Args:
-            hidden_states (`(batch, queries, d_model)`): gives the queries.
-            key_value_states (`(batch, keys, d_model)`, *optional*): the encoder's output, in cross-attention.
-            attention_mask: in the form that the attention implementation needs.
-            cache (`EncoderDecoderCache`, *optional*): earlier keys and values; extended in place.
+            hidden_states (`torch.Tensor` of shape `(batch, queries, d_model)`): the states that ask, Q.
+            key_value_states (`torch.Tensor` of shape `(batch, keys, d_model)`, *optional*): the encoder's output, for
+                cross-attention. Without it, this is self-attention.
+            attention_mask (*optional*): the mask, in the form that the attention implementation needs.
+            cache (`EncoderDecoderCache`, *optional*): keys and values of earlier tokens. New ones are added to it.
 
         Returns:
             The output, `(batch, queries, d_model)`, and the attention weights, `(batch, heads, queries, keys)`, or None
-            where the attention implementation does not return them.
+            if the attention implementation does not return them.
         """
         hidden_states = cast_for_matmul(hidden_states)
         query = self._split_heads(linear(self.q_proj, hidden_states), self.key_dim)
         if key_value_states is None:
-            key, value = self._project(hidden_states)
+            key, value = self._project_keys_and_values(hidden_states)
             if cache is not None:
                 key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
         else:
-            key, value = keys_and_values_of_source(cache, self.layer_idx, self._project, key_value_states)
+            key, value = get_source_keys_and_values(
+                cache, self.layer_idx, self._project_keys_and_values, key_value_states
+            )
 
+        # Only eager attention returns attention weights.
         implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         if attention is flash_attention_forward:
+            # transformers' own function applies the padding mask of the keys to the queries, too.
             attention = flash_attention
         dropout = self.dropout if self.training else 0.0
         heads, weights = attention(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
-        return linear(self.out_proj, heads.flatten(-2)), weights
+        concatenated_heads = heads.flatten(-2)
+        return linear(self.out_proj, concatenated_heads), weights
 
-    def _split_heads(self, projected: torch.Tensor, head_dim: int) -> torch.Tensor:
-        return projected.reshape(*projected.shape[:2], -1, head_dim).transpose(1, 2)
+    def _split_heads(self, projected: Tensor, head_dim: int) -> Tensor:
+        """Reshape `(batch, length, heads * head_dim)` to `(batch, heads, length, head_dim)`."""
+        batch, length = projected.shape[:2]
+        return projected.reshape(batch, length, -1, head_dim).transpose(1, 2)
 
-    def _project(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _project_keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute K W_i^K and V W_i^V of all heads from states `(batch, keys, d_model)`."""
         states = cast_for_matmul(states)
         key = self._split_heads(linear(self.k_proj, states), self.key_dim)
-        return key, self._split_heads(linear(self.v_proj, states), self.value_dim)
+        value = self._split_heads(linear(self.v_proj, states), self.value_dim)
+        return key, value
 
 
-def keys_and_values_of_source(
-    cache: EncoderDecoderCache | None, layer_idx: int, project: Callable, states: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of the source, `(batch, heads, source, d)`: of the cache, or else computed, and stored there.
+def get_source_keys_and_values(
+    cache: EncoderDecoderCache | None,
+    layer_idx: int,
+    project: Callable[[Tensor], tuple[Tensor, Tensor]],
+    encoder_states: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return the keys and values of cross-attention, which stay the same for all tokens of a translation.
+
+    They are read from the cache if an earlier token has stored them there. Otherwise they are computed, and stored if
+    there is a cache.
 
     Args:
-        cache (`EncoderDecoderCache`, *optional*): of this source.
-        layer_idx (`int`): the layer's number.
-        project (`Callable`): computes keys and values from states.
-        states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
+        cache (`EncoderDecoderCache`, *optional*): the cache of this source.
+        layer_idx (`int`): the number of the decoder layer.
+        project (`Callable`): a function that computes keys and values from states.
+        encoder_states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
+
+    Returns:
+        Keys of shape `(batch, heads, source, d_k)` and values of shape `(batch, heads, source, d_v)`.
     """
     if cache is None:
-        return project(states)
+        return project(encoder_states)
+    source_cache = cache.cross_attention_cache
     if cache.is_updated.get(layer_idx):
-        layer: Any = cache.cross_attention_cache.layers[layer_idx]
-        # An offloading cache may hold it on another device.
+        layer: Any = source_cache.layers[layer_idx]
+        # An offloading cache may hold the layer on a different device.
         layer.prefetch()
-        key, value = layer.keys, layer.values
+        key = layer.keys
+        value = layer.values
     else:
         cache.is_updated[layer_idx] = True
-        key, value = cache.cross_attention_cache.update(*project(states), layer_idx)
-        layer = cache.cross_attention_cache.layers[layer_idx]
+        key, value = project(encoder_states)
+        key, value = source_cache.update(key, value, layer_idx)
+        layer = source_cache.layers[layer_idx]
     if layer.is_compileable:
-        # A static cache may be longer than the source; without a mask, queries would attend to its zeros.
-        source = states.shape[1]
-        key, value = key[:, :, :source], value[:, :, :source]
+        # A static cache may be longer than the source. Without a mask, queries would attend to its trailing zeros.
+        source_length = encoder_states.shape[1]
+        key = key[:, :, :source_length]
+        value = value[:, :, :source_length]
     return key, value
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
-    """The common parts of both stacks' layers: self-attention, feed-forward network, residual sums and norms."""
+    """The parts that encoder and decoder layers share: self-attention, the feed-forward network, and their norms."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool = False):
         super().__init__()
@@ -270,30 +269,38 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.activation_fn = ACT2FN[config.activation_function]
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
         set_initial_gain(config.initializer_factor, self.fc1, self.fc2)
-        # The norm of this sub-layer, by the name that fairseq and transformers gave it.
+        # The norm of the feed-forward sub-layer. fairseq and transformers named it so.
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Section 3.3, Eq. 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at every position."""
-        inner = self.activation_fn(linear(self.fc1, x))
-        return linear(self.fc2, drop(inner, self.activation_dropout, self.training))
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """Apply the position-wise feed-forward network: max(0, x W_1 + b_1) W_2 + b_2 (section 3.3, Eq. 2).
 
-    def add_and_norm(self, x: torch.Tensor, sublayer_x: torch.Tensor, layer_norm: nn.LayerNorm) -> torch.Tensor:
-        """Sections 3.1 and 5.4: LayerNorm(x + Dropout(Sublayer(x)))."""
-        # In one dtype, because adding two dtypes, as under autocast, is slow on CPUs.
-        return layer_norm(x + drop(sublayer_x, self.dropout, self.training).to(x.dtype))
+        x and the result have the shape `(batch, length, d_model)`; the inner states have d_ff channels.
+        """
+        inner = self.activation_fn(linear(self.fc1, x))
+        inner = drop(inner, self.activation_dropout, self.training)
+        return linear(self.fc2, inner)
+
+    def add_and_norm(self, x: Tensor, sublayer_x: Tensor, layer_norm: nn.LayerNorm) -> Tensor:
+        """Compute LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
+
+        `sublayer_x` is Sublayer(x). All shapes are `(batch, length, d_model)`.
+        """
+        dropped = drop(sublayer_x, self.dropout, self.training)
+        # Under autocast the sub-layer's output has a lower precision than x. Adding two dtypes is slow on CPUs.
+        return layer_norm(x + dropped.to(x.dtype))
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
-    """Section 3.1 and Figure 1, left: self-attention, then the feed-forward network."""
+    """An encoder layer: self-attention, then the feed-forward network (section 3.1 and the left of Figure 1)."""
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        """`(batch, source, d_model)` in and out."""
+    ) -> Tensor:
+        """Compute the next states of the source, `(batch, source, d_model)`, from states of the same shape."""
         x = hidden_states
         attended, _ = self.self_attn(x, attention_mask=attention_mask, **kwargs)
         x = self.add_and_norm(x, attended, self.self_attn_layer_norm)
@@ -301,7 +308,10 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
-    """Section 3.1 and Figure 1, right: masked self-attention, attention to the encoder, feed-forward network."""
+    """A decoder layer, which has three sub-layers (section 3.1 and the right of Figure 1).
+
+    They are masked self-attention, attention to the encoder's output, and the feed-forward network.
+    """
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         super().__init__(config, layer_idx, is_causal=True)
@@ -310,14 +320,17 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        """`(batch, target, d_model)` in and out; `encoder_hidden_states` is `(batch, source, d_model)`."""
+    ) -> Tensor:
+        """Compute the next states of the target, `(batch, target, d_model)`, from states of the same shape.
+
+        `encoder_hidden_states` is the encoder's output, of shape `(batch, source, d_model)`.
+        """
         x = self.attend_to_target(hidden_states, attention_mask=attention_mask, cache=cache, **kwargs)
         attended, _ = self.encoder_attn(
             x, encoder_hidden_states, attention_mask=encoder_attention_mask, cache=cache, **kwargs
@@ -327,23 +340,92 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 
     def attend_to_target(
         self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        """The first sub-layer, masked self-attention with its residual sum and norm; `(batch, target, d_model)`."""
+    ) -> Tensor:
+        """Apply the first sub-layer, masked self-attention; states of shape `(batch, target, d_model)` in and out."""
         attended, _ = self.self_attn(hidden_states, attention_mask=attention_mask, cache=cache, **kwargs)
         return self.add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
 
 
-class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
-    """The input of both stacks (Figure 1, bottom): scaled embeddings plus positions, and dropout.
+@replaceable
+def sinusoidal_positions(
+    position_ids: Tensor, d_model: int, exponent_divisor: int | None = None, bound: int | None = None
+) -> Tensor:
+    """Compute the positional encoding, sines and cosines of different frequencies (section 3.5).
+
+    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
 
     Args:
-        config (`VanillaTransformerConfig`): the configuration.
-        vocab_size (`int`): rows of this stack's embedding.
-        layers (`list[nn.Module]`): N layers.
+        position_ids (`torch.LongTensor` of shape `(batch, length)`): positions pos, counted from 0. There is no limit.
+        d_model (`int`): the number of channels, which must be even.
+        exponent_divisor (`int`, *optional*): the divisor of 2i, by default d_model. The authors' code divides by
+            d_model - 2, so that the longest wavelength is exactly 10000 * 2 pi.
+        bound (`int`, *optional*): a number greater than every position, if it is known without reading a tensor. The
+            formula does not need it, but an implementation with a precomputed table does.
+
+    Returns:
+        `torch.FloatTensor` of shape `(batch, length, d_model)`, in float32: sines at even channels, cosines at odd
+            ones.
+    """
+    # A float32 angle has an error of 0.004 at position 100,000, so angles are in float64, which some devices lack.
+    has_float64 = position_ids.device.type in _DEVICES_WITH_FLOAT64
+    device = position_ids.device if has_float64 else "cpu"
+    two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
+    divisors = 10000 ** (two_i / (exponent_divisor or d_model))
+    # Shape (batch, length, d_model / 2).
+    angles = position_ids.to(device).unsqueeze(-1) / divisors
+    sines_and_cosines = torch.stack([angles.sin(), angles.cos()], dim=-1)
+    interleaved = sines_and_cosines.flatten(-2)
+    return interleaved.to(device=position_ids.device, dtype=torch.float32)
+
+
+def count_positions(
+    attention_mask: Tensor | None, length: int, past_length: int | Tensor, device: torch.device
+) -> Tensor:
+    """Compute the positions of the last `length` tokens.
+
+    Only real tokens are counted, so that padding on either side does not change a sentence's output.
+
+    Args:
+        attention_mask (`torch.Tensor` of shape `(batch, past_length + length)`, *optional*): 1 for real tokens, 0 for
+            padding. Without a mask, or with one that is not 2D, every token counts as real.
+        length (`int`): the number of tokens that need a position.
+        past_length (`int` or scalar tensor): the number of tokens before them, which are in the cache.
+        device (`torch.device`): the device of the result.
+
+    Returns:
+        `torch.LongTensor` of shape `(batch, length)`, or `(1, length)` without a 2D mask.
+
+    Raises:
+        ValueError: if the mask does not have one column per token.
+    """
+    if attention_mask is None or attention_mask.ndim != 2:
+        positions = torch.arange(length, device=device) + past_length
+        return positions.unsqueeze(0)
+    # A static cache returns its length as a tensor. Reading that tensor would break the compiled graph.
+    if isinstance(past_length, int) and attention_mask.shape[1] != past_length + length:
+        raise InputError(
+            f"the mask has {attention_mask.shape[1]} columns, but there are {past_length} tokens in the cache and "
+            f"{length} new ones; pass a mask with one column per token."
+        )
+    is_token = attention_mask.to(device).bool()
+    positions = is_token.cumsum(dim=-1, dtype=torch.long) - 1
+    # Padding on the left has position -1, which no table of positions has.
+    return positions[:, -length:].clamp(min=0)
+
+
+class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
+    """The common base of encoder and decoder: N layers, and their input (the bottom of Figure 1).
+
+    The input is the sum of scaled embeddings and positions, with dropout.
+
+    Args:
+        config (`VanillaTransformerConfig`): the configuration of the model.
+        vocab_size (`int`): the number of rows of this stack's embedding matrix.
+        layers (`Sequence[nn.Module]`): the N layers.
     """
 
     _tp_plan = STACK_TP_PLAN
@@ -360,11 +442,19 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def look_up(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-        """Section 3.4: rows of the embedding matrix, `(batch, length, d_model)`, unless the caller gives them.
+    def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Return the embeddings of the tokens, or `inputs_embeds` if the caller passes them (section 3.4).
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch, length)`, *optional*): token ids.
+            inputs_embeds (`torch.Tensor` of shape `(batch, length, d_model)`, *optional*): rows of the embedding
+                matrix.
+
+        Returns:
+            `torch.Tensor` of shape `(batch, length, d_model)`, not yet multiplied by sqrt(d_model).
 
         Raises:
-            ValueError: if both or neither are given, a sequence has no token, or an id is outside the vocabulary.
+            ValueError: if both or neither are passed, a sequence has no token, or an id is outside the vocabulary.
         """
         check_ids_or_embeds(self, input_ids, inputs_embeds)
         if inputs_embeds is not None:
@@ -372,46 +462,59 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         try:
             return self.embed_tokens(input_ids)
         except IndexError as error:
-            raise outside_vocabulary(self, input_ids) from error
+            raise vocabulary_error(self, self.embed_tokens.num_embeddings, input_ids) from error
 
-    def add_positions(
-        self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor, bound: int | None = None
-    ) -> torch.Tensor:
-        """Sections 3.4, 3.5 and 5.4: Dropout(sqrt(d_model) E + PE), `(batch, length, d_model)`.
+    def add_positions(self, inputs_embeds: Tensor, position_ids: Tensor, bound: int | None = None) -> Tensor:
+        """Compute the input of the first layer: Dropout(sqrt(d_model) E + PE) (sections 3.4, 3.5 and 5.4).
 
         Args:
-            inputs_embeds (`torch.Tensor` of shape `(batch, length, d_model)`): E.
-            position_ids (`torch.LongTensor` of shape `(batch, length)`, or `(1, length)`): positions, from 0.
+            inputs_embeds (`torch.Tensor` of shape `(batch, length, d_model)`): the embeddings E.
+            position_ids (`torch.LongTensor` of shape `(batch, length)` or `(1, length)`): positions, counted from 0.
             bound (`int`, *optional*): a number greater than every position, if it is known without reading a tensor.
+
+        Returns:
+            `torch.Tensor` of shape `(batch, length, d_model)`.
+
+        Raises:
+            ValueError: if positions are learned, and a position has no row in their table.
         """
-        d_model, kind = self.config.d_model, self.config.position_embedding_type
-        if kind == "learned":
-            positions = self._learned_positions(position_ids)
+        d_model = self.config.d_model
+        if self.config.position_embedding_type == "learned":
+            positions = self._look_up_positions(position_ids)
         else:
-            exponent_divisor = d_model - 2 if kind == "sinusoidal_tensor2tensor" else d_model
+            exponent_divisor = d_model
+            if self.config.position_embedding_type == "sinusoidal_tensor2tensor":
+                exponent_divisor = d_model - 2
             offset = self.config.position_offset
             if offset > 0:
                 position_ids = position_ids + offset
-                bound = None if bound is None else bound + offset
+                if bound is not None:
+                    bound += offset
             positions = sinusoidal_positions(position_ids, d_model, exponent_divisor, bound)
-        # At least in float32, so that half precision rounds once, after the sum.
-        scaled = inputs_embeds.to(torch.promote_types(inputs_embeds.dtype, torch.float32)) * math.sqrt(d_model)
-        x = (scaled + positions).to(inputs_embeds.dtype)
+
+        # The sum is at least in float32, so that half precision rounds it only once.
+        precise_dtype = torch.promote_types(inputs_embeds.dtype, torch.float32)
+        scaled_embeds = inputs_embeds.to(precise_dtype) * math.sqrt(d_model)
+        x = (scaled_embeds + positions).to(inputs_embeds.dtype)
         return drop(x, self.config.dropout, self.training)
 
-    def _learned_positions(self, position_ids: torch.Tensor) -> torch.Tensor:
+    def _look_up_positions(self, position_ids: Tensor) -> Tensor:
+        """Return the rows of the table of learned positions (Table 3, row E), `(batch, length, d_model)`."""
         try:
             return self.embed_positions(position_ids)
         except IndexError as error:
-            raise outside_learned_positions(position_ids, self.config.max_position_embeddings) from error
+            raise learned_positions_error(position_ids, self.config.max_position_embeddings) from error
 
-    def normalize_output(self, x: torch.Tensor) -> torch.Tensor:
-        """The output of the last layer, `(batch, length, d_model)`; normalized with `config.stack_layer_norm`."""
+    def normalize_output(self, x: Tensor) -> Tensor:
+        """Apply the norm of `config.stack_layer_norm` to the last layer's output, `(batch, length, d_model)`.
+
+        Without that field, which the paper's model does not set, return x unchanged.
+        """
         return self.layer_norm(x) if self.config.stack_layer_norm else x
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
-    """Section 3.1: the encoder, a stack of N layers."""
+    """The encoder, a stack of N layers (section 3.1)."""
 
     _can_record_outputs = {
         "hidden_states": VanillaTransformerEncoderLayer,
@@ -426,9 +529,9 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode source sentences.
@@ -437,59 +540,62 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             input_ids (`torch.LongTensor` of shape `(batch, source)`): token ids.
             attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): 1 for real tokens, 0 for padding.
             inputs_embeds (`torch.FloatTensor` of shape `(batch, source, d_model)`, *optional*): rows of the embedding
-                matrix instead of `input_ids`, not yet multiplied by sqrt(d_model).
+                matrix in place of `input_ids`, not yet multiplied by sqrt(d_model).
 
         Returns:
             `BaseModelOutput`: `last_hidden_state`, `(batch, source, d_model)`.
 
         Raises:
-            ValueError: if a token id is outside the vocabulary, or a sentence is longer than a learned table.
+            ValueError: if a token id is outside the vocabulary, or a sentence is longer than a table of learned
+                positions.
         """
         embeds = self.look_up(input_ids, inputs_embeds)
         length = embeds.shape[1]
         position_ids = count_positions(attention_mask, length, 0, embeds.device)
         x = self.add_positions(embeds, position_ids, bound=length)
-        config = mask_config(self.config, kwargs.get("output_attentions"), attention_mask)
-        mask = create_bidirectional_mask(config, x, attention_mask)
+
+        mask_config = choose_mask_config(self.config, kwargs.get("output_attentions"), attention_mask)
+        mask = create_bidirectional_mask(mask_config, x, attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.normalize_output(x))
 
 
-def encoder_decoder_cache(
+def prepare_cache(
     config: VanillaTransformerConfig, cache: Cache | None, use_cache: bool | None, is_checkpointing: bool
 ) -> EncoderDecoderCache | None:
-    """A cache for both attentions of the decoder: the caller's or, with `use_cache`, a new one; otherwise None.
+    """Return the cache that the decoder extends: the caller's, a new one if `use_cache` asks for it, or None.
 
     Args:
-        config (`VanillaTransformerConfig`): has the number of layers, and the default of `use_cache`.
-        cache (`Cache`, *optional*): of the caller; for self-attention only, or for both.
-        use_cache (`bool`, *optional*): whether the caller wants a cache.
-        is_checkpointing (`bool`): whether layers will be computed again during backward.
+        config (`VanillaTransformerConfig`): the number of layers, and the default of `use_cache`.
+        cache (`Cache`, *optional*): the caller's cache, for self-attention only or for both attentions.
+        use_cache (`bool`, *optional*): whether to make a cache if the caller has none.
+        is_checkpointing (`bool`): whether the layers will be computed again in the backward pass. Then no cache is
+            made.
 
     Raises:
-        ValueError: for the caller's cache in training with gradient checkpointing, where no cache is made either.
+        ValueError: if the caller passes a cache in training with gradient checkpointing.
     """
     if is_checkpointing:
         if cache is not None:
-            # The second time, during backward, would extend the cache again.
             raise InputError(
-                "gradient checkpointing computes layers twice, which would extend the cache twice; leave the cache "
+                "gradient checkpointing computes each layer twice, which would extend the cache twice; leave the cache "
                 "out, or call the model under torch.no_grad()."
             )
         return None
     if isinstance(cache, EncoderDecoderCache):
         return cache
     if cache is None:
-        wants_cache = config.use_cache if use_cache is None else use_cache
-        if not wants_cache:
+        if use_cache is None:
+            use_cache = config.use_cache
+        if not use_cache:
             return None
         cache = DynamicCache(config=config)
     return EncoderDecoderCache(cache, DynamicCache(config=config))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
-    """Section 3.1: the decoder, a stack of N layers that attend to earlier positions and to the encoder's output."""
+    """The decoder, a stack of N layers that attend to earlier target tokens and to the source (section 3.1)."""
 
     _tp_plan = DECODER_TP_PLAN
     _can_record_outputs = {
@@ -505,12 +611,12 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -518,95 +624,119 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         """Compute a state for each target token from the tokens before it and from the source.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, target)`): token ids; with a cache, of new tokens only.
+            input_ids (`torch.LongTensor` of shape `(batch, target)`): token ids. With a cache, only the new tokens.
             attention_mask (`torch.Tensor` of shape `(batch, past + target)`, *optional*): 1 for real tokens, 0 for
-                padding, for the tokens in the cache too.
+                padding, including the tokens in the cache.
             encoder_hidden_states (`torch.FloatTensor` of shape `(batch, source, d_model)`): the encoder's output.
             encoder_attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): the source's mask.
-            cache (`Cache`, *optional*): keys and values of earlier tokens; extended in place.
-            inputs_embeds (`torch.FloatTensor` of shape `(batch, target, d_model)`, *optional*): as in the encoder.
-            use_cache (`bool`, *optional*): whether to return keys and values; by default `config.use_cache`. Training
-                with gradient checkpointing never does.
-            past_key_values (`Cache`, *optional*): `cache`, by its name before transformers 5.24.
+            cache (`Cache`, *optional*): keys and values of earlier tokens. Those of the new tokens are added to it.
+            inputs_embeds (`torch.FloatTensor` of shape `(batch, target, d_model)`, *optional*): rows of the embedding
+                matrix in place of `input_ids`, as in the encoder.
+            use_cache (`bool`, *optional*): whether to return keys and values; by default `config.use_cache`. No cache
+                is made in training with gradient checkpointing.
+            past_key_values (`Cache`, *optional*): the name of `cache` before transformers 5.24.
 
         Returns:
             `BaseModelOutputWithPastAndCrossAttentions`: `last_hidden_state`, `(batch, target, d_model)`, and `cache`.
 
         Raises:
-            ValueError: as the encoder; if `encoder_hidden_states` is missing or differs in length from its mask; if the
-                cache has both names; or for flex attention with a static cache, or a cache with gradient checkpointing.
+            ValueError: if a token id is outside the vocabulary; if a sentence is longer than a table of learned
+                positions; if `encoder_hidden_states` is missing or differs in length from its mask; if both `cache` and
+                `past_key_values` are passed; if a static cache is used with flex attention; or if a cache is used in
+                training with gradient checkpointing.
         """
         check_source(encoder_hidden_states, encoder_attention_mask)
         embeds = self.look_up(input_ids, inputs_embeds)
         is_checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        cache = encoder_decoder_cache(self.config, either_cache(cache, past_key_values), use_cache, is_checkpointing)
+        cache = prepare_cache(self.config, either_cache(cache, past_key_values), use_cache, is_checkpointing)
+
         past_length = 0 if cache is None else cache.get_seq_length()
         length = embeds.shape[1]
         position_ids = count_positions(attention_mask, length, past_length, embeds.device)
-        # A static cache counts in a tensor.
+        # A static cache returns its length as a tensor, so no bound is known without reading it.
         bound = past_length + length if isinstance(past_length, int) else None
         x = self.add_positions(embeds, position_ids, bound)
 
-        config = mask_config(self.config, kwargs.get("output_attentions"), attention_mask, encoder_attention_mask)
-        mask = look_ahead_mask(config, x, attention_mask, None if cache is None else cache.self_attention_cache)
-        encoder_mask = create_bidirectional_mask(config, x, encoder_attention_mask, encoder_hidden_states)
+        mask_config = choose_mask_config(
+            self.config, kwargs.get("output_attentions"), attention_mask, encoder_attention_mask
+        )
+        target_cache = None if cache is None else cache.self_attention_cache
+        mask = look_ahead_mask(mask_config, x, attention_mask, target_cache)
+        encoder_mask = create_bidirectional_mask(mask_config, x, encoder_attention_mask, encoder_hidden_states)
+
         has_source_in_cache = cache is not None and any(cache.is_updated.values())
         if encoder_hidden_states is not None and not has_source_in_cache:
+            # Every layer computes keys and values from the encoder's output.
             encoder_hidden_states = cast_once_for_layers(encoder_hidden_states)
         for layer in self.layers:
             x = layer(x, encoder_hidden_states, mask, encoder_mask, cache=cache, **kwargs)
-        states = self.normalize_output(x)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, cache=cache)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.normalize_output(x), cache=cache)
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
-    """Section 3: encoder and decoder, without the LM head.
+    """The encoder and the decoder, without the LM head (section 3).
 
-    With a joint vocabulary and `tie_word_embeddings` both stacks share one embedding matrix, `shared` (section 3.4).
+    With a joint vocabulary and `tie_word_embeddings`, both stacks share one embedding matrix, `shared` (section 3.4).
     """
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         self._tied_weights_keys = {}
-        if config.has_joint_vocabulary and config.tie_word_embeddings:
+        shares_embeddings = config.has_joint_vocabulary and config.tie_word_embeddings
+        if shares_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
-            stacks = ("encoder", "decoder")
-            self._tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in stacks}
+            for stack in ("encoder", "decoder"):
+                self._tied_weights_keys[f"{stack}.embed_tokens.weight"] = "shared.weight"
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
-        if hasattr(self, "shared"):
+        if shares_embeddings:
             self._tp_plan = {**self.tp_plan, "shared": "embedding_rowwise"}
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the source's embedding. With shared embeddings, the target's has the same matrix."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: Any) -> None:
+        """Replace the source's embedding and, with shared embeddings, the target's.
+
+        Args:
+            value (`nn.Embedding`): the new embedding, `(vocabulary, d_model)`.
+        """
+        self.encoder.embed_tokens = value
+        if hasattr(self, "shared"):
+            self.shared = value
+            self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source, unless `encoder_outputs` is given, and decode.
+        """Encode the source, unless `encoder_outputs` is passed, and decode the target.
 
         Args:
             input_ids, attention_mask, inputs_embeds: the source, as for [`VanillaTransformerEncoder`].
             decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, cache, use_cache, past_key_values: the
                 target, as for [`VanillaTransformerDecoder`].
-            encoder_outputs (`BaseModelOutput`, another `ModelOutput`, `dict` or `tuple`, *optional*): the encoder's
-                output of an earlier call.
+            encoder_outputs (`BaseModelOutput`, other `ModelOutput`, `dict` or `tuple`, *optional*): the encoder's
+                output in an earlier call.
 
         Returns:
             `Seq2SeqModelOutput`: `last_hidden_state`, `(batch, target, d_model)`, and the outputs of both stacks.
 
         Raises:
-            ValueError: if there are no decoder inputs, and as both stacks do.
+            ValueError: if there are no decoder inputs, or if the encoder or the decoder raises it.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -641,8 +771,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         )
 
 
-def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
-    """Section 3.1: "the output embeddings are offset by one position"; `(batch, target)` in and out."""
+def shift_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
+    """Make decoder inputs from labels: "the output embeddings are offset by one position" (section 3.1).
+
+    The start token comes first, then the labels without the last one. -100 becomes padding. Labels and result have the
+    shape `(batch, target)`.
+    """
     start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
     shifted = torch.cat([start, labels[:, :-1]], dim=-1)
     return shifted.masked_fill(shifted == -100, pad_token_id)
@@ -650,20 +784,21 @@ def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id:
 
 @dataclass
 class VanillaTransformerLMOutput(Seq2SeqLMOutput):
-    """`Seq2SeqLMOutput`, with sums over the target tokens of the batch where the loss is computed without all logits.
+    """The output of the whole model: `Seq2SeqLMOutput` with sums over the target tokens of the batch.
 
     Args:
         token_sums (`torch.Tensor` of shape `(3,)`, *optional*): the cross-entropy without label smoothing in nats, the
-            number of tokens whose label has the highest logit, and the number of tokens.
+            number of tokens whose label has the highest logit, and the number of tokens. They are computed with
+            `skip_logits`, because the caller has no logits to compute them from.
     """
 
-    token_sums: torch.Tensor | None = None
+    token_sums: Tensor | None = None
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
-    """Section 3: the whole model of Figure 1, with the output projection ("pre-softmax linear transformation") of 3.4.
+    """The whole model of Figure 1, with the output projection ("pre-softmax linear transformation") of section 3.4.
 
-    With `tie_word_embeddings`, `lm_head` is tied to the target's embedding matrix; otherwise it is a separate matrix.
+    With `tie_word_embeddings`, `lm_head` is tied to the target's embedding matrix. Otherwise it has its own matrix.
     """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -681,45 +816,46 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
+        logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
         past_key_values: Cache | None = None,
         ignore_index: int = -100,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VanillaTransformerLMOutput:
-        """Logits of the next token at every target position, and the loss if `labels` are given.
+        """Compute the logits of the next token at every target position, and the loss if `labels` are passed.
 
         Args:
-            labels (`torch.LongTensor` of shape `(batch, target)`, *optional*): target tokens, ending in `</s>`; -100
-                where there is no target, or `ignore_index`. Without decoder inputs, the labels shifted right are the
+            labels (`torch.LongTensor` of shape `(batch, target)`, *optional*): target tokens, ending in `</s>`; -100 or
+                `ignore_index` where there is no target. Without decoder inputs, the labels shifted right are the
                 decoder inputs (teacher forcing).
-            logits_to_keep (`int` or `torch.Tensor`): compute logits for this many last target positions, or for the
-                given positions; 0 for all.
-            skip_logits (`bool`): with `labels`, compute the loss without all logits in memory, and return no logits.
-                In training, all logits and their gradients can take more memory than the rest of the model.
+            logits_to_keep (`int` or `torch.Tensor`): the number of last target positions to compute logits for, or a
+                tensor of positions; 0 for all positions.
+            skip_logits (`bool`): with `labels`, compute the loss without holding all logits in memory, and return no
+                logits. In training, all logits and their gradients can take more memory than the rest of the model.
             num_items_in_batch (`int`, *optional*): see [`label_smoothed_cross_entropy`]; the Trainer passes it.
-            Others: as for [`VanillaTransformerModel`].
+            Other arguments: as for [`VanillaTransformerModel`].
 
         Returns:
-            `Seq2SeqLMOutput`: `logits`, `(batch, target, vocabulary)`, unless they are skipped; `loss`, in nats per
-            target token, smoothed by `config.label_smoothing` in training mode and plain in evaluation mode; and the
+            `VanillaTransformerLMOutput`: `logits`, `(batch, target, vocabulary)`, unless they are skipped; `loss`, in
+            nats per target token, with label smoothing in training mode and without it in evaluation mode; and the
             outputs of both stacks.
 
         Raises:
-            ValueError: if there are neither decoder inputs nor labels, if labels and decoder inputs differ in shape,
-                and as [`VanillaTransformerModel`] does.
+            ValueError: if there are neither decoder inputs nor labels, if labels and decoder inputs differ in shape, or
+                if [`VanillaTransformerModel`] raises it.
         """
         if labels is not None:
+            # Teacher forcing reads all target tokens at once, so nothing would read the cache.
             use_cache = False
             labels = labels.masked_fill(labels == ignore_index, -100)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -738,73 +874,95 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             **kwargs,
         )
         states = outputs.last_hidden_state
-        logits = loss = sums = None
         if labels is not None:
             check_shape_of_labels(labels, states)
+
+        logits = None
+        loss = None
+        sums = None
         if labels is not None and skip_logits:
-            loss, sums = self._loss_without_logits(states, labels, **kwargs)
+            loss, sums = self._compute_loss_without_logits(states, labels, **kwargs)
         else:
-            positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            if isinstance(logits_to_keep, int):
+                # With 0, slice(-0, None) selects all positions.
+                positions: slice | Tensor = slice(-logits_to_keep, None)
+            else:
+                positions = logits_to_keep
             logits = linear(self.lm_head, states[:, positions])
             if labels is not None:
-                loss = self._loss(logits, labels, **kwargs)
-        other_fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return VanillaTransformerLMOutput(loss=loss, logits=logits, token_sums=sums, **other_fields)
+                loss = self._compute_loss(logits, labels, **kwargs)
+
+        outputs_of_stacks = {name: output for name, output in outputs.items() if name != "last_hidden_state"}
+        return VanillaTransformerLMOutput(loss=loss, logits=logits, token_sums=sums, **outputs_of_stacks)
 
     @property
     def _label_smoothing(self) -> float:
+        """The epsilon_ls that applies in the current mode. Losses of evaluation are not smoothed."""
         return self.config.label_smoothing if self.training else 0.0
 
-    def _loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        smoothing = self._label_smoothing
-        return self.loss_function(logits, labels, self.config.vocab_size, label_smoothing=smoothing, **kwargs)
+    def _compute_loss(self, logits: Tensor, labels: Tensor, **kwargs: Any) -> Tensor:
+        """Call `loss_function`, which is [`label_smoothed_cross_entropy`] unless the user has replaced it."""
+        return self.loss_function(
+            logits, labels, self.config.vocab_size, label_smoothing=self._label_smoothing, **kwargs
+        )
 
-    def _loss_without_logits(
-        self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the same loss and `token_sums`; from states, unless the user has replaced `loss_function`."""
+    def _compute_loss_without_logits(
+        self, states: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss and its `token_sums` from the decoder's output, without holding all logits in memory.
+
+        If the user has replaced `loss_function`, all logits are computed, because only that function knows its formula.
+        """
         if self.loss_function is not label_smoothed_cross_entropy:
             logits = self.lm_head(states)
-            loss = self._loss(logits, labels, num_items_in_batch=num_items_in_batch, **kwargs)
+            loss = self._compute_loss(logits, labels, num_items_in_batch=num_items_in_batch, **kwargs)
             return loss, token_sums(logits, labels).sum(dim=0)
         check_labels(labels, self.config.vocab_size)
-        total, sums = smoothed_cross_entropy_of_states(states, self.lm_head, labels, self._label_smoothing)
-        return per_token(total, labels, num_items_in_batch), sums
+        loss_sum, sums = smoothed_cross_entropy_of_states(states, self.lm_head, labels, self._label_smoothing)
+        return per_token(loss_sum, labels, num_items_in_batch), sums
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Decoder inputs for teacher forcing: `<s>`, then `labels` without the last; `(batch, target)` in and out.
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Make decoder inputs for teacher forcing: `<s>`, then the labels without the last one.
+
+        Labels and result have the shape `(batch, target)`.
 
         Raises:
             ValueError: if the configuration lacks the pad token or the start token, or if labels are padded on the left
                 (checked in eager mode on CPUs, where a Trainer's collator runs).
         """
-        pad, start = self.config.pad_token_id, self.config.decoder_start_token_id
-        if pad is None or start is None:
-            raise InputError(f"pad_token_id is {pad} and decoder_start_token_id is {start}; training needs both.")
+        pad_token_id = self.config.pad_token_id
+        start_token_id = self.config.decoder_start_token_id
+        if pad_token_id is None or start_token_id is None:
+            raise InputError(
+                f"pad_token_id is {pad_token_id} and decoder_start_token_id is {start_token_id}; training needs both, "
+                "so set them in the configuration."
+            )
         check_right_padding(labels)
-        return shift_right(labels, pad, start)
+        return shift_right(labels, pad_token_id, start_token_id)
 
 
 def label_smoothed_cross_entropy(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
+    logits: Tensor,
+    labels: Tensor,
     vocab_size: int,
-    num_items_in_batch: torch.Tensor | int | None = None,
+    num_items_in_batch: Tensor | int | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     **kwargs: Any,
-) -> torch.Tensor:
-    """Section 5.4: cross-entropy with label smoothing, in nats per target token.
+) -> Tensor:
+    """Compute the cross-entropy with label smoothing, in nats per target token (section 5.4).
 
-    The target distribution gives the label 1 - epsilon + epsilon / V, and every other token epsilon / V.
+    The target distribution gives the label the probability 1 - epsilon + epsilon / V, and every other token
+    epsilon / V.
 
     Args:
-        logits (`(batch, target, vocabulary)`), labels (`(batch, target)`): `ignore_index` where there is no target.
+        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.
+        labels (`torch.LongTensor` of shape `(batch, target)`): token ids; `ignore_index` where there is no target.
         vocab_size (`int`): V.
-        num_items_in_batch (`int`, *optional*): number of target tokens to divide by, of all batches that one update
-            accumulates; `None` for those in `labels`.
+        num_items_in_batch (`int`, *optional*): the number of target tokens to divide by, which is that of all batches
+            of one update; `None` for the number in `labels`.
         label_smoothing (`float`): epsilon_ls.
-        ignore_index (`int`): transformers' name of the label without a target.
+        ignore_index (`int`): the label of positions without a target, by transformers' name.
 
     Returns:
         `torch.Tensor`: a scalar, at least in float32.
@@ -815,12 +973,13 @@ def label_smoothed_cross_entropy(
     labels = labels.to(logits.device)
     labels = labels.masked_fill(labels == ignore_index, -100)
     check_labels(labels, vocab_size)
-    total = smoothed_cross_entropy(logits, labels, label_smoothing)
-    return per_token(total, labels, num_items_in_batch)
+    loss_sum = smoothed_cross_entropy(logits, labels, label_smoothing)
+    return per_token(loss_sum, labels, num_items_in_batch)
 
 
-def per_token(total: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor:
-    """A sum over target tokens divided by their number: `num_items_in_batch`, or the number of `labels`."""
+def per_token(total: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """Divide a sum over target tokens by their number: `num_items_in_batch`, or the number of targets in `labels`."""
     if num_items_in_batch is None:
         num_items_in_batch = (labels != -100).sum()
-    return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
+    num_tokens = torch.as_tensor(num_items_in_batch, device=total.device)
+    return total / num_tokens.clamp(min=1)

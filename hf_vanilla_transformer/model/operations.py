@@ -1,8 +1,8 @@
-"""The operations of the model that a faster implementation can replace, and the table of what replaces them.
+"""The operations of the model that a faster implementation can replace, and the registry of the replacements.
 
-A saved folder carries the operations with their plain formulas, as they stand here and, decorated with `replaceable`,
-beside the other formulas of the paper. Importing the package replaces some of them: see
-`acceleration/replacements.py`.
+The functions here, and those elsewhere in `model/` that are decorated with `replaceable`, are the plain formulas. A
+saved folder carries them and computes with them. Importing the package replaces some of them by faster
+implementations; see `acceleration/replacements.py`.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-# By the plain operations.
+# The implementation that replaces each plain operation. An operation without an entry runs as it is written.
 _REPLACEMENTS: dict[Callable, Callable] = {}
 
 
 def replaceable(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Declare that `replace` may put another implementation in the place of a function."""
+    """Decorate a function so that [`replace`] can substitute another implementation."""
 
     @wraps(operation)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -33,104 +33,117 @@ def replaceable(operation: Callable[Arguments, Result]) -> Callable[Arguments, R
 
 
 def replace(operation: Callable[Arguments, Result], implementation: Callable[Arguments, Result]) -> None:
-    """Let calls of a replaceable operation run another implementation, in the whole process.
+    """Run another implementation whenever a replaceable operation is called, in the whole process.
 
     Args:
-        operation (`Callable`): declared by [`replaceable`].
-        implementation (`Callable`): takes and returns what the operation does; it may call `plain(operation)` where it
-            has nothing better.
+        operation (`Callable`): a function that is decorated with [`replaceable`].
+        implementation (`Callable`): a function with the same arguments and results. It may call `plain(operation)` for
+            inputs that it does not support.
 
     Raises:
-        AttributeError: if the operation is not declared by [`replaceable`].
+        AttributeError: if the operation is not decorated with [`replaceable`].
     """
     _REPLACEMENTS[plain(operation)] = implementation
 
 
 def plain(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Return the formula of a replaceable operation, whatever replaces it."""
+    """Return the plain formula of a replaceable operation, even if the operation is replaced."""
     return operation.__wrapped__  # type: ignore[attr-defined]
 
 
 @replaceable
-def linear(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Section 3: layer(x) = x W^T + b.
+def linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """Apply a linear layer: x W^T + b (section 3).
 
     Args:
-        layer (`nn.Linear`): or the module in its place, such as an adapter of PEFT.
-        x (`torch.Tensor` of shape `(..., in)`).
+        layer (`nn.Linear`): the layer, or a module that replaces it, such as a PEFT adapter.
+        x (`torch.Tensor` of shape `(..., in)`): the inputs.
 
     Returns:
-        `torch.Tensor`: `(..., out)`.
+        `torch.Tensor` of shape `(..., out)`.
     """
     return layer(x)
 
 
 @replaceable
-def drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
-    """Section 5.4: x * keep / (1 - rate), where each element of `keep` is 0 with probability `rate`, and else 1.
+def drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
+    """Apply dropout: x * keep / (1 - rate) (section 5.4).
+
+    Each element of `keep` is 0 with probability `rate`, and 1 otherwise.
 
     Args:
-        x (`torch.Tensor`, of any shape).
+        x (`torch.Tensor`): a tensor of any shape.
         rate (`float`): P_drop, from 0 to 1.
-        training (`bool`): whether to drop anything; if False, returns x.
+        training (`bool`): if False, nothing is dropped and x is returned.
 
     Returns:
-        `torch.Tensor`, of the shape and dtype of x.
+        `torch.Tensor` of the same shape and dtype as x.
     """
     return nn.functional.dropout(x, p=rate, training=training)
 
 
 @replaceable
-def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:
-    """Cast x as autocast would cast it for each of the matmuls that follow. The plain operation leaves that to them."""
+def cast_for_matmul(x: Tensor) -> Tensor:
+    """Cast x once for several matmuls that follow, to the dtype that autocast would choose for each of them.
+
+    The plain operation returns x unchanged, so that autocast casts it in every matmul.
+    """
     return x
 
 
 @replaceable
-def cast_once_for_layers(x: torch.Tensor) -> torch.Tensor:
-    """Cast x as autocast would in each of the layers that follow. The plain operation leaves that to them."""
+def cast_once_for_layers(x: Tensor) -> Tensor:
+    """Cast x once for all layers of a stack, to the dtype that autocast would choose in each of them.
+
+    The plain operation returns x unchanged, so that autocast casts it in every layer.
+    """
     return x
 
 
 @replaceable
 def cast_weights_once(model: nn.Module) -> AbstractContextManager[None]:
-    """Let autocast cast each weight once within this context, and not once for each decoding step.
+    """Return a context within which autocast casts each weight once, instead of once per decoding step.
+
+    The plain operation returns a context that changes nothing.
 
     Args:
-        model (`nn.Module`): with weights that do not change within the context.
+        model (`nn.Module`): a model whose weights do not change within the context.
     """
     return nullcontext()
 
 
 @replaceable
 def smoothed_cross_entropy_of_states(
-    states: torch.Tensor, lm_head: nn.Module, labels: torch.Tensor, label_smoothing: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Section 5.4: the loss from the decoder's output; a faster implementation never holds all logits in memory.
+    states: Tensor, lm_head: nn.Module, labels: Tensor, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Compute the label-smoothed loss from the decoder's output (section 5.4).
+
+    A faster implementation never holds the logits of the whole batch in memory.
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
-        lm_head (`nn.Linear`): the output projection, or the module in its place.
-        labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
+        lm_head (`nn.Linear`): the output projection, or a module that replaces it.
+        labels (`torch.LongTensor` of shape `(batch, target)`): token ids; -100 where there is no target.
         label_smoothing (`float`): epsilon_ls.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: the sum over target tokens, a scalar in nats, at least in float32; and the
-            sums of [`token_sums`] over the batch, `(3,)`.
+        `tuple[torch.Tensor, torch.Tensor]`: the loss summed over all target tokens, a scalar in nats, at least in
+            float32; and the [`token_sums`] of the whole batch, of shape `(3,)`.
     """
     logits = linear(lm_head, states)
-    total = smoothed_cross_entropy(logits, labels, label_smoothing)
-    return total, token_sums(logits, labels).sum(dim=0)
+    loss_sum = smoothed_cross_entropy(logits, labels, label_smoothing)
+    return loss_sum, token_sums(logits, labels).sum(dim=0)
 
 
-def smoothed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float) -> torch.Tensor:
-    """Section 5.4: the sum over target tokens of the cross-entropy with label smoothing.
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """Compute the cross-entropy with label smoothing, summed over all target tokens (section 5.4).
 
-    The target distribution gives the label 1 - epsilon + epsilon / V, and every other token epsilon / V.
+    The target distribution gives the label the probability 1 - epsilon + epsilon / V, and every other token
+    epsilon / V, where V is the size of the vocabulary.
 
     Args:
-        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`).
-        labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
+        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.
+        labels (`torch.LongTensor` of shape `(batch, target)`): token ids; -100 where there is no target.
         label_smoothing (`float`): epsilon_ls.
 
     Returns:
@@ -145,24 +158,32 @@ def smoothed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, label_smo
     )
 
 
-def token_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sums over the target tokens of each sentence, from which perplexity and token accuracy follow.
+def token_sums(logits: Tensor, labels: Tensor) -> Tensor:
+    """Compute the sums over the target tokens of each sentence that perplexity and token accuracy are made of.
 
     Args:
-        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`).
-        labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
+        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.
+        labels (`torch.LongTensor` of shape `(batch, target)`): token ids; -100 where there is no target.
 
     Returns:
-        `torch.Tensor` of shape `(batch, 3)`, at least in float32, without a gradient: the cross-entropy without label
-            smoothing in nats, the number of tokens whose label has the highest logit, ties included, and the number of
-            tokens.
+        `torch.Tensor` of shape `(batch, 3)`, at least in float32, without a gradient. The three sums are the
+            cross-entropy without label smoothing in nats, the number of tokens whose label has the highest logit (ties
+            included), and the number of tokens.
     """
     labels = labels.to(logits.device)
     is_target = labels != -100
     precise_logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
+    # gather() accepts no negative index, so tokens without a target take the logit of token 0, which is masked below.
     label_indices = labels.masked_fill(~is_target, 0).unsqueeze(-1)
-    of_label = precise_logits.gather(-1, label_indices).squeeze(-1)
-    cross_entropy = (precise_logits.logsumexp(dim=-1) - of_label).masked_fill(~is_target, 0)
-    is_highest = (of_label >= precise_logits.amax(dim=-1)) & is_target
-    values = [cross_entropy, is_highest, is_target]
-    return torch.stack([value.sum(dim=-1).to(cross_entropy.dtype) for value in values], dim=-1)
+    label_logits = precise_logits.gather(-1, label_indices).squeeze(-1)
+
+    # -log softmax(logits)[label]
+    cross_entropy = precise_logits.logsumexp(dim=-1) - label_logits
+    cross_entropy = cross_entropy.masked_fill(~is_target, 0)
+    is_highest = label_logits >= precise_logits.amax(dim=-1)
+    is_correct = is_highest & is_target
+
+    sums = [cross_entropy.sum(dim=-1)]
+    for counted in (is_correct, is_target):
+        sums.append(counted.sum(dim=-1).to(cross_entropy.dtype))
+    return torch.stack(sums, dim=-1)

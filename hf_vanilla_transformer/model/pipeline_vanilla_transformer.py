@@ -1,4 +1,4 @@
-"""`pipeline("translation")` of saved folders. transformers 5 removed its own."""
+"""The pipeline of saved folders, `pipeline("translation")`. transformers 5 removed its own translation pipeline."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -18,23 +18,24 @@ from .input_checks import (
 
 
 class PlainTranslationPipeline(Pipeline):
-    """Translates sentences: `pipeline("translation", model=...)`.
+    """Translate sentences with `pipeline("translation", model=...)`.
 
-    It also works with other encoder-decoder models of transformers that need no language tokens or prefixes. The
-    installed package registers a subclass, which knows languages.
+    The pipeline also works with other encoder-decoder models of transformers that need no language tokens or prefixes.
+    The installed package registers a subclass that knows the languages of a model.
 
     Args:
         model (`PreTrainedModel`): a model with `generate()`.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        tokenizer (`PreTrainedTokenizerBase`): the tokenizer of the model.
         batch_size (`int`, defaults to 1): number of sentences per batch.
-        **kwargs: arguments of [`~transformers.Pipeline`], such as `device`, and of `generate()`, such as `num_beams`;
-            defaults come from the model's `generation_config`.
+        **kwargs: arguments of [`~transformers.Pipeline`], such as `device`, and of `generate()`, such as `num_beams`.
+            Their defaults are in the model's `generation_config`.
 
     Raises:
-        ValueError: if the tokenizer is missing, has no pad token or belongs to another model, or the model has no
-            `generate()`.
+        ValueError: if the tokenizer is missing, has no pad token or belongs to a different model, or if the model has
+            no `generate()`.
     """
 
+    # Pipeline declares other types for these attributes.
     model: Any
     tokenizer: Any
     _load_processor: Any = False
@@ -54,32 +55,34 @@ class PlainTranslationPipeline(Pipeline):
         check_vocabulary(self.model.config, self.tokenizer)
 
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
-        """Translate.
+        """Translate one sentence, a list of sentences, or a stream of sentences.
+
+        A sentence without visible characters is its own translation. So is a sentence without letters if the model's
+        training pairs hardly ever translate such a text.
 
         Args:
-            inputs (`str`, or an iterable of them): sentences; one without visible characters is its own translation,
-                and so is one without letters if the model's training pairs hardly ever translate such a text.
-                Iterators and torch datasets (such as `KeyDataset` of transformers) are read lazily.
-            return_tensors (`bool`, defaults to `False`), return_text (`bool`, defaults to `not return_tensors`):
-                whether to return token ids, and text.
-            return_type (`int`, *optional*): 0 for token ids, 1 for text, in the place of `return_tensors`.
-            clean_up_tokenization_spaces (`bool`, *optional*), truncation (`bool` or `str`, *optional*): of the
-                tokenizer.
-            src_lang (`str`, *optional*), tgt_lang (`str`, *optional*): of the installed package's pipeline.
+            inputs (`str`, or an iterable of them): the sentences. Iterators and torch datasets (such as `KeyDataset` of
+                transformers) are read lazily.
+            return_tensors (`bool`, defaults to `False`): whether to return token ids.
+            return_text (`bool`, defaults to `not return_tensors`): whether to return text.
+            return_type (`int`, *optional*): 0 for token ids, 1 for text, in place of `return_tensors`.
+            clean_up_tokenization_spaces (`bool`, *optional*), truncation (`bool` or `str`, *optional*): arguments of
+                the tokenizer.
+            src_lang (`str`, *optional*), tgt_lang (`str`, *optional*): arguments of the installed package's pipeline.
             stop_sequence (`str`, *optional*): text that ends a translation.
             batch_size (`int`, *optional*): number of sentences per batch.
             **kwargs: arguments of `generate()`.
 
         Returns:
-            A list with a dictionary per sentence (also for one string); for an iterator or a dataset, an iterator over
+            A list with a dictionary per sentence, even for one string. For an iterator or a dataset, an iterator over
             dictionaries. A dictionary has `translation_text` (`str`), `translation_token_ids` (`torch.LongTensor` of
-            shape `(target,)`, without padding), or both. With `num_return_sequences` above 1, a list of dictionaries
-            per sentence.
+            shape `(target,)`, without padding), or both. With `num_return_sequences` above 1, there is a list of
+            dictionaries in place of each dictionary.
 
         Raises:
             TypeError: if a sentence is not a string.
-            ValueError: if a sentence has lone surrogates, a translation is empty because weights are NaN or infinite,
-                a language is given, or neither text nor token ids are to be returned.
+            ValueError: if a sentence has lone surrogates, if a translation is empty because weights are NaN or
+                infinite, if a language is passed, or if neither text nor token ids are to be returned.
         """
         if isinstance(inputs, str):
             translations = super().__call__(inputs, **kwargs)
@@ -87,44 +90,60 @@ class PlainTranslationPipeline(Pipeline):
         if isinstance(inputs, torch.utils.data.Dataset):
             return super().__call__(inputs, **kwargs)
         if isinstance(inputs, Iterator):
-            # transformers streams only generators, not other iterators.
+            # transformers streams generators, but no other iterators.
             return super().__call__((sentence for sentence in inputs), **kwargs)
-        # Iterating over a table yields the names of its columns.
+        # Iterating over a table yields the names of its columns, and iterating over bytes yields numbers. As a single
+        # input they cause an error that names their type.
         is_table = isinstance(inputs, Mapping) or hasattr(inputs, "columns")
-        is_one = is_table or isinstance(inputs, bytes) or not isinstance(inputs, Iterable)
-        sentences = [inputs] if is_one else list(inputs)
+        if is_table or isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
+            return super().__call__([inputs], **kwargs)
+        sentences = list(inputs)
         return super().__call__(sentences, **kwargs) if sentences else []
 
     def _sanitize_parameters(
         self,
-        return_type: Any = None,
-        stop_sequence: str | None = None,
+        truncation: bool | str | None = None,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
-        **kwargs: Any,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        return_type: Any = None,
+        stop_sequence: str | None = None,
+        **generate_kwargs: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        def take(*names: str) -> dict[str, Any]:
-            return {name: value for name in names if (value := kwargs.pop(name, None)) is not None}
+        """Split the arguments of a call into those of `preprocess`, `_forward` and `postprocess`."""
+        preprocess_kwargs = self.language_parameters(src_lang, tgt_lang)
+        if truncation is not None:
+            preprocess_kwargs["truncation"] = truncation
 
-        encoding = take("truncation") | self.language_parameters(src_lang, tgt_lang)
-        decoding = take("return_tensors", "return_text", "clean_up_tokenization_spaces")
         if return_type is not None:
             # transformers 4 had an Enum.
             return_type = getattr(return_type, "value", return_type)
             if return_type not in (0, 1):
                 raise InputError(f"return_type is {return_type!r}; give 0 for token ids, or 1 for text.")
-            decoding["return_tensors"] = return_type == 0
+            return_tensors = return_type == 0
+        formats = {
+            "return_tensors": return_tensors,
+            "return_text": return_text,
+            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
+        }
+        # An argument that is not passed must not override one that was passed when the pipeline was made.
+        postprocess_kwargs = {name: choice for name, choice in formats.items() if choice is not None}
+
         if stop_sequence == "":
             raise InputError("stop_sequence is empty, which ends every text; give a text, or leave it out.")
         if stop_sequence is not None:
-            kwargs |= {"stop_strings": [stop_sequence], "tokenizer": sides_of(self.tokenizer)[1]}
-        return encoding, kwargs, decoding
+            _, target_tokenizer = sides_of(self.tokenizer)
+            generate_kwargs["stop_strings"] = [stop_sequence]
+            generate_kwargs["tokenizer"] = target_tokenizer
+        return preprocess_kwargs, generate_kwargs, postprocess_kwargs
 
     def language_parameters(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
-        """Arguments of `preprocess` for a source and a target language.
+        """Return the arguments of `preprocess` for a source and a target language.
 
         Raises:
-            ValueError: if one is given, because this class knows no languages.
+            ValueError: if a language is passed, because only the installed package's pipeline knows languages.
         """
         if src_lang is not None or tgt_lang is not None:
             raise InputError(
@@ -134,7 +153,12 @@ class PlainTranslationPipeline(Pipeline):
         return {}
 
     def preprocess(self, input_: Any, **kwargs: Any) -> dict[str, Any]:
-        """Tokenize a sentence into tensors `(1, source)`, and keep one that is its own translation in `copied`."""
+        """Tokenize a sentence into tensors of shape `(1, source)`.
+
+        Raises:
+            TypeError: if the input is not a string.
+            ValueError: if the input has lone surrogates.
+        """
         if not isinstance(input_, str):
             raise TypeError(
                 f"the input is of type {type(input_).__name__}; give strings, for example the column "
@@ -145,29 +169,44 @@ class PlainTranslationPipeline(Pipeline):
         return self.tokenize(input_, input_, **kwargs)
 
     def tokenize(self, text: str, text_for_model: str, **kwargs: Any) -> dict[str, Any]:
-        """Tokenize a sentence.
+        """Tokenize a sentence, and decide whether it is copied.
 
         Args:
             text (`str`): the sentence.
-            text_for_model (`str`): the sentence as the model gets it, such as with the code of a language.
+            text_for_model (`str`): the sentence as the model reads it, for example after a code of the target language.
             **kwargs: arguments of the tokenizer.
+
+        Returns:
+            The model's inputs, and `copied`: the text if it is its own translation, and None otherwise.
         """
         encoded = self.tokenizer(text_for_model, return_tensors="pt", verbose=False, **kwargs)
-        # A copied sentence goes through the model with the others of its batch, and what comes out is dropped.
-        return {**encoded, "copied": text if self.is_copied(text) else None}
+        # The model also reads copied sentences, because the batch needs a row for them. Their output is dropped.
+        copied = text if self.is_copied(text) else None
+        return {**encoded, "copied": copied}
 
     def is_copied(self, text: str) -> bool:
-        """Whether a sentence is its own translation."""
+        """Return True if a sentence is its own translation."""
         if is_blank(text):
             return True
         return copies_letterless(self.tokenizer, otherwise=False) and not has_letters(text)
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> dict[str, Any]:
-        # Of one sentence, or a list for those of a batch.
+        """Generate the translations of a batch.
+
+        Returns:
+            `token_ids`, `(batch, translations, target)`, and `copied`, which is passed on to `postprocess`. It holds
+            the text of each sentence that is its own translation, and None for every other sentence.
+
+        Raises:
+            ValueError: if a translation is empty because weights are NaN or infinite.
+        """
+        # An entry for one sentence, or a list of entries for a batch.
         copied = input_tensors.pop("copied")
-        is_translated = [text is None for text in (copied if isinstance(copied, list) else [copied])]
+        copied_texts = copied if isinstance(copied, list) else [copied]
+        is_translated = [text is None for text in copied_texts]
         output = self.model.generate(**input_tensors, **generate_kwargs)
-        token_ids = getattr(output, "sequences", output).unflatten(0, (len(is_translated), -1))
+        sequences = getattr(output, "sequences", output)
+        token_ids = sequences.unflatten(0, (len(copied_texts), -1))
         check_generated(self.model, self.tokenizer, token_ids[is_translated])
         return {"token_ids": token_ids, "copied": copied}
 
@@ -179,14 +218,29 @@ class PlainTranslationPipeline(Pipeline):
         clean_up_tokenization_spaces: bool | None = None,
     ) -> Any:
         """Decode a sentence's token ids `(1, translations, target)` into the dictionaries of `__call__`."""
-        copied, pad = model_outputs["copied"], self.tokenizer.pad_token_id
-        rows = [row[row != pad] if copied is None else row[:0] for row in model_outputs["token_ids"][0]]
-        translations: list[dict[str, Any]] = [{"translation_token_ids": row} if return_tensors else {} for row in rows]
-        if return_text or (return_text is None and not return_tensors):
-            options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": clean_up_tokenization_spaces}
-            texts = self.tokenizer.batch_decode(rows, **options) if copied is None else [copied] * len(rows)
+        if return_text is None:
+            return_text = not return_tensors
+        if not return_text and not return_tensors:
+            raise InputError("return_tensors and return_text are both False, so nothing is returned; give one of them.")
+
+        copied = model_outputs["copied"]
+        rows = []
+        for row in model_outputs["token_ids"][0]:
+            if copied is None:
+                rows.append(row[row != self.tokenizer.pad_token_id])
+            else:
+                rows.append(row[:0])
+        translations: list[dict[str, Any]] = [{} for _ in rows]
+        if return_tensors:
+            for translation, row in zip(translations, rows, strict=True):
+                translation["translation_token_ids"] = row
+        if return_text:
+            if copied is None:
+                texts = self.tokenizer.batch_decode(
+                    rows, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
+                )
+            else:
+                texts = [copied] * len(rows)
             for translation, text in zip(translations, texts, strict=True):
                 translation["translation_text"] = text
-        if not translations[0]:
-            raise InputError("return_tensors and return_text are both False, so nothing is returned; give one of them.")
         return translations if len(translations) > 1 else translations[0]

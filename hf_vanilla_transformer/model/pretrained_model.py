@@ -1,12 +1,13 @@
-"""The `PreTrainedModel` around the layers: loading, saving, weight tying, initialization, resizing, parallel plans."""
+"""The base class of the model's classes: loading, saving, weight tying, initialization, resizing and sharding plans."""
 
 import stat
 from contextlib import suppress
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
@@ -29,51 +30,65 @@ STACK_TP_PLAN = {
     "layers.*.fc1": "colwise",
     "layers.*.fc2": "rowwise",
 }
-DECODER_TP_PLAN = STACK_TP_PLAN | {
-    name.replace("self_attn", "encoder_attn"): style for name, style in STACK_TP_PLAN.items()
+DECODER_TP_PLAN = {
+    **STACK_TP_PLAN,
+    "layers.*.encoder_attn.q_proj": "colwise",
+    "layers.*.encoder_attn.k_proj": "colwise",
+    "layers.*.encoder_attn.v_proj": "colwise",
+    "layers.*.encoder_attn.out_proj": "rowwise",
 }
 # FSDP gathers the weights of one layer at a time, and frees them after use.
 STACK_FSDP_PLAN = {"layers.*": "free_full_weight"}
 
 
-def set_initial_gain(gain: float, *matrices: Any) -> None:
-    """Have `_init_weights`, which transformers calls for each matrix alone, multiply these by a gain."""
-    for matrix in matrices:
-        matrix.initial_gain = gain
+def set_initial_gain(gain: float, *layers: nn.Linear) -> None:
+    """Set the gain by which `_init_weights` multiplies the initial weights of these layers.
 
-
-def give_weights_the_mode_of_config(folder: str | Path) -> None:
-    """Give the weights in a folder the permissions of the `config.json` beside them, which follow the umask.
-
-    safetensors 0.8 creates files that only their owner may read, so a server of another user could not load the model.
+    It is stored on each layer, because transformers calls `_init_weights` with one layer and nothing else.
     """
-    config = Path(folder, "config.json")
-    if not config.is_file():
-        # With several processes, those that do not write the configuration write no weights either.
+    for layer in layers:
+        layer.initial_gain = gain  # type: ignore[assignment]
+
+
+def give_weights_the_mode_of_config(folder: str | PathLike) -> None:
+    """Give the weights in a folder the permissions of their `config.json`, which follow the umask.
+
+    safetensors 0.8 creates files that only their owner may read, so a server that runs as a different user could not
+    load the model.
+    """
+    config_path = Path(folder, "config.json")
+    if not config_path.is_file():
+        # One of several processes writes the configuration. The others write no weights either.
         return
-    mode = stat.S_IMODE(config.stat().st_mode)
-    for weights in Path(folder).glob("*.safetensors"):
-        is_own_file = not weights.is_symlink()
-        if is_own_file and stat.S_IMODE(weights.stat().st_mode) != mode:
-            # A mounted file system may have no permissions; the weights are written all the same.
-            with suppress(OSError):
-                weights.chmod(mode)
+    mode = stat.S_IMODE(config_path.stat().st_mode)
+    for weights_path in Path(folder).glob("*.safetensors"):
+        # The target of a symbolic link belongs to a cache.
+        if weights_path.is_symlink() or stat.S_IMODE(weights_path.stat().st_mode) == mode:
+            continue
+        # A mounted file system may have no permissions. The weights are complete in any case.
+        with suppress(OSError):
+            weights_path.chmod(mode)
 
 
 def check_quantizer(config: VanillaTransformerConfig) -> None:
-    """Raise ValueError for int8 weights without the package: transformers would read them as floating-point numbers."""
-    settings = getattr(config, "quantization_config", None)
-    if not isinstance(settings, dict):
-        settings = vars(settings) if settings is not None else {}
-    if settings.get("quant_method") == INT8 and INT8 not in AUTO_QUANTIZER_MAPPING:
+    """Raise ValueError if the weights are int8 and the package, which can compute with them, is not imported.
+
+    transformers skips quantization methods that it does not know, and would read the integers as weights.
+    """
+    quantization = getattr(config, "quantization_config", None)
+    if isinstance(quantization, dict):
+        method = quantization.get("quant_method")
+    else:
+        method = getattr(quantization, "quant_method", None)
+    if method == INT8 and INT8 not in AUTO_QUANTIZER_MAPPING:
         raise InputError(
-            "the weights of this model are int8, which the package hf_vanilla_transformer computes with; install it, "
-            "and write `import hf_vanilla_transformer` before you load the model."
+            "the weights of this model are int8, which needs the package hf_vanilla_transformer; install it, and write "
+            "`import hf_vanilla_transformer` before you load the model."
         )
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """Class attributes that transformers reads, and what the classes of this model share besides their layers."""
+    """The class attributes that transformers reads, and the methods that all classes of this model share."""
 
     config: VanillaTransformerConfig
     base_model_prefix = "model"
@@ -93,36 +108,38 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @property
     def _keys_to_ignore_on_save(self) -> set[str]:
-        """Weights that are tied to others, which files hold once (section 3.4).
+        """Names of tied weights, which files contain only once, under the name of the other weight (section 3.4).
 
-        The Trainer's log does not count them as missing when it resumes or loads the best checkpoint.
+        Without this, the Trainer would log them as missing when it resumes or loads the best checkpoint.
         """
+        tied_names: set[str] = set()
         if not self.config.tie_word_embeddings:
-            return set()
+            return tied_names
         weights = dict(self.named_parameters(remove_duplicate=False))
-        return {
-            tied
-            for tied, source in self.all_tied_weights_keys.items()
-            if tied in weights and weights[tied] is weights.get(source)
-        }
+        for name, source_name in self.all_tied_weights_keys.items():
+            # Weights may have been untied since.
+            if name in weights and weights[name] is weights.get(source_name):
+                tied_names.add(name)
+        return tied_names
 
     @_keys_to_ignore_on_save.setter
     def _keys_to_ignore_on_save(self, keys: set[str]) -> None:
-        """transformers collects the sets of all modules here, but weights may be untied later."""
+        """Ignore the set that transformers collects from all modules, because weights may be untied later."""
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a saved model, as `PreTrainedModel.from_pretrained` does.
+    def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike | None, *args: Any, **kwargs: Any) -> Self:
+        """Load a saved model as `PreTrainedModel.from_pretrained` does.
 
-        `pytorch_model.bin`, a pickle, is read with `use_safetensors=False` only.
+        `pytorch_model.bin` is a pickle, which can run code, so it is read only with `use_safetensors=False`.
         """
         kwargs.setdefault("use_safetensors", True)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """The requested attention implementation; by default the package's where it is installed, and else sdpa.
+        """Return the requested attention implementation, or the default.
 
-        Both return no attention weights, so the default is eager attention with `config.output_attentions`.
+        The default is the package's attention if the package is installed, and sdpa otherwise. Neither returns
+        attention weights, so the default is eager attention if `config.output_attentions` is set.
         """
         if requested_attention is None:
             if self.config.output_attentions:
@@ -140,7 +157,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: if tensor parallelism would split a head.
         """
-        tp_size, num_heads = getattr(distributed_config, "tp_size", 1), model.config.num_heads
+        tp_size = getattr(distributed_config, "tp_size", 1)
+        num_heads = model.config.num_heads
         if num_heads % tp_size != 0:
             raise InputError(
                 f"tp_size is {tp_size}, but num_heads is {num_heads}; tensor parallelism assigns whole heads to "
@@ -150,36 +168,43 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(
         self,
-        save_directory: Any,
+        save_directory: str | PathLike,
         is_main_process: bool = True,
-        state_dict: dict[str, torch.Tensor] | None = None,
+        state_dict: dict[str, Tensor] | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Save as `PreTrainedModel.save_pretrained` does, also if weights were untied or given a bias later.
+        """Save the model as `PreTrainedModel.save_pretrained` does, so that it loads in its present form.
 
-        The files of weights get the permissions of `config.json`.
+        Weights may have been untied, and the LM head may have got a bias, since the model was made. The files of
+        weights get the permissions of `config.json`.
         """
-        state_dict = self.state_dict_to_save(state_dict)
-        head: Any = self.get_output_embeddings()
+        head = self.get_output_embeddings()
         if head is not None:
             self.config.lm_head_bias = getattr(head, "bias", None) is not None
+        state_dict = self.state_dict_to_save(state_dict)
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
         give_weights_the_mode_of_config(save_directory)
 
-    def state_dict_to_save(self, state_dict: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor] | None:
-        """The weights to write: those of `state_dict` or the model's; None if the model's need no change."""
-        if not hasattr(self.base_model, "shared") or self.config.tie_word_embeddings:
+    def state_dict_to_save(self, state_dict: dict[str, Tensor] | None = None) -> dict[str, Tensor] | None:
+        """Return the weights to write: those of `state_dict`, or None for the model's own weights as they are.
+
+        If a model with shared embeddings was untied, the shared matrix is written once under the name of each use,
+        because an untied model loads one matrix per use.
+        """
+        is_untied = hasattr(self.base_model, "shared") and not self.config.tie_word_embeddings
+        if not is_untied:
             return state_dict
-        # An untied model loads one matrix per use, so a shared matrix is written under each name.
-        weights = (state_dict or self.state_dict()).items()
-        return {name: weight.clone() for name, weight in weights if not name.endswith("shared.weight")}
+        weights = state_dict or self.state_dict()
+        # safetensors does not write tensors that share memory, so they are cloned.
+        return {name: weight.clone() for name, weight in weights.items() if not name.endswith("shared.weight")}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Glorot-uniform projections, and embeddings of standard deviation d_model^-0.5, as in the authors' code.
+        """Initialize the weights of a module as the authors' code does, because the paper does not say how.
 
-        The paper is silent. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
+        Projections are Glorot-uniform, and embeddings have the standard deviation d_model^-0.5. An untied LM head is
+        initialized like the embeddings, to which section 3.4 ties it.
         """
         if isinstance(module, nn.Linear) and not module.weight.is_floating_point():
             raise InputError(
@@ -195,32 +220,15 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
             init.zeros_(module.bias)
 
-    def get_input_embeddings(self: Any) -> nn.Module:
-        """The source's embedding, which the encoder calls; with shared embeddings, the target's has the same matrix."""
-        return self.encoder.embed_tokens if hasattr(self, "encoder") else super().get_input_embeddings()
-
     def get_submodule(self, target: str) -> nn.Module:
-        """Return a submodule by its path, and the source's embedding for `embeddings.word_embeddings`.
+        """Return a submodule by its path, and the source's embedding for the path `embeddings.word_embeddings`.
 
-        PEFT asks for that path, because its prompts stand before the source. Without an answer it takes the first
-        weight with as many rows as the target's vocabulary has tokens, which may be another matrix.
+        PEFT asks for that path, because its prompts precede the source. Without an answer, it takes the first weight
+        with as many rows as the target's vocabulary has tokens, which may be a different matrix.
         """
         if target == "embeddings.word_embeddings":
             return self.get_input_embeddings()
         return super().get_submodule(target)
-
-    def set_input_embeddings(self: Any, value: Any) -> None:
-        """Replace the source's embedding; with shared embeddings, also the target's.
-
-        Args:
-            value (`nn.Embedding`): `(vocabulary, d_model)`.
-        """
-        if not hasattr(self, "encoder"):
-            super().set_input_embeddings(value)
-            return
-        self.encoder.embed_tokens = value
-        if hasattr(self, "shared"):
-            self.shared = self.decoder.embed_tokens = value
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -228,7 +236,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """Change the size of the joint vocabulary, as `PreTrainedModel.resize_token_embeddings` does.
 
         Raises:
-            ValueError: if source and target have separate vocabularies, or the weights are int8.
+            ValueError: if source and target have separate vocabularies, or if the weights are int8.
         """
         head = self.get_output_embeddings()
         if head is not None and not head.weight.is_floating_point():
@@ -240,22 +248,24 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             )
         decoder = getattr(self.base_model, "decoder", None)
         if decoder is not None and not self.config.tie_word_embeddings:
+            # transformers resizes the source's embedding and the LM head, but does not know the target's embedding.
             decoder.embed_tokens = self._get_resized_embeddings(
                 decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
             )
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Change the number of learned positions; sinusoids have no limit and stay as they are.
+        """Change the number of learned positions. Sinusoids have no limit and stay as they are.
 
         Args:
-            new_num_position_embeddings (`int`): the new `max_position_embeddings`; new rows are initialized.
+            new_num_position_embeddings (`int`): the new `max_position_embeddings`. New rows are initialized.
         """
         if self.config.position_embedding_type != "learned":
             return
-        stacks: list[Any] = [module for module in self.modules() if hasattr(module, "embed_positions")]
-        for stack in stacks:
-            stack.embed_positions = self._get_resized_embeddings(
-                stack.embed_positions, new_num_position_embeddings, mean_resizing=False
-            )
+        for module in list(self.modules()):
+            embed_positions = getattr(module, "embed_positions", None)
+            if embed_positions is not None:
+                module.embed_positions = self._get_resized_embeddings(
+                    embed_positions, new_num_position_embeddings, mean_resizing=False
+                )
         self.config.max_position_embeddings = new_num_position_embeddings

@@ -1,4 +1,4 @@
-"""The tokenizer of models that fairseq trained: Moses and byte-pair encoding, with a vocabulary for each side."""
+"""The tokenizer of models that fairseq trained: Moses, byte-pair encoding, and a vocabulary for each side."""
 
 from typing import Any
 
@@ -6,20 +6,26 @@ from transformers import FSMTTokenizer
 
 
 class FairseqTokenizer(FSMTTokenizer):
-    """transformers' `FSMTTokenizer` that encodes targets in their own vocabulary and language, too, and knows `</s>`.
+    """transformers' `FSMTTokenizer`, extended to encode targets.
 
-    Needs sacremoses. Byte-pair merges are of both languages, as in fairseq.
+    Targets have their own vocabulary and language. The byte-pair merges are the same for both languages, as in fairseq.
+    `</s>` is set as the EOS token. The tokenizer needs sacremoses.
     """
 
     _auto_class = "AutoTokenizer"
 
     def __init__(self, *args: Any, eos_token: str = "</s>", **kwargs: Any):
         super().__init__(*args, eos_token=eos_token, **kwargs)
+        self.source_encoder = self.encoder
         self.target_encoder = {token: index for index, token in self.decoder.items()}
-        self._sides = {"source": (self.encoder, self.src_lang), "target": (self.target_encoder, self.tgt_lang)}
+        self._source_language = self.src_lang
 
     def _switch_to_input_mode(self) -> None:
-        self.encoder, self.src_lang = self._sides["source"]
+        """Encode sources from now on."""
+        self.encoder = self.source_encoder
+        self.src_lang = self._source_language
 
     def _switch_to_target_mode(self) -> None:
-        self.encoder, self.src_lang = self._sides["target"]
+        """Encode targets from now on. `FSMTTokenizer` reads the language of its input from `src_lang`."""
+        self.encoder = self.target_encoder
+        self.src_lang = self.tgt_lang

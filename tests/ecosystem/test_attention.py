@@ -87,7 +87,7 @@ def test_masks_of_four_dimensions_are_refused(name, mask_of):
     model, ids = small_model(attn_implementation=name), torch.stack(sentences(5))
     masks = {"attention_mask": mask_of(1, 1, 1, 5).bool(), "decoder_attention_mask": mask_of(1, 1, 5, 5)}
     for name_of_mask, mask in masks.items():
-        with pytest.raises(ValueError, match=f'a mask has more dimensions .* but "{name}" takes padding masks only'):
+        with pytest.raises(ValueError, match=f'"{name}" accepts only padding masks'):
             model(input_ids=ids, decoder_input_ids=ids, **{name_of_mask: mask})
 
 

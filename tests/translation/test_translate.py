@@ -268,8 +268,8 @@ def test_a_special_token_that_the_vocabulary_lacks():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's vocabulary 100"),
-        ({"source_vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's source vocabulary 100"),
+        ({"vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's vocabulary has 100"),
+        ({"source_vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's source vocabulary has 100"),
         ({"eos_token_id": 7}, "eos_token_id is 2 in the tokenizer and 7 in the model"),
     ],
 )

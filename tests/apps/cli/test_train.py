@@ -171,7 +171,7 @@ def test_fine_tuning_with_another_s_tokenizer(trained, tmp_path, tokenizer):
     model.resize_token_embeddings(100)
     model.save_pretrained(tmp_path / "mixed")
     tokenizer.save_pretrained(tmp_path / "mixed")
-    with pytest.raises(SystemExit, match=r"has \d+ tokens, but the model's vocabulary 100; use a model with"):
+    with pytest.raises(SystemExit, match=r"has \d+ tokens, but the model's vocabulary has 100; use a model with"):
         train.main([*recipe(tmp_path), "--model_name_or_path", str(tmp_path / "mixed")])
     assert not (tmp_path / "run").exists()
 

@@ -30,7 +30,7 @@ def test_a_tokenizer_goes_with_a_model_that_has_its_tokens(tokenizer, ends):
         ({"pad_token_id": 7}, "pad_token_id is 0 in the tokenizer and 7 in the model; use a model with"),
         ({"eos_token_id": 7}, "eos_token_id is 2 in the tokenizer and 7 in the model; use a model with"),
         ({"eos_token_id": [7, 8]}, r"eos_token_id is 2 in the tokenizer and \[7, 8\] in the model"),
-        ({"source_vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's source vocabulary 100"),
+        ({"source_vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's source vocabulary has 100"),
     ],
 )
 def test_a_tokenizer_of_another_model(tokenizer, fields, message):
