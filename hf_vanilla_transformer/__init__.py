@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) for Hugging Face.
 
-Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` and `AutoTokenizer` know the model, and
-`pipeline("translation")` work.
+Importing this package registers the model with `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` and `AutoTokenizer`,
+and makes `pipeline("translation")` available.
 """
 
 from importlib import import_module
@@ -11,8 +11,8 @@ from .registration import register
 from .support.version import __version__ as __version__
 
 
-# The public names for type checkers, of the plugin and of the applications. Each is imported on first use, because
-# inference needs no datasets, evaluate and sacrebleu.
+# The public names of the plugin and of the applications, for type checkers. At run time each name is imported when it
+# is first used, so that inference does not import datasets, evaluate and sacrebleu.
 if TYPE_CHECKING:
     from .acceleration.int8_quantization import Int8Config as Int8Config
     from .acceleration.prepacked_weights import forget_packed as forget_packed
@@ -86,8 +86,9 @@ if TYPE_CHECKING:
     from .translation.translation_details import Translation as Translation
 
 
-# The same names for the interpreter, as for transformers' `_LazyModule`, which hides the error of an import that fails.
-_NAMES_OF = {
+# The same names for `__getattr__`, by module. transformers has a class for this, `_LazyModule`, but it hides the error
+# of an import that fails.
+_NAMES_BY_MODULE = {
     "acceleration.int8_quantization": ["Int8Config"],
     "acceleration.prepacked_weights": ["forget_packed"],
     "apps.conversion.ctranslate2": ["to_ctranslate2"],
@@ -139,17 +140,23 @@ _NAMES_OF = {
     "translation.translate": ["translate"],
     "translation.translation_details": ["Translation"],
 }
-_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
-__all__ = sorted(_MODULE_OF)
+_MODULES_BY_NAME: dict[str, str] = {}
+for _module, _names in _NAMES_BY_MODULE.items():
+    for _name in _names:
+        _MODULES_BY_NAME[_name] = _module
+__all__ = sorted(_MODULES_BY_NAME)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    """Import a public name when it is first used."""
+    if name not in _MODULES_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    module = import_module(f".{_MODULES_BY_NAME[name]}", __name__)
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:
+    """List the public names with the module's other attributes, for interactive use."""
     return sorted({*globals(), *__all__})
 
 

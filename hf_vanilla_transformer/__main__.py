@@ -1,8 +1,8 @@
-"""`python -m hf_vanilla_transformer VERB ...`: the command line, see [`hf_vanilla_transformer.apps.cli`].
+"""The command `python -m hf_vanilla_transformer VERB ...`; see [`hf_vanilla_transformer.apps.cli`].
 
-Unlike `hf-vanilla-transformer`, it does not limit the spinning of OpenMP's threads. Python imports the package, and
-torch with it, before it runs this module, and OpenMP reads its variable when torch is imported. Starting Python a
-second time would double the CPU time of a start.
+Unlike `hf-vanilla-transformer`, this command does not limit the spinning of OpenMP's threads. OpenMP reads the variable
+for that when torch is imported, and Python imports the package, and torch with it, before it runs this module. Starting
+Python a second time would double the CPU time of a start.
 """
 
 import sys
@@ -11,7 +11,7 @@ from hf_vanilla_transformer_launcher import avoid_cudnn_attention
 
 
 if __name__ == "__main__":
-    # torch reads this variable when it first computes attention, so it can still be set.
+    # torch reads this variable when it first computes attention, so it is not too late to set it.
     avoid_cudnn_attention(sys.argv[1:])
     from .apps.cli.main import main
 

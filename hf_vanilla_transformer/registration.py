@@ -1,6 +1,7 @@
-"""What importing this package changes: registrations with transformers and with the package's own registries.
+"""The registrations that importing this package makes, with transformers and with the package's own registries.
 
-Repeating them changes nothing. `acceleration/replacements.py` has the operations, the attention and the quantizer.
+Repeating them changes nothing. The operations, the attention and the quantizer are registered in
+`acceleration/replacements.py`.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipelines
@@ -16,7 +17,8 @@ from .translation.engine import ENGINES
 from .translation.pipeline import TranslationPipeline
 
 
-# Functions of applications that the plugin calls. They are strings, because the plugin imports no application.
+# Functions of applications that the plugin calls. They are given as strings, because the plugin must not import an
+# application; a function is imported when it is first needed.
 _IMPORTERS = {
     "marian": "hf_vanilla_transformer.apps.conversion.hf_marian:from_hf_marian",
     "fsmt": "hf_vanilla_transformer.apps.conversion.fsmt:from_fsmt",
@@ -25,10 +27,11 @@ _ENGINES = {"ctranslate2": "hf_vanilla_transformer.apps.conversion.ctranslate2_e
 
 
 def register() -> None:
-    """Register the model and its tokenizers with the Auto classes, and the pipeline with `pipeline("translation")`.
+    """Register everything that importing the package makes available.
 
-    Fast operations take the place of the model's plain ones. The plugin's registries get importers of models of other
-    types, and engines.
+    - Fast operations replace the model's plain ones.
+    - The plugin's registries get the importers of models of other types, and the engines.
+    - The Auto classes get the model and its tokenizers, and `pipeline("translation")` gets the pipeline.
     """
     replace_operations()
     for model_type, path in _IMPORTERS.items():
@@ -38,15 +41,17 @@ def register() -> None:
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
     AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)
-    # The first is the model's; the others are found by their names in tokenizer_config.json.
-    for other in (TwoVocabularyTokenizer, FairseqTokenizer):
+    # `tokenizer_class` is the default tokenizer of the model. Registering the others makes their classes known, so that
+    # a tokenizer_config.json can name them.
+    for other_tokenizer in (TwoVocabularyTokenizer, FairseqTokenizer):
         AutoTokenizer.register(
             VanillaTransformerConfig,
             tokenizer_class=VanillaTransformerTokenizer,
-            slow_tokenizer_class=other,
+            slow_tokenizer_class=other_tokenizer,
             exist_ok=True,
         )
-    # Newer versions of transformers reject the tasks of this list before they read the registry.
+
+    # Recent versions of transformers reject the tasks on this list before they read the registry.
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
     registry = pipelines.PIPELINE_REGISTRY
     if "translation" not in registry.supported_tasks:

@@ -3,6 +3,7 @@
 The paper is arXiv:1706.03762v5. Sections, equations and tables are cited from it throughout this package.
 """
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from os import PathLike
 from typing import Any, ClassVar, Literal
@@ -19,7 +20,7 @@ from .input_checks import InputError
 require_version("transformers>=5.24", "The code of this model needs it; install a newer release.")
 
 # Table 3: the fields that each row changes from the base model. The fields' defaults are the base model.
-PAPER_ROWS: dict[str, dict[str, Any]] = {
+PAPER_ROWS: dict[str, dict[str, int | float | str]] = {
     "base": {},
     "A h=1": {"num_heads": 1},
     "A h=4": {"num_heads": 4},
@@ -271,7 +272,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 suggestion = f", such as {similar_names[0]}" if similar_names else ""
                 raise TypeError(f"{name} is no field of {cls.__name__}; give one of its fields{suggestion}.")
         cls._check_aliases(overrides)
-        fields = dict(PAPER_ROWS[row])
+        fields: dict[str, Any] = dict(PAPER_ROWS[row])
         for name, value in overrides.items():
             field = cls.attribute_map.get(name, name)
             fields[field] = value
@@ -306,7 +307,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return [(layer, head) for head in range(self.num_heads)]
 
     @classmethod
-    def _check_aliases(cls, arguments: dict[str, Any]) -> None:
+    def _check_aliases(cls, arguments: Mapping[str, object]) -> None:
         """Raise ValueError if two arguments are names of one field and have different values."""
         first_names: dict[str, str] = {}
         for name, value in arguments.items():

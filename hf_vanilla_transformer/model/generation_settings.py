@@ -175,7 +175,7 @@ def check_token_ids(settings: GenerationConfig, vocab_size: int) -> None:
                 )
 
 
-def _as_list(token_ids: Any) -> list:
+def _as_list(token_ids: int | list[int] | None) -> list[int]:
     """Return the token ids of a setting, which may be one id, a list of ids, or None."""
     if token_ids is None:
         return []
@@ -257,7 +257,7 @@ class SentenceLengthLimit(StoppingCriteria):
     def __init__(self, max_lengths: Tensor):
         self.max_lengths = max_lengths
 
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+    def __call__(self, input_ids: Tensor, scores: tuple[Tensor] | None, **kwargs: Any) -> Tensor:
         """Return True for each hypothesis that has reached its limit: `(rows,)` for hypotheses `(rows, length)`."""
         # The hypotheses of a sentence are adjacent rows.
         num_hypotheses = len(input_ids) // len(self.max_lengths)
@@ -344,7 +344,7 @@ class CandidateStops:
                 self.are_plain = False
 
     def __call__(
-        self, input_ids: Tensor, rows: Tensor, tokens: Tensor, are_full: Tensor, scores: Any
+        self, input_ids: Tensor, rows: Tensor, tokens: Tensor, are_full: Tensor, scores: tuple[Tensor] | None
     ) -> tuple[Tensor, Tensor]:
         """Return which candidates are finished, and which are truncated.
 

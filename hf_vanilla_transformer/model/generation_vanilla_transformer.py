@@ -9,11 +9,11 @@ source, target and length (in tokens), vocabulary, and those of `beam_search.py`
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedModel, __version__
 from transformers.generation import (
     BaseStreamer,
@@ -155,7 +155,7 @@ class NextTokenSteps:
     sentences of the batch. It needs `model_kwargs` only for calls with `return_dict_in_generate`.
 
     Args:
-        model (`PreTrainedModel`): the model that decodes.
+        model (`VanillaTransformerGenerationMixin`): the model that decodes.
         settings (`GenerationConfig`): the settings of this call of `generate()`.
         model_kwargs (`dict`): inputs of the model besides the hypotheses. The cache among them is updated in each step.
 
@@ -165,8 +165,10 @@ class NextTokenSteps:
 
     can_prune = False
 
-    def __init__(self, model: PreTrainedModel, settings: GenerationConfig, model_kwargs: ModelKwargs):
-        # The methods that `generate()` uses are those of GenerationMixin, which type checkers do not know here.
+    def __init__(
+        self, model: "VanillaTransformerGenerationMixin", settings: GenerationConfig, model_kwargs: ModelKwargs
+    ):
+        # Type checkers do not know that the class of a model combines this mixin with `nn.Module`.
         self.model: Any = model
         self.settings = settings
         self.model_kwargs = model_kwargs
@@ -200,7 +202,7 @@ class NextTokenSteps:
 
 @replaceable
 def next_token_steps(
-    model: PreTrainedModel,
+    model: "VanillaTransformerGenerationMixin",
     input_ids: Tensor,
     settings: GenerationConfig,
     synced_gpus: bool,
@@ -209,7 +211,7 @@ def next_token_steps(
     """Make the object that computes the logits of each step of a beam search.
 
     Args:
-        model (`PreTrainedModel`): the model that decodes.
+        model (`VanillaTransformerGenerationMixin`): the model that decodes.
         input_ids (`torch.Tensor` of shape `(rows, length)`): the hypotheses before the first step.
         settings (`GenerationConfig`): the settings of this call of `generate()`.
         synced_gpus (`bool`): whether several processes take each step together.
@@ -223,7 +225,7 @@ def next_token_steps(
 
 @replaceable
 def search_without_beams(
-    model: PreTrainedModel,
+    model: "VanillaTransformerGenerationMixin",
     stock_search: Callable,
     input_ids: Tensor,
     logits_processor: LogitsProcessorList,
@@ -236,7 +238,7 @@ def search_without_beams(
     """Run greedy search or sampling. The plain operation is transformers' own loop.
 
     Args:
-        model (`PreTrainedModel`): the model that decodes.
+        model (`VanillaTransformerGenerationMixin`): the model that decodes.
         stock_search (`Callable`): the method `GenerationMixin._sample` of the model.
         input_ids (`torch.Tensor` of shape `(rows, length)`): the hypotheses before the first step.
         logits_processor, stopping_criteria, synced_gpus, streamer: arguments of `_sample`.
@@ -362,7 +364,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             settings.source_lengths = attention_mask.bool().sum(dim=-1)
         return settings, model_kwargs
 
-    def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> bool:
+    def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: Mapping[str, object]) -> bool:
         """Return True if `max_length` or `max_new_tokens` applies to a call, and False if `max_length_offset` does.
 
         Arguments come before the caller's settings, and those come before the model's settings.
@@ -525,10 +527,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         **model_kwargs: Any,
     ) -> ModelOutput | Tensor:
         """Run greedy search or sampling, with the arguments and results of `GenerationMixin._sample`."""
-        model = cast(PreTrainedModel, self)
-        with cast_weights_once(model):
+        with cast_weights_once(cast(nn.Module, self)):
             return search_without_beams(
-                model,
+                self,
                 super()._sample,
                 input_ids,
                 logits_processor,
@@ -564,18 +565,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if settings.low_memory:
             raise InputError("low_memory is not supported; leave it out, or give fewer num_beams.")
 
-        model = cast(PreTrainedModel, self)
         # transformers has repeated each sentence's prompt for its beams.
         prompts = input_ids[:: settings.num_beams]
         search = new_search(prompts, settings)
         record = requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
-        steps = next_token_steps(model, input_ids, settings, synced_gpus, model_kwargs)
+        steps = next_token_steps(self, input_ids, settings, synced_gpus, model_kwargs)
         # Logits processors and sampling depend on the rows of the whole batch, so these may not be removed.
         can_prune = steps.can_prune and stops.are_plain and not (logits_processor or settings.do_sample)
 
         is_done = False
-        with cast_weights_once(model):
+        with cast_weights_once(cast(nn.Module, self)):
             while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
                 logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
                 if is_done:

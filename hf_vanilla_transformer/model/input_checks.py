@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -214,13 +214,13 @@ def _check_vocab_size(vocabulary: str, vocab_size: int, num_tokens: int) -> None
         )
 
 
-def check_generated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sequences: Tensor) -> None:
+def check_generated(model: Any, tokenizer: PreTrainedTokenizerBase, sequences: Tensor) -> None:
     """Raise ValueError if a sequence is empty because the model has weights that are NaN or infinite.
 
     Only weights of a model that generated a sequence of special tokens are read, because reading them takes time.
 
     Args:
-        model (`PreTrainedModel`): the model that generated the sequences.
+        model (`PreTrainedModel`, or an engine): the model that generated the sequences.
         tokenizer (`PreTrainedTokenizerBase`): the tokenizer that knows the special tokens.
         sequences (`torch.Tensor` of shape `(..., target)`): generated token ids.
     """
@@ -231,7 +231,7 @@ def check_generated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
         check_weights(model)
 
 
-def check_weights(model: nn.Module) -> None:
+def check_weights(model: Any) -> None:
     """Raise ValueError if a weight is NaN or infinite."""
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and not weight.isfinite().all():

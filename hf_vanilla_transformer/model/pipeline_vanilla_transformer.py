@@ -35,13 +35,13 @@ class PlainTranslationPipeline(Pipeline):
             no `generate()`.
     """
 
-    # Pipeline declares other types for these attributes.
+    # Pipeline declares these attributes with other types.
     model: Any
     tokenizer: Any
-    _load_processor: Any = False
-    _load_image_processor: Any = False
-    _load_feature_extractor: Any = False
-    _load_tokenizer: Any = True
+    _load_processor = False  # type: ignore[assignment]
+    _load_image_processor = False  # type: ignore[assignment]
+    _load_feature_extractor = False  # type: ignore[assignment]
+    _load_tokenizer = True  # type: ignore[assignment]
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

@@ -505,7 +505,7 @@ def test_settings_of_the_search_are_checked(settings, message):
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
 def test_a_batch_without_tokens_is_refused(shape):
-    with pytest.raises(ValueError, match=r"the batch is empty; give at least one sentence of one token, not .* of \("):
+    with pytest.raises(ValueError, match=r"the batch is empty; give at least one sentence of one token, not .* \("):
         small_model().generate(torch.zeros(shape, dtype=torch.long), max_new_tokens=2)
 
 

@@ -264,7 +264,7 @@ def test_a_cache_by_a_third_name_is_an_error(batch, monkeypatch, num_beams):
         return prepare(self, *args, **{name if key == "cache" else key: value for key, value in kwargs.items()})
 
     monkeypatch.setattr(type(model), "prepare_inputs_for_generation", renamed)
-    with pytest.raises(RuntimeError, match="gives the cache by a name that this code does not know"):
+    with pytest.raises(RuntimeError, match="passes the cache by a name that this code does not know"):
         model.generate(batch["input_ids"], num_beams=num_beams, return_dict_in_generate=True)
     model.generate(batch["input_ids"], num_beams=num_beams, use_cache=False)
 
@@ -646,7 +646,7 @@ def test_gradient_checkpointing_and_a_cache(batch, use_reentrant):
     expected = model.eval().generate(batch["input_ids"], use_cache=False)
     model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
     assert torch.equal(model.train().generate(batch["input_ids"]), expected)
-    with pytest.raises(ValueError, match="gradient checkpointing computes layers twice"):
+    with pytest.raises(ValueError, match="gradient checkpointing computes each layer twice"):
         model(**batch, cache=DynamicCache(config=model.config))
     assert model(**batch, use_cache=True).cache is None
 
