@@ -1,4 +1,4 @@
-"""What a run does after its training: choose weights and search, evaluate, and write the card and the results."""
+"""Finish a run after its training: choose weights and search, evaluate, and write the card and the results."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ Scores = dict[str, Any]
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run whose training has ended, and whose weights of the last update, or of the best one, are saved.
+    """A run after its training, whose model is saved.
 
     Args:
         settings: the settings of the run.
@@ -70,7 +70,7 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class AverageComparison:
-    """Scores on the validation pairs of an average of checkpoints, and of the last one of these checkpoints."""
+    """Scores of an average of checkpoints and of the last one of these checkpoints, on the validation pairs."""
 
     average: Scores
     last_checkpoint: Scores

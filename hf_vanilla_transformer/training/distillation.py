@@ -1,4 +1,4 @@
-"""Sequence-level knowledge distillation (Kim and Rush 2016): training pairs whose targets a teacher translated."""
+"""Sequence-level knowledge distillation (Kim and Rush 2016): train on targets that a teacher has translated."""
 
 import json
 import logging
@@ -65,7 +65,9 @@ Hypotheses = dict[str, list[Hypothesis]]
 
 
 class Teacher:
-    """The teacher of a run. Its translations are kept in the user's cache, so an interrupted run can continue.
+    """The teacher of a run, which translates the sources of the training pairs.
+
+    Its translations are kept in the user's cache, so that an interrupted run can continue.
 
     Raises OSError or InputError if a model cannot be found or converted, or if the run would replace it.
     """
@@ -104,7 +106,7 @@ class Teacher:
         return folders
 
     def _find_cache(self) -> Path:
-        """Return the folder for the translations, whose name depends on all that they depend on."""
+        """Return the folder in the cache for these translations; its name depends on the teacher and on the search."""
         facts: dict[str, object] = {
             "engine": self._arguments.teacher_engine,
             "all": self._arguments.nearest_to_reference,
@@ -131,7 +133,7 @@ class Teacher:
         changed = Settings.from_arguments(**given_arguments).for_target_language()
         return changed._replace(needs_plan=settings.needs_plan)
 
-    def add_to(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
+    def add_translations(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
         """Translate the sources, and add the translations to the training pairs or put them in place of the targets.
 
         Returns:
@@ -201,8 +203,8 @@ class Teacher:
             "given targets": "not used" if self._arguments.distilled_only else "used, too",
         }
 
-    def expected(self, pairs: DatasetDict) -> DatasetDict:
-        """Return pairs that are about as many and as long as those of `add_to`, for a plan, without translating."""
+    def make_expected_pairs(self, pairs: DatasetDict) -> DatasetDict:
+        """Make about as many and as long pairs as `add_translations` does, for a plan, without translating."""
         train = pairs["train"].select_columns(["source", "target"])
         new_sources = self._select_new_sources(pairs)
         # The lengths of the given targets stand in for those of the translations.
@@ -250,7 +252,7 @@ class Teacher:
         return [source for source in self._monolingual_sources if source.strip() not in evaluated]
 
     def _choose(self, hypotheses: Sequence[Hypothesis], reference: str | None, bleu: BLEU) -> Hypothesis:
-        """Choose the hypothesis to train on: the best one, or that with the highest sentence BLEU if so set."""
+        """Choose the hypothesis to train on: the first one, or with `nearest_to_reference` the one nearest to it."""
         if reference is None or not self._arguments.nearest_to_reference:
             return hypotheses[0]
         scores = [bleu.sentence_score(hypothesis.text, [reference]).score for hypothesis in hypotheses]
@@ -334,7 +336,10 @@ class Teacher:
     def _translate(
         self, tokenizer: PreTrainedTokenizerBase, model: TeacherModel, sources: list[str]
     ) -> Iterator[tuple[str, list[Hypothesis]]]:
-        """Translate sources; yield each with its best hypothesis, or with all of the search if one is to be chosen."""
+        """Translate sources, and yield each source with its hypotheses, best first.
+
+        There is one hypothesis for each source, or one for each beam if the nearest to the reference is to be chosen.
+        """
         detail_level: Literal[DetailLevel.FLAGS, DetailLevel.ALL] = DetailLevel.FLAGS
         options: dict[str, Any] = {}
         if self._arguments.teacher_num_beams is not None:

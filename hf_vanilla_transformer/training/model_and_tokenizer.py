@@ -49,7 +49,7 @@ def make_model(
 def load_existing_model(
     model_args: ModelArguments, checkpoint: Path | None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load the tokenizer and the model of a checkpoint or, if it is None, of the model to fine-tune.
+    """Load the tokenizer and the model of a checkpoint, or without one, those of the model to fine-tune.
 
     A model of a different system is converted first. Raises InputError if the model has a different architecture, or
     other sizes than the arguments.

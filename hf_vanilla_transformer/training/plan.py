@@ -1,4 +1,4 @@
-"""Choose settings of `train` for a corpus and a machine, if none are given, and estimate what the run will cost."""
+"""Choose the settings of `train` that are not given, for a corpus and a machine, and estimate the costs of the run."""
 
 import math
 import sys
@@ -162,7 +162,7 @@ def plan(
     if updates <= 0:
         # The Trainer rounds in the same way.
         updates = math.ceil(planned.args.num_train_epochs * updates_per_epoch)
-    by_steps = planned.change_training(**_steps_of_epochs(planned.args, updates_per_epoch))
+    by_steps = planned.change_training(**_convert_epochs_to_steps(planned.args, updates_per_epoch))
     costs = estimate_costs(by_steps, updates, short_corpus, tokenizer, data, tflops)
     reasons = []
     if chooses:
@@ -198,7 +198,7 @@ def choose_recipe(pairs: int, has_gpu: bool) -> str:
 
 
 def _count_targets_per_source(settings: Settings) -> int:
-    """Return 2 for a student, whose sources have a given target and one of the teacher's; otherwise 1."""
+    """Return 2 for a student that trains on given and on translated targets, otherwise 1."""
     has_teacher = bool(settings.distillation.teacher)
     return 2 if has_teacher and not settings.distillation.distilled_only else 1
 
@@ -269,14 +269,14 @@ def _make_sample_tokenizer(model_args: ModelArguments, sample: DatasetDict) -> P
 
 
 def _count_tokens_that_fit(settings: Settings, tokenizer: PreTrainedTokenizerBase, memory: DeviceMemory | None) -> int:
-    """Compute how many tokens of a batch fit into the given memory, or else into that of this process's device."""
+    """Compute how many tokens of a batch fit into the given memory, or if it is None, into this process's device."""
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
     return count_tokens_that_fit(model, settings.args, memory or read_device_memory(settings.args.device))
 
 
-def _steps_of_epochs(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
-    """Return `save_steps` and `eval_steps` that equal strategies by epochs, because costs are counted by steps."""
+def _convert_epochs_to_steps(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
+    """Return `save_steps` and `eval_steps` for strategies by epochs, because the costs are estimated by steps."""
     steps = {}
     if args.save_strategy == "epoch":
         steps["save_steps"] = updates_per_epoch
@@ -362,7 +362,7 @@ def fit_recipe(
 
 
 def _save_what_is_evaluated(chosen: dict[str, Any], given_arguments: Arguments) -> None:
-    """Set the steps and strategies of `load_best_model_at_end`, with which each evaluated model must be saved."""
+    """Set equal steps and strategies for evaluating and saving, which `load_best_model_at_end` needs."""
     chosen["eval_steps"] = given_arguments.get("save_steps", chosen["eval_steps"])
     chosen["save_steps"] = given_arguments.get("eval_steps", chosen["eval_steps"])
     if "eval_strategy" in given_arguments:
@@ -420,7 +420,7 @@ def _fit_batches(
 
 
 def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:
-    """Describe what was chosen and why, in lines.
+    """Explain in lines of text what was chosen and why.
 
     Args:
         recipe_name: the name of the chosen recipe.
@@ -464,6 +464,7 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
 
 
 def _describe_model(settings: Settings) -> str:
+    """Describe the sizes of the model in words."""
     config = settings.model.make_config()
     description = (
         f"{config.encoder_layers} + {config.decoder_layers} layers, d_model {config.d_model}, d_ff {config.d_ff}, "
@@ -475,6 +476,7 @@ def _describe_model(settings: Settings) -> str:
 
 
 def _describe_vocabulary(recipe_name: str, model_args: ModelArguments) -> str:
+    """Describe the size of the vocabulary, with the reason if it is smaller than the recipe's."""
     if model_args.tokenizer_name:
         return model_args.tokenizer_name
     description = f"at most {model_args.vocab_size:,} tokens"

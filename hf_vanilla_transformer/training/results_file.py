@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What a run starts with. It is recorded before the training, because the Trainer changes its arguments.
+    """A description of a run, recorded before the training, because the Trainer changes its arguments.
 
     Args:
         seed: the seed of the run.

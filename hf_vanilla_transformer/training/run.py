@@ -1,4 +1,4 @@
-"""Run `train` and `distill`: resolve and check the settings, build model and Trainer, train, save, and finish."""
+"""The functions `train` and `distill`, and the steps of a run: resolve, check, build, train, and finish."""
 
 import copy
 import logging
@@ -128,7 +128,7 @@ def distill(
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a model is trained with.
+    """The inputs of a training: the settings, the sentence pairs, and a teacher if there is one.
 
     Args:
         settings: the settings of the run.
@@ -159,7 +159,7 @@ class BuiltRun:
 
 
 def run(settings: Settings) -> Path:
-    """Train, save and evaluate a model, or only log the costs of that with `dry_run`; return the output folder.
+    """Train, save and evaluate a model, and return the output folder. With `dry_run`, only log what that would cost.
 
     No other process writes into the output folder meanwhile. See [`train`] for the errors.
     """
@@ -169,9 +169,8 @@ def run(settings: Settings) -> Path:
     # Resolve where the run starts from. A run that resumes has the settings of its earlier part, so it needs no plan.
     checkpoint = find_common_checkpoint(settings)
     earlier_facts = RecordFacts() if checkpoint is None else RecordFacts.read_checkpoint(checkpoint)
-    requested = settings.for_target_language()
-    if checkpoint is not None:
-        requested = requested._replace(needs_plan=False)
+    needs_plan = settings.needs_plan and checkpoint is None
+    requested = settings.for_target_language()._replace(needs_plan=needs_plan)
 
     # Check everything that can be checked before the pairs are loaded, which may take long.
     check_start(requested, checkpoint)
@@ -195,7 +194,7 @@ def run(settings: Settings) -> Path:
 
 
 def set_up_process(args: RunArguments) -> None:
-    """Limit the memory of this process, and silence it unless it is the main one, which reports for all."""
+    """Limit the memory of this process, and silence all processes but the main one, which reports for all."""
     # The limit takes effect only before the first matmul, which may be a teacher's.
     limit_onednn_cache()
     if args.process_index > 0:
@@ -236,7 +235,7 @@ def check_same_optimizer(settings: Settings, checkpoint: Path | None, earlier_fa
 
 @contextmanager
 def reserved_output_folder(settings: Settings) -> Iterator[None]:
-    """Make the output folder and keep other runs out of it; the processes of this run rely on the main process.
+    """Make the output folder, and keep other runs out of it. Only the main process does so, for all processes.
 
     Folders that were made are removed at the end if they are still empty.
     """
@@ -258,7 +257,10 @@ def reserved_output_folder(settings: Settings) -> Iterator[None]:
 
 
 def load_inputs(settings: Settings) -> RunInputs:
-    """Load the pairs, and find the teacher if there is one, whose tokenizer the model gets unless one is given."""
+    """Load the pairs, and find the teacher if there is one.
+
+    A student gets the teacher's tokenizer, unless the settings say which tokenizer to use or how to train one.
+    """
     with input_errors():
         pairs = load_training_pairs(settings.args, settings.data)
         if not settings.distillation.teacher:
@@ -268,37 +270,43 @@ def load_inputs(settings: Settings) -> RunInputs:
 
 
 def plan_inputs(inputs: RunInputs) -> RunInputs:
-    """Let the main process plan what is not given, and log the plan; hold out validation pairs if there are none.
+    """Choose the settings that are not given by a plan, and log the plan; hold out validation pairs if there are none.
 
-    The plan is for the pairs including those of a teacher. If nothing is to be planned, the inputs are returned as they
-    are; with `dry_run`, the costs of the given settings are logged nevertheless.
+    The main process plans for all processes, and its plan counts the translations of a teacher. If nothing is to be
+    planned, the inputs are returned as they are; with `dry_run`, the costs of the given settings are logged
+    nevertheless.
     """
     settings = inputs.settings
     if not settings.needs_plan and not settings.preview.dry_run:
         return inputs
-    given_arguments = dict(settings.given_arguments)
+    arguments = dict(settings.given_arguments)
     pairs = inputs.pairs
+    teacher = inputs.teacher
     is_main_process = settings.args.process_index == 0
+
+    plan_of_this_process = None
     with input_errors():
         if settings.needs_plan and "validation" not in pairs and len(pairs["train"]) > 1:
-            given_arguments["validation_size"] = held_out_size(len(pairs["train"]))
-            pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=given_arguments["validation_size"]))
-        expected_pairs = pairs if inputs.teacher is None else inputs.teacher.expected(pairs)
-        # Every process must call this, because they compare their devices.
+            arguments["validation_size"] = held_out_size(len(pairs["train"]))
+            pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=arguments["validation_size"]))
+        expected_pairs = pairs if teacher is None else teacher.make_expected_pairs(pairs)
+        # All processes must call this, because it compares their devices.
         memory = read_smallest_device_memory(settings.args.device)
-        plan_of_this_process = None
         if is_main_process:
-            plan_of_this_process = plan(expected_pairs, chooses=settings.needs_plan, memory=memory, **given_arguments)
-    (chosen,) = broadcast_object_list([plan_of_this_process])
-    for line in chosen.lines():
+            plan_of_this_process = plan(expected_pairs, chooses=settings.needs_plan, memory=memory, **arguments)
+    (common_plan,) = broadcast_object_list([plan_of_this_process])
+
+    for line in common_plan.lines():
         logger.info(line)
     if is_main_process and not settings.preview.dry_run:
-        check_free_space(settings.output_folder, chosen.costs.disk, "make room, or name another --output_dir")
-    if is_main_process and inputs.teacher is not None:
-        logger.info(inputs.teacher.describe_work(pairs))
-    planned = Settings.from_arguments(**{**chosen.arguments, **given_arguments}).for_target_language()
+        check_free_space(settings.output_folder, common_plan.costs.disk, "make room, or name another --output_dir")
+    if is_main_process and teacher is not None:
+        logger.info(teacher.describe_work(pairs))
+
+    # The given arguments take precedence over those of the plan.
+    planned = Settings.from_arguments(**{**common_plan.arguments, **arguments}).for_target_language()
     check_choices(planned)
-    return RunInputs(planned, pairs, inputs.teacher)
+    return RunInputs(planned, pairs, teacher)
 
 
 def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordFacts, started: float) -> BuiltRun:
@@ -322,7 +330,7 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
             repository = prepare_push(settings)
         if inputs.teacher is not None:
             # The teacher may translate for hours, so it comes after the checks.
-            pairs, distillation = inputs.teacher.add_to(pairs)
+            pairs, distillation = inputs.teacher.add_translations(pairs)
         named_settings = settings.change_training(hub_model_id=repository)
         final_settings, trainer = build_trainer(named_settings, pairs, checkpoint, facts)
     # The total duration of a run that resumes is unknown.
@@ -331,7 +339,7 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
 
 
 def name_base_model(settings: Settings, earlier_facts: RecordFacts) -> Settings:
-    """Return settings with the name of the model that the checkpoint's run fine-tunes, unless they name a model."""
+    """Return settings that name the model that the checkpoint's run fine-tunes, unless they name a model already."""
     if settings.model.model_name_or_path is not None or earlier_facts.base_model is None:
         return settings
     # `dataclasses.replace` would check the arguments again, which do not expect a model.
@@ -353,7 +361,7 @@ def update_facts(earlier_facts: RecordFacts, settings: Settings) -> RecordFacts:
 
 
 def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
-    """Train and save the model of a run, and let the main process choose weights and search, evaluate and push."""
+    """Train and save the model of a run; the main process then chooses weights and search, evaluates and pushes."""
     trainer = built.trainer
     settings = built.settings
     output = settings.output_folder
@@ -428,9 +436,9 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
 
 
 def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
-    """Bring a Trainer into the state after the last update, which a checkpoint at the end of the run has.
+    """Load the state of a checkpoint at the end of the run, without further updates.
 
-    The Trainer itself would make one more update from there. Its model has the checkpoint's weights already.
+    `trainer.train()` would make one more update from there. The model has the checkpoint's weights already.
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = Path(str(trainer.args.output_dir))
@@ -446,7 +454,7 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
 
 
 def check_reached_its_end(trainer: Seq2SeqTrainer) -> None:
-    """Raise RunStoppedError if a training stopped neither after its last update nor by early stopping."""
+    """Raise RunStoppedError if a training stopped before its last update, and not by early stopping."""
     state = trainer.state
     if state.global_step >= state.max_steps:
         return

@@ -223,7 +223,7 @@ def has_bfloat16_matmuls(use_cpu: bool) -> bool:
 
 @dataclass
 class EvaluationArguments:
-    """What a run chooses on the validation pairs after the training."""
+    """Choices that a run makes on the validation pairs after the training."""
 
     _argument_group_name = "evaluation"
 
@@ -235,7 +235,7 @@ class EvaluationArguments:
 
 @dataclass
 class OutputArguments:
-    """Which weights a run saves, and what it may replace."""
+    """Options for the output folder: which weights to save, and whether to replace a model."""
 
     _argument_group_name = "output"
 
@@ -257,7 +257,7 @@ class OutputArguments:
 
 @dataclass
 class PreviewArguments:
-    """Whether to show only what would be trained and what that would cost."""
+    """Options for a dry run, which shows what would be trained and what it would cost."""
 
     _argument_group_name = "training"
 
@@ -374,15 +374,16 @@ class Settings(NamedTuple):
         if "tokens_per_batch" in saved:
             # A checkpoint counts batches, so a resumed run keeps its own, whatever would fit into memory now.
             arguments.pop("tokens_per_update", None)
-        given_arguments = override_recipe(saved, arguments)
+        merged = override_recipe(saved, arguments)
         for name in _LIST_ARGUMENTS:
-            if given_arguments.get(name) is not None:
-                given_arguments[name] = file_names(given_arguments[name])
-        has_excluding_argument = any(given_arguments.get(name) for name in _ARGUMENTS_WITHOUT_PLAN)
+            if merged.get(name) is not None:
+                merged[name] = file_names(merged[name])
+        has_excluding_argument = any(merged.get(name) for name in _ARGUMENTS_WITHOUT_PLAN)
         needs_plan = allow_plan and not saved and not has_excluding_argument
-        _set_defaults(given_arguments, needs_plan)
-        values = {**given_arguments, **_steps_of_best_model(given_arguments), "hub_token": given_arguments.get("token")}
-        return build(cls, values)._replace(given_arguments=given_arguments, needs_plan=needs_plan)
+        _set_defaults(merged, needs_plan)
+        # These values are not saved with the run, because they follow from the others.
+        values = {**merged, **_align_steps(merged), "hub_token": merged.get("token")}
+        return build(cls, values)._replace(given_arguments=merged, needs_plan=needs_plan)
 
     def change_training(self, **changes: object) -> "Settings":
         """Return settings in which some of the Trainer's arguments are changed."""
@@ -390,9 +391,9 @@ class Settings(NamedTuple):
 
     def to_repeat(self) -> dict[str, object]:
         """Return the given arguments as plain values, without the token and what would replace or resume the run."""
-        given_arguments = {name: value for name, value in self.given_arguments.items() if name not in _NOT_SAVED}
+        arguments = {name: value for name, value in self.given_arguments.items() if name not in _NOT_SAVED}
         # JSON turns enums, paths and tuples into strings and lists.
-        return json.loads(json.dumps(given_arguments, default=str))
+        return json.loads(json.dumps(arguments, default=str))
 
     def to_record(self) -> dict[str, object]:
         """Return the given arguments that change what a run computes, and the precision, which may be chosen."""
@@ -418,44 +419,45 @@ class Settings(NamedTuple):
         return self._replace(scoring=self.scoring.for_target(target_language))
 
 
-def _set_defaults(given_arguments: dict[str, Any], needs_plan: bool) -> None:
+def _set_defaults(arguments: dict[str, Any], needs_plan: bool) -> None:
     """Set arguments that were not given and whose default depends on others."""
-    if given_arguments.get("device") == "cpu":
+    if arguments.get("device") == "cpu":
         # The Trainer chooses its device by `use_cpu`.
-        given_arguments["use_cpu"] = True
+        arguments["use_cpu"] = True
     if needs_plan:
-        given_arguments.setdefault("clean", True)
-    elif _is_split_by_memory(given_arguments):
+        arguments.setdefault("clean", True)
+    elif _is_split_by_memory(arguments):
         # Otherwise the memory of the device would decide which pairs are too long.
-        given_arguments.setdefault("max_tokens", min(given_arguments["tokens_per_update"], TOKENS_PER_PROCESS))
-    if given_arguments.get("load_best_model_at_end"):
-        save_strategy = given_arguments.get("save_strategy", "steps")
+        arguments.setdefault("max_tokens", min(arguments["tokens_per_update"], TOKENS_PER_PROCESS))
+    if arguments.get("load_best_model_at_end"):
+        save_strategy = arguments.get("save_strategy", "steps")
         # With "best" the Trainer saves when it evaluates.
-        given_arguments.setdefault("eval_strategy", "steps" if save_strategy == "best" else save_strategy)
-        given_arguments.setdefault("save_strategy", given_arguments["eval_strategy"])
+        arguments.setdefault("eval_strategy", "steps" if save_strategy == "best" else save_strategy)
+        arguments.setdefault("save_strategy", arguments["eval_strategy"])
 
 
-def _is_split_by_memory(given_arguments: Arguments) -> bool:
+def _is_split_by_memory(arguments: Arguments) -> bool:
     """Return True if the tokens of an update are given, and not those of a batch."""
-    tokens_per_update = given_arguments.get("tokens_per_update")
+    tokens_per_update = arguments.get("tokens_per_update")
     is_valid = isinstance(tokens_per_update, int) and tokens_per_update >= 1
-    return is_valid and not given_arguments.get("tokens_per_batch")
+    return is_valid and not arguments.get("tokens_per_batch")
 
 
-def _steps_of_best_model(given_arguments: Arguments) -> dict[str, object]:
-    """Return `eval_steps` and `save_steps` for `load_best_model_at_end`: one that is not given equals the other.
+def _align_steps(arguments: Arguments) -> dict[str, object]:
+    """Return equal `eval_steps` and `save_steps` for `load_best_model_at_end`, from the one that is given.
 
-    They must be equal, because the Trainer can only load a model that it has saved. Without this option, return {}.
+    They must be equal, because the Trainer can only load a model that it has saved. If both are given, they are not
+    changed. Without this option, return {}.
     """
-    if not given_arguments.get("load_best_model_at_end"):
+    if not arguments.get("load_best_model_at_end"):
         return {}
-    eval_steps = given_arguments.get("eval_steps")
-    save_steps = given_arguments.get("save_steps")
+    eval_steps = arguments.get("eval_steps")
+    save_steps = arguments.get("save_steps")
     if save_steps is None:
         save_steps = eval_steps
     if save_steps is None:
         # If neither is given, the Trainer evaluates when it logs.
-        save_steps = given_arguments.get("logging_steps")
+        save_steps = arguments.get("logging_steps")
     if save_steps is None:
         save_steps = RunArguments.save_steps
     if eval_steps is None:

@@ -1,4 +1,4 @@
-"""Checks of `train` before any work: settings that would stop the run later, have no effect, or overwrite a run."""
+"""Checks before a run starts: they reject settings that would fail later, have no effect, or overwrite a run."""
 
 import json
 import math
@@ -93,7 +93,7 @@ def check_choices(settings: Settings) -> None:
 
 
 def is_in_folder(checkpoint: Path | None, folder: Path) -> bool:
-    """Return True if there is a checkpoint and it lies directly in the folder, so that a run there continues."""
+    """Return True if there is a checkpoint and it lies directly in a folder, whose run then continues from it."""
     return checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
 
 
@@ -140,12 +140,15 @@ def check_holds_no_run(folder: Path) -> None:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """Find the files that a run writes at its end. It writes its arguments before it starts, so they do not count."""
+    """Find the files that a run writes at its end.
+
+    Its arguments are not among them, because a run writes them before it starts.
+    """
     return [path for path in files_of_a_run(folder) if path.name not in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED)]
 
 
 def check_numbers(args: RunArguments) -> None:
-    """Raise InputError if a number is out of its range, and neither torch nor the Trainer would say so in time."""
+    """Raise InputError if a number is out of its range, which the Trainer would report too late or not at all."""
     for name in _AT_LEAST_1:
         check_optional(args, name)
     for name in _AT_LEAST_0:
@@ -179,7 +182,7 @@ def check_schedule(args: RunArguments) -> None:
 
 
 def check_validation(args: RunArguments) -> None:
-    """Raise InputError if the evaluations do not compute `metric_for_best_model`, or early stopping has none."""
+    """Raise InputError if no evaluation computes `metric_for_best_model`, or early stopping has no evaluations."""
     scores = [name for name, metric in METRICS.items() if metric.higher_is_better]
     # Perplexity is no choice, because the Trainer would take its highest value for the best.
     choices = ["loss", "token_accuracy"]
@@ -288,7 +291,7 @@ def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:
 
 
 def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise InputError if a tokenizer has no pad token, or does not append EOS: a model would not learn to stop."""
+    """Raise InputError if a tokenizer has no pad token, or does not append EOS, so that its model would never stop."""
     appends_eos = tokenizer.eos_token is not None and tokenizer("a").input_ids[-1] == tokenizer.eos_token_id
     if tokenizer.pad_token is None or not appends_eos:
         raise InputError(

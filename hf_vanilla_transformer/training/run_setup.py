@@ -1,4 +1,4 @@
-"""Build the Trainer of a run: model, tokenizer, token ids, the final arguments, and callbacks."""
+"""Build the Trainer of a run with its model, tokenizer, tokenized pairs, final arguments and callbacks."""
 
 import json
 import logging
@@ -208,7 +208,9 @@ def make_trainer(
     data: DatasetDict,
     scoring_options: Mapping[str, object] | None = None,
 ) -> Seq2SeqTrainer:
-    """Make a `TokenMetricsTrainer`, or R-Drop's, with the paper's schedule unless the arguments choose a different one.
+    """Make the Trainer of a run, which is a `TokenMetricsTrainer`, or an `RDropTrainer` if R-Drop has a weight.
+
+    It follows the paper's schedule unless the arguments choose a different one.
 
     Args:
         args: arguments of the Trainer, which gets a copy.

@@ -20,9 +20,9 @@ _ROWS_AT_A_TIME = 10_000
 
 
 def set_languages(tokenizer: PreTrainedTokenizerBase, source_language: str | None, target_language: str | None) -> None:
-    """Set the languages that a tokenizer is saved with, by the names of `MarianTokenizer`, unless they are None.
+    """Set the languages of a tokenizer, under the names that `MarianTokenizer` has for them, unless they are None.
 
-    A fine-tuned model may have languages already, which change.
+    They replace the languages of a fine-tuned model.
     """
     for name, language in (("source_lang", source_language), ("target_lang", target_language)):
         if language is None:
@@ -33,7 +33,7 @@ def set_languages(tokenizer: PreTrainedTokenizerBase, source_language: str | Non
 
 
 def set_longest_source(tokenizer: PreTrainedTokenizerBase, data: Dataset, is_fine_tuned: bool) -> None:
-    """Set the number of tokens of the longest source that the model was trained on, which splits longer texts.
+    """Set the length in tokens of the longest source in the training, because `translate()` can split longer ones.
 
     A fine-tuned model without this field, for example from OPUS-MT, does not get it, because it was trained on longer
     sources before.

@@ -35,7 +35,7 @@ def distill_as_one_of_two(folder, homes, sources):
     distillation.translate = note
     settings = Settings.from_arguments(teacher=str(TEACHER), distilled_only=True, output_dir=f"{folder}/run")
     train = Dataset.from_dict({"source": sources, "target": ["acht"] * len(sources)})
-    pairs, _ = Teacher(settings).add_to(DatasetDict(train=train))
+    pairs, _ = Teacher(settings).add_translations(DatasetDict(train=train))
     Path(folder, f"translated{rank}.json").write_text(json.dumps(translated))
     Path(folder, f"pairs{rank}.json").write_text(json.dumps(pairs["train"].to_dict()))
 

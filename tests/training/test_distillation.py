@@ -131,13 +131,13 @@ def test_distill_from_python_needs_a_teacher(tmp_path, files):
 
 def test_the_translations_join_the_given_targets(tmp_path, sources, counted):
     sources = [*sources[:4], sources[0]]
-    pairs, facts = teacher_of(tmp_path).add_to(pairs_of(sources))
+    pairs, facts = teacher_of(tmp_path).add_translations(pairs_of(sources))
     expected = expected_translations(sources[:4])
     assert pairs["train"]["source"][:] == [*sources, *sources[:4]]
     assert pairs["train"]["target"][:] == ["acht"] * 5 + expected
     assert facts["targets of the teacher"] == "4; removed 1 duplicates"
     assert counted == sources[:4]
-    alone, facts = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(sources))
+    alone, facts = teacher_of(tmp_path, distilled_only=True).add_translations(pairs_of(sources))
     assert alone["train"]["target"][:] == expected
     assert facts["given targets"] == "not used"
     assert counted == sources[:4]
@@ -147,12 +147,12 @@ def test_sources_without_targets(tmp_path, counted):
     (tmp_path / "more.en").write_text("twenty\n\n \nthirty\n")
     teacher = teacher_of(tmp_path, monolingual_source_file=str(tmp_path / "more.en"))
     given = pairs_of(["one", "two"])
-    pairs, _ = teacher.add_to(given)
+    pairs, _ = teacher.add_translations(given)
     assert pairs["train"]["source"][:] == ["one", "two", "one", "two", "twenty", "thirty"]
     assert pairs["train"]["target"][4:] == expected_translations(["twenty", "thirty"])
-    assert teacher.expected(given)["train"]["source"][:] == pairs["train"]["source"][:]
+    assert teacher.make_expected_pairs(given)["train"]["source"][:] == pairs["train"]["source"][:]
     (tmp_path / "more.en").unlink()  # As a pipe that has been read.
-    assert teacher.add_to(given)[0]["train"]["source"][:] == pairs["train"]["source"][:]
+    assert teacher.add_translations(given)[0]["train"]["source"][:] == pairs["train"]["source"][:]
 
 
 def test_monolingual_sources_of_test_pairs_are_left_out_and_counted(tmp_path, counted, caplog):
@@ -162,10 +162,10 @@ def test_monolingual_sources_of_test_pairs_are_left_out_and_counted(tmp_path, co
     given = pairs_of(["one", "two"], validation=validation, test=test)
     teacher = teacher_of(tmp_path, monolingual_source_file=str(tmp_path / "more.en"))
     with caplog.at_level(logging.INFO, logger="hf_vanilla_transformer"):
-        pairs, facts = teacher.add_to(given)
+        pairs, facts = teacher.add_translations(given)
     assert pairs["train"]["source"][:] == ["one", "two", "one", "two", "twenty", "ten"]
     assert counted == ["one", "two", "twenty", "ten"]
-    assert teacher.expected(given)["train"]["source"][:] == pairs["train"]["source"][:]
+    assert teacher.make_expected_pairs(given)["train"]["source"][:] == pairs["train"]["source"][:]
     assert "removed 3 of 5 monolingual sources: 3 in the test or validation pairs" in caplog.text
     assert "3 monolingual sources in the test or validation pairs" in facts["targets of the teacher"]
     assert "4 sentences to translate" not in teacher.describe_work(given)
@@ -178,7 +178,7 @@ def test_a_translation_that_is_a_test_pair_is_removed(tmp_path):
         "validation": Dataset.from_dict({"source": ["two"], "target": [expected[1]]}),
         "test": Dataset.from_dict({"source": ["six"], "target": [expected[2]]}),
     }
-    pairs, facts = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(sources, **evaluated))
+    pairs, facts = teacher_of(tmp_path, distilled_only=True).add_translations(pairs_of(sources, **evaluated))
     assert pairs["train"]["source"][:] == ["one"]
     assert facts["targets of the teacher"] == "1; removed 2 in the test or validation pairs"
 
@@ -188,7 +188,7 @@ def test_nearest_to_reference_takes_the_best_hypothesis_of_a_source_without_one(
     teacher = teacher_of(
         tmp_path, nearest_to_reference=True, teacher_num_beams=3, monolingual_source_file=str(tmp_path / "more.en")
     )
-    pairs, _ = teacher.add_to(pairs_of(["one"]))
+    pairs, _ = teacher.add_translations(pairs_of(["one"]))
     assert pairs["train"]["target"][-1] == expected_translations(["two hundred and forty-six"], num_beams=3)[0]
 
 
@@ -223,7 +223,9 @@ def test_faulty_translations_are_removed_and_counted(tmp_path, monkeypatch, capl
     monkeypatch.setattr(Teacher, "_translate", answer)
     validation = Dataset.from_dict({"source": ["nine"], "target": ["neun"]})
     with caplog.at_level(logging.INFO, logger="hf_vanilla_transformer"):
-        pairs, facts = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(list(answers), validation=validation))
+        pairs, facts = teacher_of(tmp_path, distilled_only=True).add_translations(
+            pairs_of(list(answers), validation=validation)
+        )
     assert pairs["train"]["target"][:] == ["eins", *(f"Nummer {number}" for number in range(50))]
     removed = (
         "1 truncated at the length limit, 1 caught in a loop, 1 identical sides, 1 empty on one side, 1 length ratio"
@@ -232,7 +234,7 @@ def test_faulty_translations_are_removed_and_counted(tmp_path, monkeypatch, capl
     assert facts["targets of the teacher"] == f"51; removed {removed}"
     answers |= {"one": ("eins", ["repetition"]), "six": (" ", [])}
     with pytest.raises(ValueError, match=r"no translation of .*numbers_tiny remains: .* 1 were empty; give another"):
-        teacher_of(tmp_path, teacher_num_beams=1).add_to(pairs_of(["one", "six"]))
+        teacher_of(tmp_path, teacher_num_beams=1).add_translations(pairs_of(["one", "six"]))
 
 
 def test_the_hypothesis_nearest_to_the_reference(tmp_path):
@@ -242,8 +244,8 @@ def test_the_hypothesis_nearest_to_the_reference(tmp_path):
     wanted = best.alternatives[1].text
     given = DatasetDict(train=Dataset.from_dict({"source": [source], "target": [wanted]}))
     options = {"distilled_only": True, "teacher_num_beams": 3}
-    assert teacher_of(tmp_path, **options).add_to(given)[0]["train"]["target"][:] == [best.text]
-    near = teacher_of(tmp_path, nearest_to_reference=True, **options).add_to(given)[0]
+    assert teacher_of(tmp_path, **options).add_translations(given)[0]["train"]["target"][:] == [best.text]
+    near = teacher_of(tmp_path, nearest_to_reference=True, **options).add_translations(given)[0]
     assert near["train"]["target"][:] == [wanted] != [best.text]
 
 
@@ -253,7 +255,7 @@ def test_the_nearest_hypothesis_of_a_language_without_spaces(tmp_path, monkeypat
     monkeypatch.setattr(distillation, "translate", lambda *args, **options: hypotheses[:1])
     given = DatasetDict(train=Dataset.from_dict({"source": ["the cat"], "target": ["那只猫坐在红色的垫子上。"]}))
     teacher = teacher_of(tmp_path, nearest_to_reference=True, distilled_only=True, bleu_tokenize="zh")
-    assert teacher.add_to(given)[0]["train"]["target"][:] == [hypotheses[1].text]
+    assert teacher.add_translations(given)[0]["train"]["target"][:] == [hypotheses[1].text]
 
 
 def test_the_teacher_s_tokenizer_changes_no_other_setting(tmp_path, files):
@@ -278,16 +280,16 @@ def test_an_interrupted_translation_continues(tmp_path, sources, counted, cache,
 
     monkeypatch.setattr(distillation, "translate", killed)
     with pytest.raises(KeyboardInterrupt):
-        teacher_of(tmp_path).add_to(pairs_of(sources))
+        teacher_of(tmp_path).add_translations(pairs_of(sources))
     (file,) = cache.rglob("*.jsonl")
     assert len(file.read_text(encoding="utf-8").splitlines()) == 32
     with file.open("a", encoding="utf-8") as half:
         half.write(json.dumps([sources[32], [["half a line", []]]])[:-2])
     monkeypatch.setattr(distillation, "translate", counting)
-    pairs, _ = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(sources))
+    pairs, _ = teacher_of(tmp_path, distilled_only=True).add_translations(pairs_of(sources))
     assert counted == sources
     assert pairs["train"]["target"][:] == expected_translations(sources)
-    again, _ = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(sources[::-1]))
+    again, _ = teacher_of(tmp_path, distilled_only=True).add_translations(pairs_of(sources[::-1]))
     assert counted == sources
     assert again["train"]["target"][:] == pairs["train"]["target"][::-1]
 
@@ -320,7 +322,7 @@ def test_several_teachers_are_an_ensemble(tmp_path, monkeypatch):
 
     monkeypatch.setattr(distillation, "translate", asked)
     settings = Settings.from_arguments(teacher=[str(TEACHER)] * 2, output_dir=str(tmp_path / "run"))
-    pairs, facts = Teacher(settings).add_to(pairs_of(["one", "two"]))
+    pairs, facts = Teacher(settings).add_translations(pairs_of(["one", "two"]))
     assert isinstance(seen[0], Ensemble)
     assert pairs["train"]["target"][2:] == expected_translations(["one", "two"])
     assert facts["teacher"] == "numbers_tiny, numbers_tiny"
@@ -387,7 +389,7 @@ def test_matmuls_are_kept_sparingly_before_a_teacher_translates(tmp_path, files,
     def stop(self, pairs):
         raise InputError(f"{os.environ.get('ONEDNN_PRIMITIVE_CACHE_CAPACITY')} are kept.")
 
-    monkeypatch.setattr(Teacher, "add_to", stop)
+    monkeypatch.setattr(Teacher, "add_translations", stop)
     options = {**SMALL, "output_dir": str(tmp_path / "student"), "max_steps": "1"}
     with pytest.raises(SystemExit, match="64 are kept"):
         distill.main(["--teacher", str(TEACHER), "--train_file", *files, *words(options)])
