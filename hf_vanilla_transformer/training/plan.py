@@ -129,8 +129,8 @@ def plan(
         model_arguments = _select_model_arguments(recipe, given_arguments)
     model_settings = Settings.from_arguments(**{**model_arguments, **given_arguments})
     tokenizer = _make_sample_tokenizer(model_settings.model, sample)
-    data = tokenize_pairs(sample, tokenizer, target_lang=find_target_language(settings.data, tokenizer))
-    source_lengths, target_lengths = pair_lengths(data["train"])
+    tokenized_sample = tokenize_pairs(sample, tokenizer, target_lang=find_target_language(settings.data, tokenizer))
+    source_lengths, target_lengths = pair_lengths(tokenized_sample["train"])
     corpus = Corpus(
         training_pairs=len(pairs["train"]),
         validation_pairs=len(pairs.get("validation", [])),
@@ -153,7 +153,7 @@ def plan(
     max_tokens = chosen.data.max_tokens or chosen.args.tokens_per_batch
     short_corpus = corpus.drop_pairs_over(max_tokens)
     # The trial takes pairs by their numbers in the corpus without long pairs.
-    data["train"] = data["train"].select(corpus.find_rows_up_to(max_tokens))
+    tokenized_sample["train"] = tokenized_sample["train"].select(corpus.find_rows_up_to(max_tokens))
     planned = set_batches_of_update(chosen, tokens_that_fit, short_corpus.longest_sentence)
 
     # Estimate the costs.
@@ -163,7 +163,7 @@ def plan(
         # The Trainer rounds in the same way.
         updates = math.ceil(planned.args.num_train_epochs * updates_per_epoch)
     by_steps = planned.change_training(**_convert_epochs_to_steps(planned.args, updates_per_epoch))
-    costs = estimate_costs(by_steps, updates, short_corpus, tokenizer, data, tflops)
+    costs = estimate_costs(by_steps, updates, short_corpus, tokenizer, tokenized_sample, tflops)
     reasons = []
     if chooses:
         reasons = _explain(recipe_name, by_steps, corpus, updates / updates_per_epoch)
