@@ -2,34 +2,47 @@
 
 from collections.abc import Iterable, Iterator
 from numbers import Integral
-from typing import Any
 
 from .user_errors import InputError
 
 
-def check_number(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raise TypeError if an argument is not a whole number, as `True` is none; ValueError if it is out of range."""
+def check_number(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Raise TypeError unless an argument is a whole number, and ValueError if it is out of range.
+
+    Booleans are rejected, although Python counts them as whole numbers.
+
+    Args:
+        name: the argument's name in the message.
+        value: the argument.
+        least, most: the bounds, both included; without `most` there is no upper bound.
+    """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; give a whole number.")
-    if int(value) < least or (most is not None and int(value) > most):
-        bounds = f"be at least {least}" if most is None else f"lie between {least} and {most}"
-        raise InputError(f"{name} is {int(value)}; it must {bounds}.")
+    number = int(value)
+    if most is None:
+        if number < least:
+            raise InputError(f"{name} is {number}; it must be at least {least}.")
+    elif number < least or number > most:
+        raise InputError(f"{name} is {number}; it must lie between {least} and {most}.")
 
 
-def reason_of(error: Exception) -> str:
-    """What an error of a library says, in one line; such errors may be empty, or a name alone."""
-    if isinstance(error, KeyError):
-        return f"a file lacks {error}"
-    if "ignore_mismatched_sizes" in str(error):
-        return "its weights have other shapes than its config.json describes"
-    return " ".join(str(error).split()) or repr(error)
+def check_optional(arguments: object, name: str) -> None:
+    """Raise an error if an optional attribute is neither None nor a whole number of at least 1."""
+    value = getattr(arguments, name)
+    if value is not None:
+        check_number(name, value, 1)
 
 
 def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts of an argument; TypeError if it is no list of strings, ValueError for lone surrogates."""
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        given = "one string" if isinstance(texts, str) else repr(texts)
-        raise TypeError(f"{name} is {given}; give a list of sentences.")
+    """Yield the texts of an argument, and check each of them.
+
+    Raises TypeError unless the argument is an iterable of strings, and ValueError if a string contains lone surrogates,
+    which no UTF-8 text has.
+    """
+    if isinstance(texts, str):
+        raise TypeError(f"{name} is one string; give a list of sentences.")
+    if not isinstance(texts, Iterable):
+        raise TypeError(f"{name} is {texts!r}; give a list of sentences.")
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"{name} contains {text!r}, a {type(text).__name__}; give strings.")
@@ -40,7 +53,15 @@ def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def check_optional(arguments: Any, name: str) -> None:
-    """Raise ValueError if an argument is given and less than 1."""
-    if getattr(arguments, name) is not None:
-        check_number(name, getattr(arguments, name), 1)
+def reason_of(error: Exception) -> str:
+    """Return the message of a library's error in one line, in words that a user understands.
+
+    The text of such an error may be empty, or only the name of a missing key.
+    """
+    if isinstance(error, KeyError):
+        return f"a file lacks {error}"
+    message = " ".join(str(error).split())
+    # transformers advises its developers to pass this argument if weights do not fit.
+    if "ignore_mismatched_sizes" in message:
+        return "its weights have other shapes than its config.json describes"
+    return message or repr(error)

@@ -1,4 +1,4 @@
-"""Files that are written as a whole, by one process at a time; and full and broken disks."""
+"""Write files as a whole and by one process at a time, and recognize full and broken disks."""
 
 import errno
 import logging
@@ -18,8 +18,9 @@ from filelock import FileLock, Timeout
 
 logger = logging.getLogger(__name__)
 
-# Names of a process's own streams, such as /dev/stdout and the /dev/fd/63 of a process substitution.
+# Where the streams of a process are, such as /dev/stdout, and /dev/fd/63 for a process substitution of the shell.
 _STREAMS = ("/dev/fd/", "/dev/std", "/proc/")
+# The disk is full, the user's quota is used up, or the disk is broken.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -27,27 +28,39 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 def whole_file(
     path: str | os.PathLike[str], *, binary: bool = False, keeps_part: bool = False, sync: bool = False
 ) -> Iterator[IO[Any]]:
-    """Open a file for writing that replaces `path` on success; on an error `path` stays as it was.
+    """Open a file for writing that replaces `path` on success. On an error, `path` stays as it was.
 
-    A link stays, and the file that it names is replaced. A device, a pipe or a socket is written to as it is, because
-    it has no content to keep. A temporary file `.NAME.part` next to the path, which is [`locked`], holds the content
-    until then; on an error `keeps_part` keeps it, unless it is empty, and logs its path as a warning. `sync` flushes
-    the content to the disk before the file gets its name.
+    Until then, a temporary file `.NAME.part` next to the path holds the content, and the path is [`locked`]. If the
+    path is a link, the link stays, and the file to which it points is replaced. A device, a pipe or a socket has no
+    content to keep, so it is written directly.
 
-    Raises OSError; FileNotFoundError if the folder does not exist, BlockingIOError if another process writes the file.
+    Args:
+        path: the file to write. Its folder must exist.
+        binary: whether to write bytes instead of text in UTF-8.
+        keeps_part: whether to keep the temporary file on an error, unless it is empty, and to log its path as a
+            warning.
+        sync: whether to flush the content to the disk before the file gets its name.
+
+    Raises:
+        FileNotFoundError: if the folder does not exist.
+        BlockingIOError: if another process is writing the file.
+        OSError: if the file cannot be written.
     """
-    mode, encoding = ("wb", None) if binary else ("w", "utf-8")
+    mode = "wb" if binary else "w"
+    encoding = None if binary else "utf-8"
     if is_stream(path):
         with Path(path).open(mode, encoding=encoding) as file:
             yield file
         return
     target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():  # FileLock would create it.
+    # FileLock would create the folder.
+    if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} does not exist; create the folder before writing {target.name}.")
     temporary = target.with_name(f".{target.name}.part")
     with locked(target):
         try:
-            temporary.unlink(missing_ok=True)  # It may be a link, whose target would be overwritten.
+            # If a link is in this place, opening it would overwrite the file to which it points.
+            temporary.unlink(missing_ok=True)
             with temporary.open(mode, encoding=encoding) as file:
                 yield file
             if target.exists():
@@ -60,31 +73,36 @@ def whole_file(
                 logger.warning("the part that was written is in %s", temporary)
             else:
                 temporary.unlink(missing_ok=True)
+            # An error of writing names no file, unlike an error of opening.
             if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is None:
                 raise OSError(error.errno, error.strerror, str(target)) from error
             raise
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file atomically, see [`whole_file`]."""
+    """Write a text file as a whole; see [`whole_file`]."""
     with whole_file(path) as file:
         file.write(text)
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from writing a file or a folder; BlockingIOError if another one holds the lock.
+    """Prevent other processes from writing a file or a folder at the same time.
 
-    The lock is a file `.NAME.lock` next to the path. It is removed at the end; a process that is killed leaves the
-    file, but not the lock. Where there are no locks, or no file can be made there, nothing is locked.
+    The lock is a file `.NAME.lock` next to the path, which is removed at the end. If the process is killed, the file
+    remains, but the operating system releases the lock. If the file system has no locks, or if no file can be created
+    next to the path, nothing is locked.
+
+    Raises BlockingIOError if another process holds the lock; the message names the process.
     """
     target = Path(os.path.realpath(path))
-    file = target.with_name(f".{target.name}.lock")
-    lock = FileLock(file, blocking=False)
+    lock_file = target.with_name(f".{target.name}.lock")
+    lock = FileLock(lock_file, blocking=False)
     try:
         lock.acquire()
     except Timeout:
-        holder = file.read_text(encoding="utf-8") if file.exists() else "another process"
+        # Below, the holder has written its process number and its machine into the file.
+        holder = lock_file.read_text(encoding="utf-8") if lock_file.exists() else "another process"
         raise BlockingIOError(f"{holder} is writing {path}; wait until it ends, or choose another path.") from None
     except (NotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -93,37 +111,44 @@ def locked(path: Path) -> Iterator[None]:
         yield
         return
     try:
-        file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        lock_file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
-        file.unlink(missing_ok=True)
+        lock_file.unlink(missing_ok=True)
         lock.release()
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names a device, a pipe, a socket, or a stream of the process, and not a file or a folder."""
+    """Return True if a path is a device, a pipe, a socket or a stream of the process, not a file or a folder.
+
+    A path that does not exist is no stream.
+    """
     if str(Path(path).absolute()).startswith(_STREAMS):
         return True
     try:
         mode = Path(path).stat().st_mode
     except OSError:
         return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    is_file_or_folder = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+    return not is_file_or_folder
 
 
-def are_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Whether two paths name one file, through links too, or would name one when it is written."""
+def are_same_file(path: str | os.PathLike[str], other_path: str | os.PathLike[str]) -> bool:
+    """Return True if two paths lead to the same file, possibly through links. The file need not exist yet."""
     try:
-        return Path(one).samefile(other)
+        return Path(path).samefile(other_path)
     except OSError:
-        return os.path.realpath(one) == os.path.realpath(other)
+        return os.path.realpath(path) == os.path.realpath(other_path)
 
 
 def flush(path: Path) -> None:
     """Flush a file's content, or a folder's list of names, from the system's cache to the disk."""
-    if path.is_dir() and os.name == "nt":  # Windows cannot open folders.
+    # Windows cannot open folders.
+    if path.is_dir() and os.name == "nt":
         return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    # A folder can only be opened for reading, and Windows flushes a file only if it is open for writing.
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:
@@ -131,22 +156,36 @@ def flush(path: Path) -> None:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Whether an error says that the disk is full or broken; torch and libraries in Rust have errors of their own."""
+    """Return True if an error means that the disk is full or broken.
+
+    Besides OSError, these are the errors that safetensors, tokenizers and torch raise in place of an OSError.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _DISK_ERRORS
-    if isinstance(error.__cause__, OSError):  # The error says more than its cause.
+    # An error of this package that was raised from an OSError, in order to say more.
+    if isinstance(error.__cause__, OSError):
         return is_disk_error(error.__cause__)
+    # Libraries in Rust put the number of the error into the message.
     rust_error = re.search(r"\(os error (\d+)\)", str(error))
     if rust_error:
         return int(rust_error[1]) in _DISK_ERRORS
-    frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return isinstance(error, RuntimeError) and frames[-1:] == ["torch.serialization"]
+    # torch.save raises a RuntimeError without a number if it cannot write.
+    modules = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_raised_by_torch_save = len(modules) > 0 and modules[-1] == "torch.serialization"
+    return isinstance(error, RuntimeError) and is_raised_by_torch_save
 
 
 def check_free_space(folder: Path, needed: int, advice: str) -> None:
-    """Raise OSError, with advice, if the disk of a folder has less free space than a run needs, in bytes."""
+    """Raise OSError if the disk of a folder has too little free space for a run.
+
+    Args:
+        folder: a folder on the disk.
+        needed: the space that the run needs, in bytes.
+        advice: what the user may do, for the end of the message.
+    """
     disk = shutil.disk_usage(folder)
-    if disk.total and disk.free < needed:  # Some network file systems tell nothing.
+    # Some network file systems report a total of 0.
+    if disk.total > 0 and disk.free < needed:
         raise OSError(
             f"the run writes at least {needed / 1e9:,.3g} GB, but the disk of {folder} has {disk.free / 1e9:,.3g} GB "
             f"free; {advice}."

@@ -1,5 +1,6 @@
-"""Objects of arguments from values by name: a dataclass, or a `NamedTuple` of several dataclasses."""
+"""Build objects of arguments from values by name. A class of arguments is a dataclass, or a `NamedTuple` of several."""
 
+from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
@@ -9,40 +10,55 @@ from .user_errors import input_errors
 T = TypeVar("T")
 
 
-def option(default: Any, text: str, **metadata: Any) -> Any:
-    """A field of a dataclass of arguments.
+def option(default: Any, text: str, **metadata: object) -> Any:
+    """Declare a field of a dataclass of arguments.
 
     Args:
-        default: its default; of a list each object gets a copy, and `...` is for none, so that a value must be given.
-        text (`str`): its help.
-        **metadata: see [`parse`].
+        default: the default. If it is a list, each object gets a copy of it. If it is `...`, there is no default, and a
+            value must be given.
+        text: the help text of the option.
+        **metadata: settings that `apps/cli/parser.py: parse` describes.
     """
-    metadata["help"] = text
+    field_metadata = {**metadata, "help": text}
     if default is ...:
-        return field(metadata=metadata)
+        return field(metadata=field_metadata)
     if isinstance(default, list):
-        return field(default_factory=default.copy, metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return field(default_factory=default.copy, metadata=field_metadata)
+    return field(default=default, metadata=field_metadata)
 
 
-def kinds_of(kind: type) -> list[type]:
-    """The dataclass itself, or the dataclasses that a `NamedTuple` begins with."""
-    kinds = [kind] if is_dataclass(kind) else get_type_hints(kind).values()
-    return [each for each in kinds if is_dataclass(each) and isinstance(each, type)]
+def dataclasses_in(arguments_class: type) -> list[type]:
+    """Return the dataclasses in a class of arguments: the dataclass itself, or those among a tuple's fields."""
+    if is_dataclass(arguments_class):
+        return [arguments_class]
+    field_types = get_type_hints(arguments_class).values()
+    return [field_type for field_type in field_types if is_dataclass(field_type) and isinstance(field_type, type)]
 
 
-def build(kind: type[T], given: dict[str, Any]) -> T:
-    """An object of a class from values by name; names that are not given get their defaults.
+def build(arguments_class: type[T], arguments: Mapping[str, Any]) -> T:
+    """Build an object of a class of arguments from values by name. All other arguments get their defaults.
 
-    Raises InputError for a wrong value, and TypeError for an unknown name or a missing one.
+    Args:
+        arguments_class: a dataclass, or a `NamedTuple` whose first fields are dataclasses.
+        arguments: the values of some arguments, by name.
+
+    Raises InputError for a wrong value, and TypeError for an unknown or a missing name.
     """
-    kinds = kinds_of(kind)
-    names = [{each.name for each in fields(part) if each.init} for part in kinds]
-    for name in sorted(given.keys() - set().union(*names)):
-        raise TypeError(f"there is no argument {name}.")
+    names_by_dataclass = {}
+    all_names: set[str] = set()
+    for dataclass in dataclasses_in(arguments_class):
+        names = {field.name for field in fields(dataclass) if field.init}
+        names_by_dataclass[dataclass] = names
+        all_names |= names
+    unknown_names = sorted(arguments.keys() - all_names)
+    if unknown_names:
+        raise TypeError(f"there is no argument {unknown_names[0]}.")
+
+    objects = []
     with input_errors():
-        parts = [
-            part(**{name: value for name, value in given.items() if name in known})
-            for part, known in zip(kinds, names, strict=True)
-        ]
-    return parts[0] if is_dataclass(kind) else kind(*parts)
+        for dataclass, names in names_by_dataclass.items():
+            own_arguments = {name: value for name, value in arguments.items() if name in names}
+            objects.append(dataclass(**own_arguments))
+    if is_dataclass(arguments_class):
+        return objects[0]
+    return arguments_class(*objects)

@@ -1,4 +1,7 @@
-"""Marks of complete checkpoints: a file that lists every other file with its size in bytes."""
+"""Mark checkpoints as complete, and find the complete ones.
+
+The mark of a checkpoint is a file that lists every other file of the checkpoint with its size in bytes.
+"""
 
 import json
 import logging
@@ -11,26 +14,34 @@ from .atomic_files import flush, whole_file
 logger = logging.getLogger(__name__)
 
 MARK = "complete.json"
-# Before the number of updates in the name of a checkpoint. Importing the Trainer's name for it takes a second.
+# The beginning of a checkpoint's name, before the number of updates. The Trainer has a constant for it, but importing
+# that takes a second.
 _PREFIX = "checkpoint-"
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Flush a checkpoint's files to the disk, then mark it as complete."""
-    (checkpoint / MARK).unlink(missing_ok=True)
+    """Flush a checkpoint's files to the disk, then mark the checkpoint as complete."""
+    mark = checkpoint / MARK
+    mark.unlink(missing_ok=True)
     # A process that was killed while it wrote the mark leaves this file.
-    (checkpoint / f".{MARK}.part").unlink(missing_ok=True)
-    contents = sorted(checkpoint.rglob("*"))
-    for path in (*contents, checkpoint, checkpoint.parent):
+    mark.with_name(f".{MARK}.part").unlink(missing_ok=True)
+
+    sizes = {}
+    for path in sorted(checkpoint.rglob("*")):
         flush(path)
-    sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in contents if path.is_file()}
-    with whole_file(checkpoint / MARK, sync=True) as file:
+        if path.is_file():
+            sizes[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
+    # The names of files are content of their folders.
+    flush(checkpoint)
+    flush(checkpoint.parent)
+
+    with whole_file(mark, sync=True) as file:
         file.write(json.dumps({"files": sizes}, indent=2) + "\n")
     flush(checkpoint)
 
 
 def complete_checkpoints(folder: Path) -> Iterator[Path]:
-    """Yield the complete checkpoints of a run, newest first; log a warning for each that is skipped."""
+    """Yield the complete checkpoints of a run, the newest first, and log a warning for each incomplete one."""
     for checkpoint in reversed(checkpoints_in(folder)):
         fault = fault_of(checkpoint)
         if fault is None:
@@ -40,27 +51,39 @@ def complete_checkpoints(folder: Path) -> Iterator[Path]:
 
 
 def newest_complete(folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run, without a word about others."""
-    complete = [checkpoint for checkpoint in checkpoints_in(folder) if fault_of(checkpoint) is None]
-    return complete[-1] if complete else None
+    """Return the newest complete checkpoint of a run, None without one. Unlike `complete_checkpoints`, log nothing."""
+    for checkpoint in reversed(checkpoints_in(folder)):
+        if fault_of(checkpoint) is None:
+            return checkpoint
+    return None
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """All checkpoints in a folder, complete or not, by step."""
-    names = {path: path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")}
-    return sorted((path for path, step in names.items() if step.isdecimal() and path.is_dir()), key=step_of)
+    """Return all checkpoints in a folder, complete or not, sorted by their number of updates."""
+    checkpoints = []
+    for path in folder.glob(f"{_PREFIX}*"):
+        number = path.name.removeprefix(_PREFIX)
+        if number.isdecimal() and path.is_dir():
+            checkpoints.append(path)
+    return sorted(checkpoints, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
+    """Return the number of updates after which a checkpoint was written, which is a part of its name."""
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
 def fault_of(checkpoint: Path) -> str | None:
-    """Why a checkpoint is not complete; None if it is."""
+    """Describe why a checkpoint is not complete. Returns None if it is complete."""
     try:
         sizes = dict(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["files"])
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         return f"it has no mark ({MARK}): the run stopped while writing it, or did not use CompleteCheckpoints"
-    files = {name: checkpoint / name for name in sizes}
-    wrong = [name for name, path in files.items() if not path.is_file() or path.stat().st_size != sizes[name]]
-    return f"{', '.join(wrong)}: missing or truncated" if wrong else None
+    faulty_names = []
+    for name, size in sizes.items():
+        path = checkpoint / name
+        if not path.is_file() or path.stat().st_size != size:
+            faulty_names.append(name)
+    if faulty_names:
+        return f"{', '.join(faulty_names)}: missing or truncated"
+    return None

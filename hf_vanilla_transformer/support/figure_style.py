@@ -1,6 +1,6 @@
-"""Style of all figures, the curve of a run and the pictures: themes, sizes, fonts, files.
+"""The style of all figures: themes, sizes, fonts and files. The curve of a run and the pictures share it.
 
-No global setting of matplotlib changes.
+Settings of matplotlib change only within [`styled`].
 """
 
 import math
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,30 +16,46 @@ from .atomic_files import whole_file
 from .user_errors import InputError, needing
 
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+
 DOTS_PER_INCH = 150
-# Larger PNGs get fewer dots per inch: renderers hold four bytes for each.
+# A PNG that would have more pixels than this gets fewer dots per inch, because renderers hold four bytes per pixel.
 _MOST_PIXELS = 100_000_000
 FONT_SIZE = 10
 SMALL_FONT_SIZE = 8
 _POINTS_PER_INCH = 72
-# DejaVu comes with matplotlib; the others have scripts that it lacks, where they are installed.
+# DejaVu comes with matplotlib. The other fonts have scripts that it lacks, and are used if they are installed.
 _FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Devanagari", "Unifont")
-# Replacements in labels: XML, and so SVG, cannot contain most of these characters.
+# A table for str.translate() that replaces invisible characters in labels, because XML, and therefore SVG, cannot
+# contain most of them.
 VISIBLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFFFE, 0xFFFF], "\N{REPLACEMENT CHARACTER}")
-VISIBLE |= {ord("\n"): "\N{RETURN SYMBOL}", ord("\t"): "\N{RIGHTWARDS ARROW TO BAR}"}
+VISIBLE[ord("\n")] = "\N{RETURN SYMBOL}"
+VISIBLE[ord("\t")] = "\N{RIGHTWARDS ARROW TO BAR}"
+
+
+# The layout engines of matplotlib that figures use.
+Layout = Literal["constrained", "compressed"]
 
 
 class Theme(NamedTuple):
     """The colours of a picture.
 
-    They differ in lightness, or are of the palette of Okabe and Ito, so that readers with any colour vision tell them
-    apart.
+    The colours differ in lightness, or belong to the palette of Okabe and Ito, so that readers with any colour vision
+    can distinguish them.
 
     Args:
-        background, text, faint (`str`): of the figure, of its words, and of lines that only help.
-        sequential (`tuple[str, ...]`): from 0, which is the background, to the highest value.
-        diverging (`tuple[str, ...]`): from the lowest value over 0, which is the background, to the highest.
-        lines (`tuple[str, ...]`): of categories.
+        background (`str`): the colour of the figure.
+        text (`str`): the colour of words.
+        faint (`str`): the colour of lines in the background, such as grids.
+        sequential (`tuple[str, ...]`): colours of values from 0, which has the background's colour, to the highest.
+        diverging (`tuple[str, ...]`): colours of values from the lowest over 0, which has the background's colour, to
+            the highest.
+        lines (`tuple[str, ...]`): the colours of categories.
     """
 
     background: str
@@ -70,8 +86,8 @@ THEMES = {
 }
 
 
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise ValueError if an argument is none of the values that it may have."""
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise ValueError unless an argument is one of the allowed choices."""
     if value not in choices:
         raise InputError(f'{name} is "{value}"; choose one of {", ".join(choices)}.')
 
@@ -84,7 +100,7 @@ def check_matplotlib() -> None:
 
 @contextmanager
 def styled(theme: str) -> Iterator[Theme]:
-    """Draw with the fonts and the colours of a theme; afterwards all settings of matplotlib are as before.
+    """Draw with the fonts and the colours of a theme. At the end, all settings of matplotlib are as before.
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
@@ -104,7 +120,8 @@ def styled(theme: str) -> Iterator[Theme]:
         "axes.titlesize": FONT_SIZE,
         "axes.labelsize": FONT_SIZE,
         "figure.titlesize": FONT_SIZE + 2,
-        "text.parse_math": False,  # Between two dollar signs matplotlib would read a formula.
+        # Otherwise matplotlib would typeset text between two dollar signs as a formula.
+        "text.parse_math": False,
         "axes.prop_cycle": cycler(color=colours.lines),
         "grid.color": colours.faint,
         "grid.alpha": 0.5,
@@ -112,60 +129,105 @@ def styled(theme: str) -> Iterator[Theme]:
         "figure.facecolor": colours.background,
         "legend.facecolor": colours.background,
     }
-    settings |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), colours.text)
-    settings |= {f"{axis}tick.{part}": colours.text for axis in "xy" for part in ("color", "labelcolor")}
+    for name in (
+        "text.color",
+        "axes.labelcolor",
+        "axes.edgecolor",
+        "axes.titlecolor",
+        "xtick.color",
+        "xtick.labelcolor",
+        "ytick.color",
+        "ytick.labelcolor",
+    ):
+        settings[name] = colours.text
     with matplotlib.rc_context(settings):
         yield colours
 
 
-def new_figure(width: float, height: float, title: str = "", layout: Any = "constrained") -> Any:
-    """A figure of this size in inches, wider for a longer title, which belongs to no window; call it in [`styled`]."""
+def new_figure(
+    width: float,
+    height: float,
+    title: str = "",
+    layout: Layout = "constrained",
+) -> "Figure":
+    """Return a new figure that belongs to no window. Call it within [`styled`].
+
+    Args:
+        width, height: the size in inches. If the title needs more, the figure is wider.
+        title: the text above the figure.
+        layout: matplotlib's layout engine.
+    """
     from matplotlib.figure import Figure
 
-    width = max(width, width_of([title], FONT_SIZE + 2) + 0.4)
-    figure = Figure(figsize=(width, height), layout=layout)
+    # The title has a margin of 0.2 inches on both sides.
+    title_width = width_of([title], FONT_SIZE + 2) + 0.4
+    figure = Figure(figsize=(max(width, title_width), height), layout=layout)
     if title:
         figure.suptitle(title)
     return figure
 
 
 def draw_matrix(
-    axes: Any, values: np.ndarray, queries: Sequence[str], keys: Sequence[str], size: float, colours: Sequence[str]
-) -> Any:
-    """Draw values from 0 to 1 of queries (rows) and keys as an image with their names; returns the image."""
+    axes: "Axes", values: np.ndarray, queries: Sequence[str], keys: Sequence[str], size: float, colours: Sequence[str]
+) -> "AxesImage":
+    """Draw a matrix of values from 0 to 1 as an image, and return the image.
+
+    Args:
+        axes: where to draw.
+        values: the values, `(queries, keys)`.
+        queries, keys: the names of the rows and of the columns.
+        size: the font size of the names, in points.
+        colours: colours from the value 0 to the value 1.
+    """
     axes.set_yticks(range(len(queries)), queries, size=size)
     axes.set_xticks(range(len(keys)), keys, size=size, rotation=90)
     axes.tick_params(length=0)
     return axes.imshow(values, cmap=colour_map(colours), vmin=0, vmax=1, interpolation="nearest")
 
 
-def colour_map(colours: Sequence[str]) -> Any:
-    """A continuous map from values to colours."""
+def colour_map(colours: Sequence[str]) -> "Colormap":
+    """Return a continuous map from values to colours, for matplotlib."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("theme", list(colours))
 
 
 def readable_on(fill: Any, theme: Theme) -> str:
-    """The theme's colour of text or of the background: the one that differs more in luminance from a colour."""
+    """Return the colour in which text is readable on a colour: the theme's colour of text, or of the background.
+
+    This is the one that differs more from `fill` in luminance. `fill` is a colour in any form that matplotlib knows.
+    """
     from matplotlib.colors import to_rgb
 
-    luminance = np.array([to_rgb(each) for each in (fill, theme.text, theme.background)]) @ (0.2126, 0.7152, 0.0722)
-    return theme.text if np.argmax(np.abs(luminance[1:] - luminance[0])) == 0 else theme.background
+    # The weights of red, green and blue in the luminance of sRGB (Rec. 709).
+    luminance_weights = (0.2126, 0.7152, 0.0722)
+    luminances = np.array([to_rgb(fill), to_rgb(theme.text), to_rgb(theme.background)]) @ luminance_weights
+    fill_luminance, text_luminance, background_luminance = luminances
+    if abs(text_luminance - fill_luminance) >= abs(background_luminance - fill_luminance):
+        return theme.text
+    return theme.background
 
 
 def width_of(texts: Sequence[str], size: float = FONT_SIZE) -> float:
-    """The width of the widest text, in inches, as the current fonts draw it."""
+    """Return the width of the widest text in inches, as the current fonts draw it.
+
+    Args:
+        texts: texts of one line.
+        size: the font size in points.
+    """
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
     font = FontProperties(size=size)
-    widths = [text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] for text in texts]
-    return max(widths, default=0.0) / _POINTS_PER_INCH
+    widest = 0.0
+    for text in texts:
+        width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+        widest = max(widest, width)
+    return widest / _POINTS_PER_INCH
 
 
 def check_format(path: str | os.PathLike[str]) -> str:
-    """The format of a file, which its suffix determines; PNG without one.
+    """Return the format that a file's suffix determines, such as "svg". Without a suffix, this is "png".
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
@@ -174,32 +236,35 @@ def check_format(path: str | os.PathLike[str]) -> str:
     check_matplotlib()
     from matplotlib.backend_bases import FigureCanvasBase
 
-    name = Path(path).suffix.removeprefix(".").lower() or "png"
-    formats = [each for each in FigureCanvasBase.get_supported_filetypes() if each != "pgf"]  # It needs TeX.
-    if name not in formats:
-        raise InputError(f"{path} ends in .{name}, which is no format of figures; choose one of {', '.join(formats)}.")
-    return name
+    file_format = Path(path).suffix.removeprefix(".").lower() or "png"
+    # matplotlib needs TeX to write "pgf".
+    formats = [name for name in FigureCanvasBase.get_supported_filetypes() if name != "pgf"]
+    if file_format not in formats:
+        raise InputError(
+            f"{path} ends in .{file_format}, which is no format of figures; choose one of {', '.join(formats)}."
+        )
+    return file_format
 
 
-def save_figure(figure: Any, path: str | os.PathLike[str]) -> Path:
-    """Write a figure as a whole file; in SVG and PDF text stays text.
+def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
+    """Write a figure as a whole file, and return the file's path. In SVG and PDF, text stays text.
 
     Args:
-        figure (`matplotlib.figure.Figure`): what to write.
-        path (`str` or `PathLike`): the file; its suffix determines the format: `.png`, `.svg`, `.pdf`, ...; PNG
-            without one.
+        figure (`matplotlib.figure.Figure`): the figure to write.
+        path (`str` or `PathLike`): the file. Its suffix determines the format, such as `.png`, `.svg` or `.pdf`; a file
+            without a suffix is a PNG.
 
     Raises:
         ValueError: if matplotlib does not know the format.
     """
     import matplotlib
 
-    target, kind, (width, height) = Path(path), check_format(path), figure.get_size_inches()
-    dots = min(DOTS_PER_INCH, int(math.sqrt(_MOST_PIXELS / (width * height))))
-    with (
-        matplotlib.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}),
-        whole_file(target, binary=True) as file,
-    ):
-        # Tight, because text may be wider than its place.
-        figure.savefig(file, format=kind, dpi=dots, bbox_inches="tight")
-    return target
+    file_format = check_format(path)
+    width, height = figure.get_size_inches()
+    largest_resolution = int(math.sqrt(_MOST_PIXELS / (width * height)))
+    # By default, matplotlib draws the letters in SVG as outlines. In PDF, 42 embeds fonts whose text can be selected.
+    fonts_as_text: Any = {"svg.fonttype": "none", "pdf.fonttype": 42}
+    with matplotlib.rc_context(fonts_as_text), whole_file(path, binary=True) as file:
+        # A tight bounding box includes text that is wider than the space of the figure for it.
+        figure.savefig(file, format=file_format, dpi=min(DOTS_PER_INCH, largest_resolution), bbox_inches="tight")
+    return Path(path)

@@ -1,10 +1,10 @@
-"""Language codes."""
+"""Recognize languages by their codes, such as `"de"`, `"deu"` and `"deu_Latn"`."""
 
 import re
 
 
-# Languages, by ISO 639-1 with their codes of three letters, those of their main variety in FLORES and NLLB included. A
-# column or suffix counts as a language if it is in here.
+# Languages, each as its code of two letters (ISO 639-1) and its codes of three letters. These include the code of the
+# main variety that FLORES and NLLB use. A column or a file's suffix counts as a language if it is in this list.
 _CODES = (
     "aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara:arb as:asm av:ava ay:aym:ayr az:aze:azj ba:bak be:bel "
     "bg:bul bi:bis bm:bam bn:ben bo:bod:tib br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre cs:ces:cze cu:chu cv:chv "
@@ -20,12 +20,19 @@ _CODES = (
     "sw:swa:swh ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi ty:tah "
     "ug:uig uk:ukr ur:urd uz:uzb:uzn ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:yid:ydd yo:yor za:zha zh:zho:chi:cmn "
     "zu:zul "
-    # Without a code of two letters: the other Chinese languages, and some that models of many languages have.
+    # Languages without a code of two letters: the other Chinese languages, and some that multilingual models have.
     "cdo gan hak hsn lzh nan wuu yue ast ceb fil haw hmn ilo kea nso szl war"
 )
-_LANGUAGES = {code: codes.split(":")[0] for codes in _CODES.split() for code in codes.split(":")}
+# The shortest code of each language, by all of its codes: "zh" for "zh", "zho", "chi" and "cmn".
+_SHORTEST_CODES: dict[str, str] = {}
+for _codes_of_language in _CODES.split():
+    _shortest_code, *_longer_codes = _codes_of_language.split(":")
+    _SHORTEST_CODES.update(dict.fromkeys([_shortest_code, *_longer_codes], _shortest_code))
 
 
 def language_of(code: str | None) -> str | None:
-    """The language, `"zh"`, of a code such as `"zh-TW"`, `"zho_Hans"` or `"cmn"`; None if it is unknown."""
-    return _LANGUAGES.get(re.split("[_-]", code or "")[0])
+    """Return the language of a code: `"zh"` for `"zh-TW"`, `"zho_Hans"` or `"cmn"`, and None for an unknown one."""
+    if code is None:
+        return None
+    # A script or a region may follow, after a hyphen or an underscore.
+    return _SHORTEST_CODES.get(re.split("[_-]", code)[0])

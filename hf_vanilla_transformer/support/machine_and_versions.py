@@ -1,4 +1,4 @@
-"""The machine and the versions that a figure was measured with."""
+"""Describe the machine, the versions and the commit with which a figure was measured."""
 
 import os
 import platform
@@ -16,56 +16,72 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "s
 
 
 def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
-    """The machine, the versions and the commit of a run on a device, by default the accelerator if there is one.
+    """Describe the machine, the versions and the commit of a run, as values of JSON.
 
-    `instructions` are the most recent ones that torch uses, `cores` those available to this process. `commit` is that
-    of the checkout that contains this package, with the suffix `-dirty` if tracked files differ from it; None for an
-    installed package.
+    `instructions` are the most recent CPU instructions that torch uses, and `cores` is the number of cores available to
+    this process. `commit` is the commit of the checkout that contains this package, with the suffix `-dirty` if tracked
+    files differ from it. It is None for an installed package.
+
+    Args:
+        device: the device of the run; by default the accelerator if there is one, else the CPU.
     """
+    cores: int | None
+    # Windows and macOS have no such function.
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count()
+    runs_on_cpu = device is not None and device.type == "cpu"
+    versions: dict[str, str | None] = {"python": platform.python_version(), "hf_vanilla_transformer": __version__}
+    for package in _PACKAGES:
+        versions[package] = version_of(package)
     return {
         "machine": {
             "cpu": _cpu_model(),
             "instructions": torch.backends.cpu.get_cpu_capability(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": cores,
             "threads": torch.get_num_threads(),
-            "accelerator": None if device is not None and device.type == "cpu" else _accelerator(),
+            "accelerator": None if runs_on_cpu else _accelerator_name(),
         },
-        "versions": {
-            "python": platform.python_version(),
-            "hf_vanilla_transformer": __version__,
-            **{package: version_of(package) for package in _PACKAGES},
-        },
+        "versions": versions,
         "commit": _commit(),
     }
 
 
 def version_of(package: str) -> str | None:
-    """The version of an installed package; None without it."""
+    """Return the version of a package, None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def _accelerator() -> str | None:
-    """The accelerator's name, or its type if torch has no name; None without one."""
+def _accelerator_name() -> str | None:
+    """Return the accelerator's name, or its type if torch does not know its name; None without an accelerator."""
     if not torch.accelerator.is_available():
         return None
-    kind = str(torch.accelerator.current_accelerator())
-    return getattr(torch.get_device_module(), "get_device_name", lambda: kind)()
+    device_module = torch.get_device_module()
+    if hasattr(device_module, "get_device_name"):
+        return device_module.get_device_name()
+    return str(torch.accelerator.current_accelerator())
 
 
 def _cpu_model() -> str:
-    """The processor's name, or its architecture on systems that do not report a name."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    """Return the processor's name, or its architecture if the system does not report a name."""
+    cpu_info = Path("/proc/cpuinfo")
+    if cpu_info.is_file():
+        for line in cpu_info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                _, _, name = line.partition(":")
+                return name.strip()
+    return platform.processor() or platform.machine()
 
 
 def _commit() -> str | None:
+    """Return the commit of the checkout that contains this package, None for an installed package or without git."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():  # Installed, perhaps inside another project's repository.
+    # An installed package may be inside the repository of a different project, whose commit says nothing.
+    if not (root / ".git").exists():
         return None
     # Without tags, the description of a commit is its full hash.
     describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]

@@ -1,11 +1,11 @@
-"""Output files: checked before the work, and complete when they get their name."""
+"""Write output files safely: check before a long job that they can be written, and name them when they are complete."""
 
 import gzip
 import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import IO, Any
@@ -14,26 +14,38 @@ from .atomic_files import are_same_file, is_stream, whole_file
 from .user_errors import InputError
 
 
-# What loading reads from the folder of a model.
+# The files that loading a model reads from its folder.
 _MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.index.json", "tokenizer*", "*.py")
 
 
 def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = (), made: Iterable[Path] = ()) -> None:
-    """Check before the work that its output files can be written, and replace none of its inputs or each other.
+    """Check before a long job that its output files can be written, and that they replace no input and not each other.
 
-    Inputs may be folders of models; the work makes the folders `made`, which are absolute. Raises OSError where a file
-    cannot be written, and ValueError for equal files.
+    Args:
+        *paths: the output files; None and streams are skipped.
+        inputs: the files that the job reads, and the folders of its models; None is skipped.
+        made: absolute paths of folders that the job makes, which need not exist yet.
+
+    Raises:
+        OSError: if a file cannot be written.
+        ValueError: if two outputs, or an output and an input, are the same file.
     """
-    given = [path for path in paths if path is not None and not is_stream(path)]
-    for one, other in combinations(given, 2):
-        if are_same_file(one, other):
-            raise InputError(f"{one} and {other} are one file; write to different files.")
-    read = [Path(each) for each in inputs if each is not None]
-    read += [file for folder in read for pattern in _MODEL_FILES for file in folder.glob(pattern)]
-    for path in given:
+    output_paths = [path for path in paths if path is not None and not is_stream(path)]
+    for path, other_path in combinations(output_paths, 2):
+        if are_same_file(path, other_path):
+            raise InputError(f"{path} and {other_path} are one file; write to different files.")
+
+    input_paths = [Path(path) for path in inputs if path is not None]
+    input_files = list(input_paths)
+    for folder in input_paths:
+        for pattern in _MODEL_FILES:
+            input_files.extend(folder.glob(pattern))
+
+    for path in output_paths:
         target = Path(os.path.realpath(path))
         if target.is_dir():
             raise IsADirectoryError(f"{path or 'an empty path'} is a folder; name a file to write.")
+        # realpath() follows all links, except one that leads back to itself.
         if target.is_symlink():
             raise OSError(f"{path} is a link to itself; name a file to write.")
         if not target.parent.exists() and target.parent in made:
@@ -42,22 +54,29 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
             raise FileNotFoundError(f"{Path(path).parent} does not exist; create the folder before writing {path}.")
         if not os.access(target.parent, os.W_OK):
             raise PermissionError(f"{target.parent} is read-only; choose another folder for {target.name}.")
-        for file in read:
-            if are_same_file(path, file):
-                raise InputError(f"{path} is also an input, {file}; write to another file.")
+        for input_file in input_files:
+            if are_same_file(path, input_file):
+                raise InputError(f"{path} is also an input, {input_file}; write to another file.")
 
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[IO[Any]]:
-    """A file that appears when it is complete, compressed if its name ends in .gz, or standard output."""
+    """Open an output file for text, which gets its name when it is complete; for None, yield standard output.
+
+    A file whose name ends in .gz is compressed. If the job fails, the part that was written stays in a file next to it.
+    """
     if path is None:
+        # The locale of a system may set a different encoding.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")
         yield sys.stdout
         return
-    is_gzip = path.lower().endswith(".gz")
-    with (
-        whole_file(path, binary=is_gzip, keeps_part=True) as file,
-        gzip.open(file, "wt", encoding="utf-8") if is_gzip else nullcontext(file) as opened,
-    ):
-        yield opened
+    if path.lower().endswith(".gz"):
+        with (
+            whole_file(path, binary=True, keeps_part=True) as file,
+            gzip.open(file, "wt", encoding="utf-8") as text_file,
+        ):
+            yield text_file
+    else:
+        with whole_file(path, keeps_part=True) as file:
+            yield file

@@ -1,21 +1,21 @@
-"""Equation 3, the learning rate of section 5.3, which training uses and pictures draw."""
+"""Compute Equation 3, the learning rate of section 5.3, which training uses and pictures draw."""
 
 from .argument_checks import check_number
 
 
 def paper_learning_rate(update: int, d_model: int, warmup_steps: int) -> float:
-    """Eq. 3: lrate = d_model^-0.5 min(step_num^-0.5, step_num warmup_steps^-1.5).
+    """Return the learning rate of an update by Equation 3 of the paper.
+
+    The equation is lrate = d_model^-0.5 min(step_num^-0.5, step_num warmup_steps^-1.5). The rate rises linearly until
+    the update `warmup_steps`, and then falls with the square root of the number of updates.
 
     Args:
-        update (`int`): step_num, from 1.
+        update (`int`): number of the update, counted from 1; the paper calls it step_num.
         d_model (`int`): width of the model.
         warmup_steps (`int`): number of warm-up updates.
 
     Raises:
         ValueError: if `update` or `warmup_steps` is below 1.
-
-    Returns:
-        `float`: the learning rate of this update.
     """
     check_number("update", update, 1)
     check_number("warmup_steps", warmup_steps, 1)

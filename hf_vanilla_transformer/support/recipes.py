@@ -1,7 +1,7 @@
-"""Recipes: the arguments of named runs, in the package or in files of YAML or JSON.
+"""Read and write recipes: the arguments of named runs, in the package or in files of YAML or JSON.
 
-A string argument gets exactly the text that stands in the file. YAML's own types would change it: they read `1.10` as
-1.1, `012` as 10, `no` as false, and a commit such as `47e5103` as a number.
+A string argument gets exactly the text that is written in the file. YAML's own types would change the text: they read
+`1.10` as 1.1, `012` as 10, `no` as false, and a commit such as `47e5103` as a number.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 import yaml
 from transformers import HfArgumentParser
 
-from .build_arguments import kinds_of
+from .build_arguments import dataclasses_in
 from .user_errors import InputError, UserError
 
 
@@ -27,12 +27,18 @@ _STRING_TAG = "tag:yaml.org,2002:str"
 _AMBIGUOUS_TAG = "!ambiguous"
 # Truth values of YAML 1.1 that the command line does not know.
 _TRUTH_VALUES = {"on": "true", "off": "false"}
-# YAML writes .inf and .nan, which Python's float() reads without the point.
+# YAML writes `.inf` and `.nan`. Python's float() reads these only without the point.
 _INFINITY_OR_NAN = re.compile(r"([-+]?)\.(inf|nan)", re.IGNORECASE)
 
 
 class _Resolver(NamedTuple):
-    """A type of scalars without quotation marks: its tag, its form, and the characters that begin it."""
+    """A rule by which YAML recognizes the type of a scalar that has no quotation marks.
+
+    Args:
+        tag: the type.
+        form: the form of such scalars.
+        first_characters: the characters with which they begin.
+    """
 
     tag: str
     form: re.Pattern[str]
@@ -49,20 +55,21 @@ _FLOAT = _Resolver(
     list("-+.0123456789"),
 )
 _BOOLEAN = _Resolver("tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)\Z"), list("tTfF"))
-# Truth values of YAML 1.1, and words of YAML 1.2.
+# YAML 1.1 reads these as truth values, and YAML 1.2 as words.
 _AMBIGUOUS = _Resolver(_AMBIGUOUS_TAG, re.compile(r"(yes|no|on|off)\Z", re.IGNORECASE), list("yYnNoO"))
 
 
 class _AmbiguousWord(str):
-    """A word such as `no` that stands in a file without quotation marks."""
+    """A word such as `no` that is written without quotation marks, so that it may also be a truth value."""
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader without the types of YAML 1.1. A name that stands in a mapping twice is an error."""
+    """A loader without the types of YAML 1.1. It raises an error if a mapping has the same name twice."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Read a mapping, and raise ComposerError if it has the same name twice."""
         node = super().compose_mapping_node(anchor)
-        names = set()
+        names: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue
@@ -75,11 +82,11 @@ class _Loader(yaml.SafeLoader):
         return node.value
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
-        # The constructor of PyYAML would read 012 as an octal number.
+        # PyYAML's own constructor would read 012 as an octal number.
         return int(node.value)
 
     def construct_number(self, node: yaml.ScalarNode) -> float:
-        # The constructor of PyYAML knows numbers with colons, too.
+        # PyYAML's own constructor would also read numbers with colons, such as 1:30, which YAML 1.2 has not.
         return float(_python_float(node.value))
 
     def construct_ambiguous_word(self, node: yaml.ScalarNode) -> _AmbiguousWord:
@@ -87,7 +94,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _TextLoader(_Loader):
-    """Reads each scalar as the text that stands in the file; only `null` is None."""
+    """Reads each scalar as the text that is written in the file. Only `null` becomes None."""
 
 
 class _ValueLoader(_Loader):
@@ -98,13 +105,16 @@ class _Dumper(yaml.SafeDumper):
     """Writes strings so that both loaders, and loaders of YAML 1.1, read the same strings."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
-        # Within double quotes PyYAML escapes what it would change elsewhere, such as U+0085, a line break of YAML.
-        return self.represent_scalar(_STRING_TAG, text, style=None if text.isprintable() else '"')
+        # Within double quotes, PyYAML escapes characters that it would otherwise change, such as U+0085, which is a
+        # line break in YAML.
+        style = None if text.isprintable() else '"'
+        return self.represent_scalar(_STRING_TAG, text, style=style)
 
 
+# Both loaders recognize `null`, and only _ValueLoader recognizes the other types.
 _Loader.yaml_implicit_resolvers = {}
 _Loader.add_implicit_resolver(*_NULL)
-# "<<" as a key merges another mapping into this one. As a value it is ordinary text.
+# As a key, "<<" merges a second mapping into this one. As a value, it is ordinary text.
 _Loader.add_implicit_resolver(*_MERGE)
 _Loader.add_constructor(_MERGE.tag, _Loader.construct_text)
 for _resolver in (_BOOLEAN, _INTEGER, _FLOAT, _AMBIGUOUS):
@@ -112,43 +122,53 @@ for _resolver in (_BOOLEAN, _INTEGER, _FLOAT, _AMBIGUOUS):
 _ValueLoader.add_constructor(_INTEGER.tag, _Loader.construct_integer)
 _ValueLoader.add_constructor(_FLOAT.tag, _Loader.construct_number)
 _ValueLoader.add_constructor(_AMBIGUOUS.tag, _Loader.construct_ambiguous_word)
-# PyYAML quotes strings that YAML 1.1 would read as another type. These are the forms that it does not know: numbers of
-# YAML 1.2, such as 5e-4, and words in any case, such as yEs.
+# PyYAML puts quotation marks around strings that YAML 1.1 would read as a different type. It does not know the
+# following forms, which need them as well: numbers of YAML 1.2, such as 5e-4, and words in any case, such as yEs.
 for _resolver in (_INTEGER, _FLOAT, _AMBIGUOUS):
     _Dumper.add_implicit_resolver(*_resolver)
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 class _Content(NamedTuple):
-    """The content of a file of arguments, read twice: each scalar as its text, and with types."""
+    """The content of a file of arguments, which is read twice.
+
+    Args:
+        texts: the content in which each scalar is the text that is written in the file.
+        values: the same content in which numbers, truth values and null have their types.
+    """
 
     texts: dict[str, object]
     values: dict[str, object]
 
 
 def recipes() -> list[str]:
-    """The names of the recipes in the package."""
-    names = (Path(each.name) for each in files("hf_vanilla_transformer").joinpath("recipes").iterdir())
-    return sorted(name.stem for name in names if name.suffix == ".yaml")
+    """Return the sorted names of the recipes in the package."""
+    names = []
+    for file in files("hf_vanilla_transformer").joinpath("recipes").iterdir():
+        path = Path(file.name)
+        if path.suffix == ".yaml":
+            names.append(path.stem)
+    return sorted(names)
 
 
-def read_recipe(config: str | Path, kind: type) -> dict[str, Any]:
-    """Read the arguments of a recipe, each converted to its type as the command line converts it.
+def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
+    """Read the arguments of a recipe, and convert each to its type in the same way as the command line.
 
-    A value `null` leaves an argument whose default is None out. Only in an argument that is a mapping itself, such as
-    `config_overrides`, numbers and truth values have the types of YAML 1.2 or JSON.
+    If an argument has the default None, the value `null` is the same as leaving the argument out. An argument that is a
+    mapping itself, such as `config_overrides`, has the types of YAML 1.2 or JSON.
 
     Args:
         config: the name of a recipe of the package, or of a file that ends in .yaml, .yml or .json.
-        kind: the dataclass of the arguments, or a `NamedTuple` of several such classes.
+        arguments_class: the dataclass of the arguments, or a `NamedTuple` of several such classes.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        InputError: if no recipe has this name, the file holds no names and values, or a name or a value is wrong.
+        InputError: if no recipe has this name, if the file does not consist of names and values, or if a name or a
+            value is wrong.
     """
     config = str(config)
     content = _read(config)
-    arguments = _arguments_of(kind)
+    arguments = _arguments_of(arguments_class)
     converted = {}
     for name, texts in content.texts.items():
         if name not in arguments:
@@ -165,11 +185,12 @@ def read_recipe(config: str | Path, kind: type) -> dict[str, Any]:
 
 
 def format_recipe(arguments: Mapping[str, object]) -> str:
-    """Write arguments as YAML from which [`read_recipe`] reads the same values."""
+    """Return arguments as YAML from which [`read_recipe`] reads the same values."""
     return yaml.dump(dict(arguments), Dumper=_Dumper, allow_unicode=True, sort_keys=False)
 
 
 def _read(config: str) -> _Content:
+    """Read a recipe of the package or a file, and raise InputError if it does not consist of names and values."""
     try:
         text = _read_text(config)
         content = _parse_json(text) if config.lower().endswith(".json") else _parse_yaml(text)
@@ -183,6 +204,7 @@ def _read(config: str) -> _Content:
 
 
 def _read_text(config: str) -> str:
+    """Return the text of a file, or of a recipe of the package. A byte order mark is removed."""
     if Path(config).suffix.lower() in RECIPE_SUFFIXES:
         return Path(config).read_text(encoding="utf-8-sig")
     if config not in recipes():
@@ -193,28 +215,36 @@ def _read_text(config: str) -> str:
 
 
 def _parse_yaml(text: str) -> _Content:
-    return _Content(yaml.load(text, _TextLoader), yaml.load(text, _ValueLoader))
+    texts = yaml.load(text, _TextLoader)
+    values = yaml.load(text, _ValueLoader)
+    return _Content(texts, values)
 
 
 def _parse_json(text: str) -> _Content:
     texts = json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
-    return _Content(texts, json.loads(text, object_pairs_hook=_without_duplicates))
+    values = json.loads(text, object_pairs_hook=_make_object)
+    return _Content(texts, values)
 
 
-def _without_duplicates(members: list[tuple[str, object]]) -> dict[str, object]:
-    names = [name for name, _ in members]
-    for name in names:
-        if names.count(name) > 1:
+def _make_object(members: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of JSON as a dict, and raise ValueError if it has the same name twice."""
+    json_object: dict[str, object] = {}
+    for name, value in members:
+        if name in json_object:
             raise ValueError(f'"{name}" stands in it twice')
-    return dict(members)
+        json_object[name] = value
+    return json_object
 
 
-def _arguments_of(kind: type) -> dict[str, tuple[Field[Any], Any]]:
-    """The field of each argument, and its type, which the field may hold only by name."""
+def _arguments_of(arguments_class: type) -> dict[str, tuple[Field[Any], Any]]:
+    """Return the field and the type of each argument, by name.
+
+    The type in the field itself may be a string, if the module postpones the evaluation of annotations.
+    """
     arguments = {}
-    for part in kinds_of(kind):
-        hints = get_type_hints(part)
-        for argument in fields(part):
+    for dataclass in dataclasses_in(arguments_class):
+        hints = get_type_hints(dataclass)
+        for argument in fields(dataclass):
             if argument.init:
                 arguments[argument.name] = (argument, hints[argument.name])
     return arguments
@@ -224,11 +254,15 @@ def _convert(argument: Field[Any], annotation: Any, texts: object, value: object
     """Convert one entry of a file to the type of its argument.
 
     Args:
-        argument, annotation: the argument's field, and its type.
+        argument: the argument's field.
+        annotation: the argument's type.
         texts: the entry in which every scalar is its text: a string, or a list of strings.
         value: the same entry in which numbers, truth values and null have their types.
+
+    Raises:
+        InputError, ValueError, argparse.ArgumentError: if the entry does not fit the type; the caller adds the name.
     """
-    # The types of a union, or the only type.
+    # The members of a union, or the only type.
     members = {annotation}
     if get_origin(annotation) in (Union, UnionType):
         members = set(get_args(annotation))
@@ -260,25 +294,38 @@ def _convert(argument: Field[Any], annotation: Any, texts: object, value: object
 
 
 def _text_of(value: object) -> str:
-    """The text of a scalar, such as one of JSON, or one of YAML with an explicit tag."""
+    """Return the text of a scalar, which may have a type in JSON, or in YAML if it has an explicit tag.
+
+    Raises InputError if the value is not a scalar.
+    """
     if value is None or isinstance(value, (dict, list)):
         raise InputError("an item of a list must be one value")
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return str(value)
 
 
 def _convert_text(name: str, annotation: Any, members: set[Any], text: str) -> object:
+    """Convert the text of a scalar in the same way as the command line.
+
+    Args:
+        name: the argument's name.
+        annotation: the argument's type.
+        members: the members of this type if it is a union, else only the type.
+        text: the text.
+    """
     if bool in members:
         text = _TRUTH_VALUES.get(text.lower(), text)
     if float in members:
         text = _python_float(text)
-    # The same parser as on the command line, so that both convert alike. It knows only this argument, so that its text
-    # cannot be taken for another one.
+    # The command line has the same parser. Here it knows only this argument, so that a text such as "--help" cannot be
+    # read as a different argument.
     only_argument: Any = make_dataclass("OnlyArgument", [(name, annotation, field(default=None))])
     parser = HfArgumentParser([only_argument], exit_on_error=False, allow_abbrev=False)
     try:
         namespace, _ = parser.parse_known_args([f"--{name}={text}"])
     except argparse.ArgumentError:
-        # Python takes words where the command line takes only truth values.
+        # The command line accepts only truth values for such an argument, but Python also accepts words.
         if {bool, str} <= members:
             return text
         raise
@@ -286,12 +333,16 @@ def _convert_text(name: str, annotation: Any, members: set[Any], text: str) -> o
 
 
 def _python_float(text: str) -> str:
-    special = _INFINITY_OR_NAN.fullmatch(text)
-    return text if special is None else "".join(special.groups())
+    """Return a number of YAML as Python's float() reads it: "-inf" for "-.inf"."""
+    special_number = _INFINITY_OR_NAN.fullmatch(text)
+    if special_number is None:
+        return text
+    sign, name = special_number.groups()
+    return f"{sign}{name}"
 
 
 def _check_mapping(value: object) -> None:
-    """Raise InputError if a value in a mapping may be a word or a truth value."""
+    """Raise InputError if a value inside a mapping may be a word or a truth value, such as `no`."""
     if isinstance(value, _AmbiguousWord):
         raise InputError(
             f"{value} may be a word or a truth value; put the word in quotation marks, or write true or false"

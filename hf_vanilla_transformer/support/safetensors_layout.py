@@ -1,4 +1,4 @@
-"""Which file of a folder holds which tensor, from the headers of safetensors files."""
+"""Find out which file of a folder holds which tensor, from the headers of safetensors files."""
 
 import json
 from pathlib import Path
@@ -11,21 +11,29 @@ from .user_errors import InputError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+# The dtypes that weights may have, as safetensors names them. Others, such as int8, belong to quantized models.
 _DTYPES = ("F64", "F32", "F16", "BF16")
 
 
-def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
-    """File of every tensor, and its dtype followed by its shape, by name, from the headers of the files.
+def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[str | int, ...]]]:
+    """Read the names, dtypes and shapes of all weights in a folder, without reading the weights themselves.
 
-    Raises FileNotFoundError without weights, and ValueError if a file is damaged, or a dtype is not one of weights.
+    Returns:
+        The file of each tensor, and the dtype of each tensor followed by its shape, both by the tensor's name.
+
+    Raises:
+        FileNotFoundError: if the folder has no weights.
+        ValueError: if a file is damaged, or a tensor has a dtype that weights cannot have.
     """
-    files, layout = {}, {}
+    files: dict[str, Path] = {}
+    layout: dict[str, tuple[str | int, ...]] = {}
     for file in _weight_files(folder):
         try:
-            with safe_open(file, framework="pt") as stored:
-                for name in stored.offset_keys():
-                    part = stored.get_slice(name)
-                    files[name], layout[name] = file, (part.get_dtype(), *part.get_shape())
+            with safe_open(file, framework="pt") as tensors:
+                for name in tensors.offset_keys():
+                    tensor = tensors.get_slice(name)
+                    files[name] = file
+                    layout[name] = (tensor.get_dtype(), *tensor.get_shape())
         except (OSError, SafetensorError) as error:
             raise InputError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
     for name, (dtype, *_) in layout.items():
@@ -35,17 +43,19 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The files that `from_pretrained` reads the weights from."""
+    """Return the files from which `from_pretrained` reads the weights: a single one, or several shards."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
-    shards = read_json(folder / INDEX).get("weight_map") if (folder / INDEX).is_file() else None
-    if not shards:
+    file_of_each_tensor: dict[str, str] | None = None
+    if (folder / INDEX).is_file():
+        file_of_each_tensor = read_json(folder / INDEX).get("weight_map")
+    if not file_of_each_tensor:
         raise FileNotFoundError(f"{folder} has neither {WEIGHTS} nor {INDEX}; name another folder.")
-    return [folder / name for name in sorted(set(shards.values()))]
+    return [folder / name for name in sorted(set(file_of_each_tensor.values()))]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Fields of a JSON object in a file of a checkpoint; ValueError if it holds none."""
+    """Read the fields of a JSON object from a file of a checkpoint; raise ValueError if the file holds no object."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Errors for users: the command line prints their message in one line, and any other error with its traceback."""
+"""Errors for users. The command line prints their message in one line, and any other error with its traceback."""
 
 import signal
 from collections.abc import Iterator
@@ -8,7 +8,10 @@ from ..model.input_checks import InputError as ModelInputError
 
 
 class UserError(Exception):
-    """What a user gave, or the machine lacks; the message says what was given, what is allowed, and what to do."""
+    """A problem that the user can solve.
+
+    Its message says which argument or file has which value, what is allowed, and what to do.
+    """
 
 
 class Terminated(KeyboardInterrupt):
@@ -16,7 +19,10 @@ class Terminated(KeyboardInterrupt):
 
 
 def exit_code_of(interrupt: KeyboardInterrupt) -> int:
-    return 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
+    """Return the exit code of a command that a signal has ended: by convention 128 plus the signal's number."""
+    if isinstance(interrupt, Terminated):
+        return 128 + signal.SIGTERM
+    return 128 + signal.SIGINT
 
 
 class InputError(UserError, ModelInputError):
@@ -25,7 +31,7 @@ class InputError(UserError, ModelInputError):
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Raise what other libraries say of settings and data, in a TypeError or ValueError, as an InputError."""
+    """Convert TypeError and ValueError, which libraries raise for wrong settings or data, into InputError."""
     try:
         yield
     except UserError:
@@ -36,7 +42,12 @@ def input_errors() -> Iterator[None]:
 
 @contextmanager
 def needing(extra: str, who_needs: str) -> Iterator[None]:
-    """Raise ImportError, which names the extra to install, if a library that is imported here is missing."""
+    """Raise ImportError that names the extra to install if a library that the block imports is missing.
+
+    Args:
+        extra: the package's extra that installs the library, such as "plots".
+        who_needs: the beginning of the message, such as "plots need".
+    """
     try:
         yield
     except ImportError as error:

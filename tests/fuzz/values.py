@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from hypothesis import strategies as st
 from transformers.debug_utils import DebugOption
 
-from hf_vanilla_transformer.support.build_arguments import kinds_of
+from hf_vanilla_transformer.support.build_arguments import dataclasses_in
 
 
 # Not between a million and a billion, which may fit into memory and take long.
@@ -265,7 +265,7 @@ def members_of(annotation: Any) -> tuple[Any, ...]:
 def annotations_of(dataclass_type: type) -> dict[str, Any]:
     """The type of each argument."""
     annotations = {}
-    for part in kinds_of(dataclass_type):
+    for part in dataclasses_in(dataclass_type):
         hints = get_type_hints(part)
         annotations |= {field.name: hints[field.name] for field in fields(part) if field.init}
     return annotations

@@ -16,7 +16,7 @@ from transformers import HfArgumentParser
 
 from ...model.input_checks import InputError as ModelInputError
 from ...support.atomic_files import are_same_file
-from ...support.build_arguments import build, kinds_of
+from ...support.build_arguments import build, dataclasses_in
 from ...support.recipes import read_recipe, recipes
 from ...support.user_errors import InputError, UserError
 from ...support.version import __version__
@@ -149,7 +149,7 @@ class _Argument(NamedTuple):
 
 
 def _arguments_of(kind: type) -> Iterator[_Argument]:
-    for part in kinds_of(kind):
+    for part in dataclasses_in(kind):
         groups: dict[str, str] = getattr(part, "_argument_groups", {})
         hints, own = get_type_hints(part), get_annotations(part)
         name_of_class = getattr(part, "_argument_group_name", "arguments")
