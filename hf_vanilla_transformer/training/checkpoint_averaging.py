@@ -1,12 +1,12 @@
-"""Averages of checkpoints (section 6.1)."""
+"""Average the weights of checkpoints (section 6.1)."""
 
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,35 +22,60 @@ from ..support.safetensors_layout import INDEX, WEIGHTS, read_json, read_layout
 from ..support.user_errors import InputError
 
 
+# Patterns of the files that an average has besides its weights.
 _OTHER_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES, "*.py")
-# Fields that may differ between checkpoints of one model: who wrote it, how it was trained, and the tokenizer's last
-# call.
-_NOT_OF_THE_MODEL = {"_name_or_path", "transformers_version", "padding", "truncation"}
-_NOT_OF_THE_MODEL |= {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "initializer_factor"}
+# Fields that may differ between checkpoints of one model.
+_FIELDS_THAT_MAY_DIFFER = {
+    # Where and by which version the model was saved.
+    "_name_or_path",
+    "transformers_version",
+    # Settings of the training, which the weights do not show.
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "label_smoothing",
+    "initializer_factor",
+    # Arguments of the last call of the tokenizer, which tokenizer.json stores.
+    "padding",
+    "truncation",
+}
 
 
 class _Checkpoint(NamedTuple):
-    """A checkpoint without its weights: the file of each tensor, and what must be equal in checkpoints of one model."""
+    """A checkpoint without its weights.
+
+    Args:
+        folder: folder of the checkpoint.
+        tensor_files: the file of each tensor, by the name of the tensor.
+        layout: dtype and shape of each tensor in one tuple, by the name of the tensor.
+        identity: configuration, tokenizer files and layout by name. All of them are equal in checkpoints of one model.
+    """
 
     folder: Path
-    files: dict[str, Path]
-    identity: dict[str, Any]
+    tensor_files: dict[str, Path]
+    layout: dict[str, tuple]
+    identity: dict[str, object]
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters in the files of weights, in which shared parameters occur once."""
+        return sum(math.prod(shape) for _, *shape in self.layout.values())
 
 
 def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
-    """Average the weights of checkpoints, or of saved models, of one architecture with one tokenizer.
+    """Average the weights of checkpoints, or of saved models, that have the same architecture and tokenizer.
 
     Section 6.1 averages the last 5 checkpoints of the base model and the last 20 of the big one. Each tensor is summed
-    in float64, divided by the number of checkpoints, and rounded once, to its dtype in the checkpoints. However many
-    checkpoints there are, memory holds the average of one file of weights (of one shard, if the last checkpoint has
-    shards), and up to 20 bytes for each element of the tensor in work.
+    in float64, divided by the number of checkpoints, and rounded once to its dtype in the checkpoints. The number of
+    checkpoints does not change the memory that this needs: the average of one file of weights (one shard, if the last
+    checkpoint has shards), and up to 20 bytes for each element of the tensor that is being averaged.
 
-    `output` becomes a folder for `from_pretrained`: configuration, generation settings, tokenizer and code are copies
-    of those of the last path. The model card, README.md, lists the folders.
+    `output` becomes a folder for `from_pretrained`. Configuration, generation settings, tokenizer and code are copied
+    from the last path. The model card, README.md, lists the averaged folders.
 
     Args:
-        paths (`list` of `str` or `PathLike`): folders with `model.safetensors`, whole or in shards, and `config.json`.
-        output (`str` or `PathLike`): folder to make.
+        paths (`list` of `str` or `PathLike`): folders with `config.json` and `model.safetensors`, whole or in shards.
+        output (`str` or `PathLike`): folder to create.
 
     Returns:
         `Path`: the folder.
@@ -61,10 +86,10 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         FileNotFoundError: if a folder has no weights or no configuration.
         NotADirectoryError: if `output` is a file.
         TypeError: if `paths` is one string.
-        ValueError: if no path is given, or one twice; if a checkpoint is truncated, lacks the mark that others of its
-            run have, or has links to files elsewhere; if names, shapes or dtypes of the weights, tokenizers or
-            configurations differ, other than in the rates of dropout and label smoothing; if weights are NaN or
-            infinite.
+        ValueError: if there is no path, or a path occurs twice; if a checkpoint is truncated, lacks the mark that other
+            checkpoints of its run have, or has links to files elsewhere; if the checkpoints differ in names, shapes or
+            dtypes of weights, in the tokenizer, or in the configuration other than the rates of dropout and label
+            smoothing; or if weights are NaN or infinite.
     """
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
@@ -72,116 +97,207 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     check_holds_no_model(target, "the average")
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target):
+        # Another process may have written a model before this one got the lock.
         check_holds_no_model(target, "the average")
         with staged(target) as folder:
             checkpoints = write_average(paths, folder)
-            last, config = checkpoints[-1], VanillaTransformerConfig.from_pretrained(folder)
-            parameters = sum(math.prod(last.identity[name][1:]) for name in last.files)
-            folders = [checkpoint.folder.resolve() for checkpoint in checkpoints]
-            names = [each.name for each in folders]
-            if len(set(names)) < len(names):
-                names = [f"{each.parent.name}/{each.name}" for each in folders]
+            config = VanillaTransformerConfig.from_pretrained(folder)
             about = About(target.resolve().name, location=location_of(target))
-            card = fill_model_card(about, config, parameters, average_facts(names))
+            facts = average_facts(_name_folders(checkpoints))
+            card = fill_model_card(about, config, checkpoints[-1].parameters, facts)
             (folder / "README.md").write_text(card.content, encoding="utf-8")
     return target
 
 
+def _name_folders(checkpoints: Sequence[_Checkpoint]) -> list[str]:
+    """Return the names of the checkpoints' folders, with the parent folders if some names are equal."""
+    folders = [checkpoint.folder.resolve() for checkpoint in checkpoints]
+    names = [folder.name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [f"{folder.parent.name}/{folder.name}" for folder in folders]
+    return names
+
+
 def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list[_Checkpoint]:
-    """[`average_checkpoints`] without a model card, into an existing folder; an error leaves an incomplete model."""
-    folders = [Path(path) for path in paths]
-    if not folders:
+    """Write the average of checkpoints, without a model card, into an existing folder.
+
+    An error may leave an incomplete model there. [`average_checkpoints`] says what is averaged, and which errors are
+    raised.
+
+    Args:
+        paths: folders of the checkpoints.
+        folder: folder for the average.
+
+    Returns:
+        `list`: the checkpoints, in the order of their paths.
+    """
+    checkpoint_folders = [Path(path) for path in paths]
+    if not checkpoint_folders:
         raise InputError("no checkpoint is given; name at least one checkpoint or saved model.")
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise InputError(f"one of {', '.join(map(str, folders))} is given twice; name each checkpoint once.")
-    checkpoints = [_read_checkpoint(each) for each in folders]
+    distinct_folders = {checkpoint_folder.resolve() for checkpoint_folder in checkpoint_folders}
+    if len(distinct_folders) < len(checkpoint_folders):
+        folder_list = ", ".join(map(str, checkpoint_folders))
+        raise InputError(f"one of {folder_list} is given twice; name each checkpoint once.")
+
+    checkpoints = [_read_checkpoint(checkpoint_folder) for checkpoint_folder in checkpoint_folders]
     last = checkpoints[-1]
     for checkpoint in checkpoints[:-1]:
         _check_match(checkpoint, last)
-    for file in dict.fromkeys(last.files.values()):
-        _write_weights(file, checkpoints, folder / file.name)
-    index = () if (last.folder / WEIGHTS).is_file() else (INDEX,)
-    for path in (path for pattern in (*_OTHER_FILES, *index) for path in last.folder.glob(pattern)):
-        shutil.copyfile(path, folder / path.name)
+
+    # A dict keeps the order of the files, each of which holds many tensors.
+    for weight_file in dict.fromkeys(last.tensor_files.values()):
+        _write_weights(weight_file, checkpoints, folder / weight_file.name)
+    patterns = list(_OTHER_FILES)
+    if not (last.folder / WEIGHTS).is_file():
+        # The index of the shards.
+        patterns.append(INDEX)
+    for pattern in patterns:
+        for path in last.folder.glob(pattern):
+            shutil.copyfile(path, folder / path.name)
     return checkpoints
 
 
 def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
-    """The newest complete checkpoints of a run, oldest first: `count` of them, or all if there are fewer.
+    """Return the newest complete checkpoints of a run, oldest first.
 
-    Logs a warning, with the reason, for each checkpoint that it skips; raises ValueError if `count` is less than 1.
+    A warning with the reason is logged for each checkpoint that is skipped.
+
+    Args:
+        run: folder of the run.
+        count: number of checkpoints. If the run has fewer, all of them are returned.
+
+    Raises:
+        ValueError: if `count` is less than 1.
     """
     check_number("the number of checkpoints to average", count, 1)
-    return list(islice(complete_checkpoints(Path(run)), count))[::-1]
+    newest_first = list(islice(complete_checkpoints(Path(run)), count))
+    return newest_first[::-1]
 
 
 def _read_checkpoint(folder: Path) -> _Checkpoint:
-    path, siblings = folder.resolve(), checkpoints_in(folder.resolve().parent)
-    run_marks = path in siblings and any((each / MARK).exists() for each in siblings)
-    if (run_marks or (folder / MARK).exists()) and (fault := fault_of(folder)) is not None:
+    """Read everything of a checkpoint but its weights.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if the checkpoint is not complete, has links to files elsewhere, or holds a different kind of model.
+    """
+    _check_is_complete(folder)
+    for pattern in _OTHER_FILES:
+        check_links(folder.glob(pattern))
+    stored_config = read_json(folder / "config.json")
+    model_type = stored_config.get("model_type")
+    if model_type != VanillaTransformerConfig.model_type:
+        raise InputError(f"{folder} holds a {model_type} model; give {VanillaTransformerConfig.model_type} models.")
+    tensor_files, layout = read_layout(folder)
+
+    # Earlier versions saved fewer fields of the configuration, so missing ones get their defaults.
+    identity: dict[str, object] = dict(VanillaTransformerConfig().to_dict())
+    identity.update(stored_config)
+    identity.update(_read_tokenizer(folder))
+    identity.update(layout)
+    return _Checkpoint(folder, tensor_files, layout, _drop_fields_that_may_differ(identity))
+
+
+def _check_is_complete(folder: Path) -> None:
+    """Raise ValueError if a checkpoint is truncated, or lacks the mark that other checkpoints of its run have."""
+    checkpoint = folder.resolve()
+    run_checkpoints = checkpoints_in(checkpoint.parent)
+    # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks.
+    run_has_marks = checkpoint in run_checkpoints and any((path / MARK).exists() for path in run_checkpoints)
+    if not run_has_marks and not (folder / MARK).exists():
+        return
+    fault = fault_of(folder)
+    if fault is not None:
         raise InputError(f"{folder} is not complete: {fault}; use another checkpoint.")
-    check_links(path for pattern in _OTHER_FILES for path in folder.glob(pattern))
-    fields = read_json(folder / "config.json")
-    if fields.get("model_type") != VanillaTransformerConfig.model_type:
-        raise InputError(
-            f"{folder} holds a {fields.get('model_type')} model; give {VanillaTransformerConfig.model_type} models."
-        )
-    files, layout = read_layout(folder)
-    # Earlier versions wrote fewer fields.
-    fields = {**VanillaTransformerConfig().to_dict(), **fields, **_read_tokenizer(folder), **layout}
-    return _Checkpoint(folder, files, _identity(fields))
 
 
-def _read_tokenizer(folder: Path) -> dict[str, Any]:
-    """The content of a tokenizer's files, by their names, for comparison."""
-    found: dict[str, Any] = {}
-    for path in (folder / name for name in TOKENIZER_FILES if (folder / name).is_file()):
-        found[path.name] = _identity(read_json(path)) if path.suffix == ".json" else path.read_bytes()
-        if path.name == "tokenizer_config.json":
-            found[path.name] = {name: each for name, each in found[path.name].items() if name.endswith("_token")}
-    return found
+def _read_tokenizer(folder: Path) -> dict[str, object]:
+    """Return the content of a tokenizer's files by the names of the files, for a comparison."""
+    contents: dict[str, object] = {}
+    for name in TOKENIZER_FILES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if name == "tokenizer_config.json":
+            # Only the special tokens matter. Other fields depend on the version of transformers.
+            contents[name] = {field: value for field, value in read_json(path).items() if field.endswith("_token")}
+        elif path.suffix == ".json":
+            contents[name] = _drop_fields_that_may_differ(read_json(path))
+        else:
+            contents[name] = path.read_bytes()
+    return contents
 
 
-def _identity(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in _NOT_OF_THE_MODEL}
+def _drop_fields_that_may_differ(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields that are equal in all checkpoints of one model."""
+    return {name: value for name, value in fields.items() if name not in _FIELDS_THAT_MAY_DIFFER}
 
 
-def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
+def _check_match(checkpoint: _Checkpoint, last: _Checkpoint) -> None:
     """Raise ValueError if two checkpoints differ in their architecture, tokenizer or tensors."""
-    for name in {**one.identity, **last.identity}:
-        values = [checkpoint.identity.get(name) for checkpoint in (one, last)]
-        if values[0] != values[1]:
-            # The content of a tokenizer is long.
-            what = "" if name in TOKENIZER_FILES else f": {values[0]} and {values[1]}"
-            raise InputError(f"{one.folder} and {last.folder} differ in {name}{what}; average one model's checkpoints.")
+    # A dict keeps the order of the names, of which each checkpoint may lack some.
+    for name in {**checkpoint.identity, **last.identity}:
+        value = checkpoint.identity.get(name)
+        last_value = last.identity.get(name)
+        if value == last_value:
+            continue
+        difference = name
+        # The content of a tokenizer's file would be too long for a message.
+        if name not in TOKENIZER_FILES:
+            difference += f": {value} and {last_value}"
+        raise InputError(
+            f"{checkpoint.folder} and {last.folder} differ in {difference}; average one model's checkpoints."
+        )
 
 
-def _write_weights(file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:
-    """Write a file like one of the last checkpoint, metadata included, with the mean of all checkpoints."""
-    with safe_open(file, framework="pt") as stored:
-        names, metadata = stored.keys(), stored.metadata()
-    means = {name: _mean([checkpoint.files[name] for checkpoint in checkpoints], name) for name in names}
+def _write_weights(last_file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:
+    """Write the average of one file of weights.
+
+    Args:
+        last_file: a file of the last checkpoint. The average has the same tensors and metadata.
+        checkpoints: all checkpoints, whose tensors may be in files with different names.
+        target: file for the average.
+    """
+    with safe_open(last_file, framework="pt") as stored:
+        names = stored.keys()
+        metadata = stored.metadata()
+    averages = {}
+    for name in names:
+        files = [checkpoint.tensor_files[name] for checkpoint in checkpoints]
+        averages[name] = _average_tensor(files, name)
     try:
-        save_file(means, target, metadata=metadata)
+        save_file(averages, target, metadata=metadata)
     except SafetensorError as error:
         raise OSError(f"{target} could not be written ({error}); make room, or name another folder.") from error
 
 
-def _mean(files: Sequence[Path], name: str) -> torch.Tensor:
-    """The mean of one tensor, summed in float64, in the dtype of the files."""
-    # The sum starts from a tensor, because 0 + -0 is 0.
-    total = _read_tensor(files[0], name)
-    dtype = total.dtype
-    total = total.to(torch.float64, copy=True)
+def _average_tensor(files: Sequence[Path], name: str) -> torch.Tensor:
+    """Return the average of a tensor over several files, summed in float64, in the dtype of the files.
+
+    Raises:
+        ValueError: if the tensor has values that are NaN or infinite.
+    """
+    # The sum starts with the first tensor and not with 0, because 0 + -0 is 0.
+    first = _read_tensor(files[0], name)
+    dtype = first.dtype
+    total = first.to(torch.float64, copy=True)
+    # Free its memory before the next tensor is read.
+    del first
     for file in files[1:]:
         total += _read_tensor(file, name)
     if not total.isfinite().all():
-        spoiled = next((file for file in files if not _read_tensor(file, name).isfinite().all()), files[-1])
-        raise InputError(f"{name} in {spoiled} has values that are NaN or infinite; leave this checkpoint out.")
+        # Finite values may also have an infinite sum. Then the last file is named.
+        spoiled_file = files[-1]
+        for file in files:
+            if not _read_tensor(file, name).isfinite().all():
+                spoiled_file = file
+                break
+        raise InputError(f"{name} in {spoiled_file} has values that are NaN or infinite; leave this checkpoint out.")
     return total.div_(len(files)).to(dtype)
 
 
 def _read_tensor(file: Path, name: str) -> torch.Tensor:
-    # An open file keeps the pages of every tensor that was read from it, so it is opened anew for each.
+    """Read one tensor of a file of weights."""
+    # An open file keeps all pages that were read in memory, so it is opened anew for each tensor.
     with safe_open(file, framework="pt") as stored:
         return stored.get_tensor(name)
