@@ -1,4 +1,4 @@
-"""Section 5 of the paper as defaults of `Seq2SeqTrainingArguments`."""
+"""`Seq2SeqTrainingArguments` with the settings of section 5 as defaults."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,28 +10,30 @@ from ..support.argument_checks import check_number
 from ..support.build_arguments import option
 
 
-# In seconds. The first process may tokenize a large corpus while the others wait.
-_A_DAY = 24 * 60 * 60
-# Python and torch cannot represent much longer times.
-_A_YEAR = 365 * _A_DAY
+# Times in seconds.
+_DAY = 24 * 60 * 60
+_YEAR = 365 * _DAY
 
 
 @dataclass
 class PaperTrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` whose defaults are section 5 of the paper, as far as arguments can say it.
+    """`Seq2SeqTrainingArguments` whose defaults are the settings of section 5, as far as arguments can express them.
 
-    Adam with beta_1 = 0.9, beta_2 = 0.98 and epsilon = 1e-9, warm-up over 4000 updates, then inverse square root decay
-    (section 5.3); no gradient clipping and no weight decay, which the paper does not mention; batches of sentences of
-    approximately equal length (section 5.1). The model smooths labels itself (section 5.4, `config.label_smoothing`),
-    so `label_smoothing_factor` is 0. A value above 0 replaces the model's rate: the training loss is the same, but the
-    evaluation loss is smoothed too, which the model's is not.
+    - Adam has beta_1 = 0.9, beta_2 = 0.98 and epsilon = 1e-9. The learning rate warms up over 4000 updates and then
+      decays with the inverse square root of the number of updates (section 5.3).
+    - There is no gradient clipping and no weight decay, because the paper does not mention them.
+    - Batches have sentences of approximately equal length (section 5.1).
+    - `label_smoothing_factor` is 0, because the model smooths labels itself (section 5.4, `config.label_smoothing`). A
+      value above 0 replaces the model's rate. The training loss is then the same, but the evaluation loss is smoothed
+      as well, unlike the evaluation loss of the model.
 
-    Arguments cannot express Eq. 3: it depends on d_model, and transformers' `inverse_sqrt` schedule lags it by one
-    update (its first update has learning rate 0). `learning_rate` is therefore the peak for the base model,
-    512^-0.5 4000^-0.5. For exactly Eq. 3 with any model, call [`PaperSchedule.use_in`] before the training.
+    Arguments cannot express Eq. 3, because it depends on d_model, and because the `inverse_sqrt` schedule of
+    transformers lags behind it by one update (its first update has learning rate 0). Therefore `learning_rate` is the
+    peak for the base model, 512^-0.5 4000^-0.5. For exactly Eq. 3 with any model, call [`PaperSchedule.use_in`] before
+    the training.
 
     With [`CompleteCheckpoints`] among the callbacks, a run that resumes in the middle of an epoch reads the sentences
-    in the order of an uninterrupted run. Without it transformers draws the order of `group_by_length` anew.
+    in the order of an uninterrupted run. Without it, transformers draws a new order for `group_by_length`.
 
     Processes that train together wait for each other for at most `ddp_timeout` seconds. The default is 24 hours instead
     of the Trainer's 30 minutes, because the first process may tokenize a large corpus while the others wait.
@@ -51,28 +53,31 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
 
     logging_nan_inf_filter: bool = option(False, "Replace non-finite losses in the log.")
 
-    ddp_timeout: int = option(_A_DAY, "Seconds that processes wait for each other, on GPUs and CPUs.")
+    ddp_timeout: int = option(_DAY, "Seconds that processes wait for each other, on GPUs and CPUs.")
 
     def __post_init__(self) -> None:
-        check_number("ddp_timeout", self.ddp_timeout, 1, _A_YEAR)
+        # Python and torch cannot represent times that are much longer than a year.
+        check_number("ddp_timeout", self.ddp_timeout, 1, _YEAR)
         if self.use_cpu:
-            # Here, because inference needs no accelerate.
+            # Imported here, because inference does not need accelerate.
             from accelerate import PartialState
 
-            # On CPUs the Trainer ignores `ddp_timeout`, but it keeps a process group that exists already.
+            # On CPUs the Trainer ignores `ddp_timeout`, but it uses a process group that already exists.
             timeout = timedelta(seconds=self.ddp_timeout)
             PartialState(cpu=True, backend=self.ddp_backend, timeout=timeout)
         super().__post_init__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the Hub token, which the Trainer would pickle into folders that it pushes."""
+        """Return the state to pickle, without the Hub token, because the Trainer pushes the pickled arguments."""
         return {**self.__dict__, "hub_token": None}
 
 
 def describe_precision(args: TrainingArguments) -> str:
-    """The precision of matmuls in linear layers, with these arguments on this machine, in words."""
+    """Describe the precision of matmuls in linear layers that these arguments set on this machine."""
     if args.mixed_precision == "no":
         return "float32"
-    if args.mixed_precision == "fp16" and args.device.type == "cpu":
+    if args.mixed_precision != "fp16":
+        return "bfloat16 autocast"
+    if args.device.type == "cpu":
         return "float32, because accelerate does not use float16 on CPUs"
-    return "float16 autocast" if args.mixed_precision == "fp16" else "bfloat16 autocast"
+    return "float16 autocast"

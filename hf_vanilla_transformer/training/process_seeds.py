@@ -1,34 +1,35 @@
-"""Different dropout masks in processes that train together."""
+"""Give processes that train together different dropout masks."""
 
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 
 class ProcessSeeds(TrainerCallback):
-    """Gives every process of a distributed training dropout masks of its own.
+    """Give every process of a distributed training its own dropout masks.
 
-    The Trainer seeds all processes alike, so batches of equal shapes get equal dropout masks in all processes, and an
-    update averages over fewer masks than it should. With stock `Seq2SeqTrainer`, one line before `trainer.train()`:
+    The Trainer uses the same seed in all processes. Batches of equal shapes therefore get equal dropout masks in all
+    processes, and an update averages over fewer masks than it should. With a stock `Trainer` or `Seq2SeqTrainer`, add
+    one line before `trainer.train()`:
 
     ```python
     ProcessSeeds.use_in(trainer)
     ```
 
-    The training then starts with the seed `args.seed + rank`, where `rank` counts data-parallel processes, so the
-    processes that hold parts of one model (tensor parallelism) keep equal masks. Only the random number generator of
-    the training's device is seeded, and only after the model has its initial weights. The first process and a training
-    in one process do not change.
+    The training then starts with the seed `args.seed + rank`, where `rank` counts data-parallel processes. Processes
+    that hold parts of one model (tensor parallelism) have the same rank and keep equal masks. Only the random number
+    generator of the training device is seeded, and only after the model has its initial weights. The masks of the first
+    process, and of a training in one process, do not change.
 
     Checkpoints of the Trainer contain the random state of every process, so a resumed run has the masks of an
     uninterrupted one.
 
     On CPUs, dropout and samplers draw from the same generator. The samplers of `train_sampling_strategy` and
-    [`TokenBudgetBatchSampler`] draw the same order in all processes nevertheless. A sampler of your own must not draw
-    from torch's global generator there, because each process would draw a different order.
+    [`TokenBudgetBatchSampler`] nevertheless draw the same order in all processes. If you write your own sampler, do not
+    draw from torch's global generator on CPUs, because each process would draw a different order.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -42,42 +43,51 @@ class ProcessSeeds(TrainerCallback):
         trainer.add_callback(callback)
         return callback
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # Here the model and the dataloader are complete. The Trainer loads the random state of a checkpoint later.
-        processes_of_a_model = self.trainer.get_tp_size() * self.trainer.get_cp_size() * self.trainer.get_sp_size()
-        rank = args.process_index // processes_of_a_model
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # At this point the model has its weights, and the Trainer has not yet loaded the random state of a checkpoint.
+        processes_per_model = self.trainer.get_tp_size() * self.trainer.get_cp_size() * self.trainer.get_sp_size()
+        rank = args.process_index // processes_per_model
         if rank > 0:
             _seed_dropout(args.device, args.seed + rank)
 
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if args.world_size > 1:
             seed_order_of_lengths(args, state, kwargs["train_dataloader"])
 
-    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # In another training, accelerate derives the order of the sentences from the seed of each process.
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # If the program trains again, accelerate derives the order of the sentences from the random state of each
+        # process, so all processes need the same state.
         if args.world_size > 1:
             _seed_dropout(args.device, args.seed)
 
 
 def seed_order_of_lengths(args: TrainingArguments, state: TrainerState, dataloader: DataLoader) -> None:
-    """Make the order of `group_by_length` depend on the seed and the epoch only; call this before each epoch.
+    """Make the order of `group_by_length` depend only on the seed and the epoch; call this before each epoch.
 
-    Otherwise the Trainer draws it from the global random state, which differs between processes and after a resume.
-    Other samplers do not change.
+    Otherwise the Trainer draws the order from the global random state, which differs between processes and after a
+    resume. Other samplers do not change.
     """
-    batches = getattr(dataloader, "batch_sampler", None)
-    # With several processes accelerate wraps the sampler of batches.
-    batches = getattr(batches, "batch_sampler", batches)
-    sampler = getattr(batches, "sampler", None)
-    if isinstance(sampler, LengthGroupedSampler):
-        seed = args.seed if args.data_seed is None else args.data_seed
-        sampler.generator = torch.Generator().manual_seed(seed + int(state.epoch or 0))
+    batch_sampler = getattr(dataloader, "batch_sampler", None)
+    # With several processes, accelerate wraps the batch sampler in its own one.
+    inner_batch_sampler = getattr(batch_sampler, "batch_sampler", batch_sampler)
+    sampler = getattr(inner_batch_sampler, "sampler", None)
+    if not isinstance(sampler, LengthGroupedSampler):
+        return
+    seed = args.seed if args.data_seed is None else args.data_seed
+    epoch = int(state.epoch or 0)
+    sampler.generator = torch.Generator().manual_seed(seed + epoch)
 
 
 def _seed_dropout(device: torch.device, seed: int) -> None:
-    """Seed the generator from which dropout draws on a device."""
+    """Seed the random number generator from which dropout draws on a device."""
     if device.type == "cpu":
         torch.manual_seed(seed)
     else:
-        # Not the CPU's, from which samplers draw the same order in all processes.
+        # The generator of the CPU keeps its state, because samplers must draw the same order in all processes.
         torch.get_device_module(device).manual_seed(seed)
