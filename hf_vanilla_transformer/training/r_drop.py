@@ -1,14 +1,15 @@
-"""R-Drop (Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks"); the paper does not use it.
+"""Train with R-Drop (Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks").
 
-The model reads every batch twice in one forward pass, with different dropout masks, and the loss adds the KL divergence
-between the two predictions. The model does not change.
+The paper does not use R-Drop. The model reads every batch twice in one forward pass, with different dropout masks, and
+the loss adds the KL divergence between the two predictions. The model itself does not change.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from ..model.input_checks import check_labels
 from ..model.modeling_vanilla_transformer import per_token
@@ -16,15 +17,18 @@ from ..support.user_errors import InputError
 from .token_metrics_trainer import TokenMetricsTrainer
 
 
-# The loss is computed in chunks of this many tokens: intermediate results fit in a CPU's cache, or take little GPU
-# memory.
-_TOKENS_AT_ONCE, _TOKENS_AT_ONCE_ON_GPUS = 64, 2048
+# The loss is computed in chunks of this many tokens. The intermediate results of a chunk then fit into the cache of a
+# CPU, or take little memory of a GPU.
+_TOKENS_PER_CHUNK_ON_CPUS = 64
+_TOKENS_PER_CHUNK_ON_GPUS = 2048
 
 
 def r_drop_loss(
     logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Liang et al. 2021, Eq. 4, halved and summed over tokens: (CE_1 + CE_2 + weight * (KL(1||2) + KL(2||1)) / 2) / 2.
+    """Compute half of the loss of Liang et al. 2021, Eq. 4, summed over tokens.
+
+        (CE_1 + CE_2 + weight * (KL(1||2) + KL(2||1)) / 2) / 2
 
     It is halved so that the loss of two equal predictions is the cross-entropy of one.
 
@@ -36,82 +40,117 @@ def r_drop_loss(
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: the loss in nats, a scalar in float32 or float64, which can be
-            differentiated once; and the sums of [`token_sums`] over the tokens of both passes, `(3,)`.
+            differentiated once; and the sums of [`token_sums`] over the tokens of both passes, of shape `(3,)`.
     """
-    valid = (labels != -100).nonzero()[:, 0]
-    return _InChunks.apply(logits, labels, valid, weight, label_smoothing)
+    target_positions = (labels != -100).nonzero()[:, 0]
+    return _ChunkedLoss.apply(logits, labels, target_positions, weight, label_smoothing)
 
 
-def _loss_and_gradient(
+class _LossOfChunk(NamedTuple):
+    """Loss, gradient and sums for some of the tokens.
+
+    Args:
+        loss (`torch.Tensor`): the loss of [`r_drop_loss`], a scalar.
+        gradient (`torch.Tensor` of shape `(2, tokens, vocabulary)`): gradient of the loss with respect to the logits.
+        sums (`torch.Tensor` of shape `(3,)`): the sums of [`token_sums`] over both passes.
+    """
+
+    loss: torch.Tensor
+    gradient: torch.Tensor
+    sums: torch.Tensor
+
+
+def _compute_loss_of_chunk(
     logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss of [`r_drop_loss`], its gradient by the logits, and its sums, for labels that all count.
+) -> _LossOfChunk:
+    """Compute the loss of [`r_drop_loss`] and its gradient for tokens that all have a target.
 
-    With predictions p and q, KL(p||q) + KL(q||p) has the gradient p (log p - log q - KL(p||q)) + p - q by the logits
-    of p. The gradient of a cross-entropy is p minus the smoothed target.
+    For the predictions p and q of the two passes, the gradient of KL(p||q) + KL(q||p) with respect to the logits of p
+    is p (log p - log q - KL(p||q)) + p - q. The gradient of a cross-entropy is p minus the smoothed target.
     """
-    log_p, label = logits.log_softmax(dim=-1), labels.expand(2, -1)[..., None]
-    p, difference = log_p.exp(), log_p[0] - log_p[1]
-    of_labels, signs = log_p.gather(-1, label)[..., 0], logits.new_tensor([1.0, -1.0])
+    log_p = logits.log_softmax(dim=-1)
+    label_indices = labels.expand(2, -1)[..., None]
+    p = log_p.exp()
+    # log p of the first pass minus log p of the second one, `(tokens, vocabulary)`.
+    difference = log_p[0] - log_p[1]
+    label_log_p = log_p.gather(-1, label_indices)[..., 0]
+    # KL(1||2) and KL(2||1) for each token, `(2, tokens)`. In the second one the difference has the opposite sign.
+    signs = logits.new_tensor([1.0, -1.0])
     divergences = signs[:, None] * (p * difference).sum(dim=-1)
-    right, everywhere = 1 - label_smoothing, label_smoothing / log_p.shape[-1]
-    entropies = -right * of_labels.sum() - everywhere * log_p.sum()
-    loss = (entropies + weight * divergences.sum() / 2) / 2
-    share, constant = weight / 4, logits.new_tensor(-everywhere / 2)
+
+    # The smoothed target has `everywhere` at each token of the vocabulary, and `at_label` in addition at the label.
+    at_label = 1 - label_smoothing
+    everywhere = label_smoothing / log_p.shape[-1]
+    cross_entropies = -at_label * label_log_p.sum() - everywhere * log_p.sum()
+    loss = (cross_entropies + weight * divergences.sum() / 2) / 2
+
+    correct = (label_log_p >= log_p.amax(dim=-1)).sum()
+    sums = torch.stack([-label_log_p.sum(), correct, correct.new_tensor(label_log_p.numel())])
+
+    # In the halved loss, each divergence has this weight. With it, the gradient for the first pass is
+    #   p[0] * (0.5 + share - share * divergence + share * difference) - share * p[1] - everywhere / 2
+    # and at the labels also -at_label / 2. For the second pass the roles and the sign of the difference are exchanged.
+    share = weight / 4
     factors = 0.5 + share - share * divergences[..., None]
-    correct = (of_labels >= log_p.amax(dim=-1)).sum()
-    # Memory bounds the speed of these operations, so they are few, and write in place.
+    constant = logits.new_tensor(-everywhere / 2)
+    # Memory bounds the speed of these operations, so they are few, and write over `log_p`, which is no longer needed.
     gradient = log_p
-    for k in range(2):
-        torch.add(factors[k], difference, alpha=share * (1 - 2 * k), out=gradient[k])
-        torch.addcmul(constant, gradient[k], p[k], out=gradient[k]).sub_(p[1 - k], alpha=share)
-    gradient.scatter_add_(-1, label, gradient.new_full(label.shape, -right / 2))
-    return loss, gradient, torch.stack([-of_labels.sum(), correct, correct.new_tensor(of_labels.numel())])
+    for index, sign in enumerate((1, -1)):
+        other_p = p[1 - index]
+        torch.add(factors[index], difference, alpha=share * sign, out=gradient[index])
+        torch.addcmul(constant, gradient[index], p[index], out=gradient[index]).sub_(other_p, alpha=share)
+    gradient.scatter_add_(-1, label_indices, gradient.new_full(label_indices.shape, -at_label / 2))
+    return _LossOfChunk(loss, gradient, sums)
 
 
-class _InChunks(torch.autograd.Function):
-    """The forward pass computes the loss and its gradient in chunks; the backward pass only scales the gradient."""
+class _ChunkedLoss(torch.autograd.Function):
+    """The loss of [`r_drop_loss`], computed in chunks.
+
+    The forward pass computes the gradient together with the loss, so the backward pass only scales it.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         logits: torch.Tensor,
         labels: torch.Tensor,
-        valid: torch.Tensor,
+        target_positions: torch.Tensor,
         weight: float,
         label_smoothing: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        total = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
-        sums, gradient = total.new_zeros(3), torch.zeros_like(logits)
-        at_once = _TOKENS_AT_ONCE if logits.device.type == "cpu" else _TOKENS_AT_ONCE_ON_GPUS
-        for tokens in valid.split(at_once):
-            chunk = logits[:, tokens].to(total.dtype)
-            loss, gradient_of_chunk, sums_of_chunk = _loss_and_gradient(chunk, labels[tokens], weight, label_smoothing)
-            gradient.index_copy_(1, tokens, gradient_of_chunk.to(gradient.dtype))
-            total += loss
-            sums += sums_of_chunk
+        loss = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
+        sums = loss.new_zeros(3)
+        gradient = torch.zeros_like(logits)
+        is_on_cpu = logits.device.type == "cpu"
+        tokens_per_chunk = _TOKENS_PER_CHUNK_ON_CPUS if is_on_cpu else _TOKENS_PER_CHUNK_ON_GPUS
+        for positions in target_positions.split(tokens_per_chunk):
+            chunk_logits = logits[:, positions].to(loss.dtype)
+            chunk = _compute_loss_of_chunk(chunk_logits, labels[positions], weight, label_smoothing)
+            gradient.index_copy_(1, positions, chunk.gradient.to(gradient.dtype))
+            loss += chunk.loss
+            sums += chunk.sums
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(sums)
-        return total, sums
+        return loss, sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, loss_gradient: torch.Tensor, sums_gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * grad, None, None, None, None
+        # Only the logits have a gradient.
+        return gradient * loss_gradient, None, None, None, None
 
 
 class RDropTrainer(TokenMetricsTrainer):
-    """`TokenMetricsTrainer` that trains with R-Drop; evaluation does not change.
+    """A `TokenMetricsTrainer` that trains with R-Drop. Evaluation does not change.
 
     Args:
-        r_drop_alpha (`float`): weight of the KL divergence; above 0.
+        r_drop_alpha (`float`): weight of the KL divergence, a number above 0.
         *args, **kwargs: arguments of `Seq2SeqTrainer`. The collator must return `decoder_input_ids`, as
             `DataCollatorForSeq2Seq(tokenizer, model=model)` does.
 
     Raises:
-        ValueError: if `r_drop_alpha` is not above 0, or the Trainer is given `compute_loss_func` or
-            `label_smoothing_factor`.
+        ValueError: if `r_drop_alpha` is not above 0, or if `compute_loss_func` or `label_smoothing_factor` is set.
     """
 
     def __init__(self, *args: Any, r_drop_alpha: float, **kwargs: Any):
@@ -130,18 +169,27 @@ class RDropTrainer(TokenMetricsTrainer):
         self.r_drop_alpha = r_drop_alpha
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's loss; in training, of a batch that holds every sentence twice."""
-        self.compute_loss_func = self._loss if model.training else None
-        if model.training:
-            inputs = {name: torch.cat([value, value]) for name, value in inputs.items()}
-        return super().compute_loss(model, inputs, *args, **kwargs)
+        """Compute the Trainer's loss. In training, the batch contains every sentence twice."""
+        if not model.training:
+            self.compute_loss_func = None
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        self.compute_loss_func = self._compute_r_drop_loss
+        doubled_inputs = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
+        return super().compute_loss(model, doubled_inputs, *args, **kwargs)
 
-    def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        labels, _ = labels.chunk(2)
-        check_labels(labels, outputs.logits.shape[-1])
-        logits = outputs.logits.view(2, labels.numel(), -1)
-        smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
-        loss, sums_of_both_passes = r_drop_loss(logits, labels.flatten(), self.r_drop_alpha, smoothing)
-        # The mean of the two passes, so that the log counts every target token once.
+    def _compute_r_drop_loss(
+        self,
+        outputs: Seq2SeqLMOutput,
+        doubled_labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor:
+        """Compute the loss per token of a batch whose second half repeats the sentences of the first one."""
+        labels, _ = doubled_labels.chunk(2)
+        logits = outputs["logits"]
+        check_labels(labels, logits.shape[-1])
+        logits_of_passes = logits.view(2, labels.numel(), -1)
+        label_smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
+        loss, sums_of_both_passes = r_drop_loss(logits_of_passes, labels.flatten(), self.r_drop_alpha, label_smoothing)
+        # The mean of both passes, so that the log counts every target token once.
         outputs["token_sums"] = sums_of_both_passes / 2
         return per_token(loss, labels, num_items_in_batch)

@@ -44,7 +44,7 @@ def loss_by_torch(logits, labels, weight, label_smoothing):
 @pytest.mark.parametrize("tokens_at_once", [1, 3, 512])
 @pytest.mark.parametrize(("weight", "label_smoothing"), [(1.0, 0.0), (5.0, 0.1), (0.3, 0.4)])
 def test_loss_and_gradients_equal_torch_s(weight, label_smoothing, tokens_at_once, monkeypatch):
-    monkeypatch.setattr(r_drop, "_TOKENS_AT_ONCE", tokens_at_once)
+    monkeypatch.setattr(r_drop, "_TOKENS_PER_CHUNK_ON_CPUS", tokens_at_once)
     logits, labels = two_predictions()
     found, sums = r_drop_loss(logits, labels, weight, label_smoothing)
     expected = loss_by_torch(logits, labels, weight, label_smoothing)
