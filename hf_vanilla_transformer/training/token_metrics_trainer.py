@@ -1,4 +1,4 @@
-"""Perplexity and token accuracy of training and validation, counted in the forward passes that compute the loss."""
+"""A Trainer that logs perplexity and token accuracy, counted in the forward passes that compute the loss."""
 
 import time
 from collections.abc import Callable
@@ -15,124 +15,165 @@ from ..support.skip_logits import with_skip_logits
 
 
 class TokenMetricsTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` whose log has perplexity and token accuracy, exact by the count of target tokens.
+    """A `Seq2SeqTrainer` that logs perplexity and token accuracy, exactly weighted by the number of target tokens.
 
-    In several processes, each validation sentence counts once in every metric, BLEU and chrF of `compute_metrics`
-    included. Stock `Seq2SeqTrainer` counts the sentences twice that fill up the last batch.
+    Sums over tokens are added up over batches, gradient accumulation and processes, and divided once. Padding is not
+    counted, and no batch is computed twice.
 
-    Padding is not counted. Sums over tokens are added over batches, gradient accumulation and processes, and divided
-    once; no batch is computed twice.
+    With several processes, each validation sentence counts once in every metric, including BLEU and chrF of
+    `compute_metrics`. A stock `Seq2SeqTrainer` counts some sentences twice, because it fills up the last batch with
+    them.
 
-    In training the model gets `skip_logits=True`, so the loss is computed without all logits in memory, unless
+    In training, the model gets `skip_logits=True`, so that it computes the loss without all logits in memory, unless
     `compute_loss_func`, `label_smoothing_factor` or a subclass's `compute_loss` needs them.
 
-    - `eval_loss`: cross-entropy in nats per target token, without label smoothing. `Seq2SeqTrainer` instead averages
-      the means of batches, in which a token of a batch with few tokens counts more.
+    - `eval_loss`: cross-entropy in nats per target token, without label smoothing. A stock `Seq2SeqTrainer` averages
+      the means of batches, so that a token of a batch with few tokens counts more.
     - `eval_perplexity`: exp(`eval_loss`).
     - `eval_token_accuracy`: percent of target tokens that have the highest logit, given the tokens of the reference
       before them (teacher forcing).
-    - `perplexity`, `token_accuracy`: the same of the training batches since the last entry, without label smoothing but
-      with dropout, while the weights change.
-    - `target_tokens_per_second` of these batches, and `minutes_left`, of training without evaluations, at that speed.
+    - `perplexity`, `token_accuracy`: the same for the training batches since the last entry of the log, without label
+      smoothing but with dropout, while the weights change.
+    - `target_tokens_per_second`: speed of training on these batches.
+    - `minutes_left`: time that the rest of the training takes at this speed, without evaluations.
 
-    `loss`, of the training batches, stays what the Trainer minimizes, with label smoothing.
+    The `loss` of the training batches is still the loss that the Trainer minimizes, with label smoothing.
     """
 
+    # Sums of `token_sums` over the training batches since the last entry of the log; None if there are none yet.
     _training_sums: torch.Tensor | None = None
-    # Time and update of the first batch since the last entry.
-    _since = (0.0, 0)
+    # Time at which the first of these batches began. The time of evaluations is added to it.
+    _start_time = 0.0
+    # Number of updates before the first of these batches.
+    _start_update = 0
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
-        """Compute the Trainer's loss; in training, count the tokens of the batch, too.
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
+    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
+        """Compute the Trainer's loss. In training, also count the tokens of the batch.
 
-        The model computes no logits unless `return_outputs` or a loss of the Trainer's own needs them.
+        The model computes no logits unless `return_outputs` is True or the Trainer has its own loss, which needs them.
         """
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+        # The Trainer may remove the labels from the batch.
         labels = inputs.get("labels")
-        started = time.monotonic()
+        start_time = time.monotonic()
         batch = with_skip_logits(self, model, inputs, return_outputs)
         loss, outputs = super().compute_loss(model, batch, True, *args, **kwargs)
         if labels is not None:
             sums = outputs.get("token_sums")
-            sums = _precise(token_sums(outputs["logits"], labels).sum(dim=0) if sums is None else sums.detach())
-            if self._training_sums is None:
-                self._since = (started, self.state.global_step)
-            self._training_sums = sums if self._training_sums is None else self._training_sums + sums
-        return (loss, outputs) if return_outputs else loss
+            if sums is None:
+                sums = token_sums(outputs["logits"], labels).sum(dim=0)
+            else:
+                sums = sums.detach()
+            self._add_training_sums(_to_float64(sums), start_time)
+        if return_outputs:
+            return loss, outputs
+        return loss
+
+    def _add_training_sums(self, sums: torch.Tensor, start_time: float) -> None:
+        """Add the sums of a training batch that began at a time."""
+        if self._training_sums is None:
+            self._training_sums = sums
+            self._start_time = start_time
+            self._start_update = self.state.global_step
+        else:
+            self._training_sums = self._training_sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, with the metrics of training next to its loss."""
+        """Log values, and add the metrics and the speed of training to an entry that has its loss."""
         if "loss" in logs and self._training_sums is not None:
             sums = self.accelerator.reduce(self._training_sums, "sum")
-            metrics = token_metrics(sums)
-            logs |= {name: metrics[name] for name in ("perplexity", "token_accuracy")}
-            (started, update), state = self._since, self.state
-            seconds, left = time.monotonic() - started, state.max_steps - state.global_step
-            logs["target_tokens_per_second"] = round(sums[2].item() / seconds)
-            logs["minutes_left"] = round(left * seconds / (state.global_step - update) / 60, 1)
+            metrics = _compute_token_metrics(sums)
+            logs["perplexity"] = metrics["perplexity"]
+            logs["token_accuracy"] = metrics["token_accuracy"]
+
+            seconds = time.monotonic() - self._start_time
+            target_tokens = sums[2].item()
+            logs["target_tokens_per_second"] = round(target_tokens / seconds)
+
+            seconds_per_update = seconds / (self.state.global_step - self._start_update)
+            updates_left = self.state.max_steps - self.state.global_step
+            logs["minutes_left"] = round(updates_left * seconds_per_update / 60, 1)
             self._training_sums = None
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """The Trainer's evaluation; its time does not count for the speed of training."""
-        started = time.monotonic()
-        found = super().evaluate(*args, **kwargs)
-        self._since = (self._since[0] + time.monotonic() - started, self._since[1])
-        return found
+        """Run the Trainer's evaluation. Its time does not count for the speed of training."""
+        evaluation_start = time.monotonic()
+        metrics = super().evaluate(*args, **kwargs)
+        self._start_time += time.monotonic() - evaluation_start
+        return metrics
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         """Run the Trainer's loop over every sentence exactly once, and add the metrics of all tokens."""
-        # With several processes accelerate fills up the last batch with sentences of the first one. Seq2SeqTrainer sets
-        # the plain `gather` here, which keeps them, so BLEU and chrF would count these sentences twice.
+        # With several processes, accelerate fills up the last batch with sentences of the first one. Seq2SeqTrainer
+        # sets the plain `gather` here, which keeps them, so BLEU and chrF would count these sentences twice.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        self._sentences: list[torch.Tensor] = []
+        self._evaluation_sums: list[torch.Tensor] = []
         kwargs["metric_key_prefix"] = metric_key_prefix
         output = super().evaluation_loop(*args, **kwargs)
-        if self._sentences:
-            metrics = token_metrics(torch.stack(self._sentences).sum(dim=0))
-            prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
-            output = output._replace(metrics={**(output.metrics or {}), **prefixed})
-        return output
+        if not self._evaluation_sums:
+            return output
+        metrics = dict(output.metrics or {})
+        token_metrics = _compute_token_metrics(torch.stack(self._evaluation_sums).sum(dim=0))
+        for name, value in token_metrics.items():
+            metrics[f"{metric_key_prefix}_{name}"] = value
+        return output._replace(metrics=metrics)
 
+    # The two base classes disagree about the type of the loss, the first of the values.
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's step; the tokens are counted where it calls the model for the loss."""
+        """Run the Trainer's step, and count the tokens when it calls the model for the loss."""
         labels = inputs.get("labels")
         if labels is None:
             return super().prediction_step(model, inputs, *args, **kwargs)
 
-        def count(outputs: Any) -> None:
-            sentences = token_sums(outputs["logits"], labels)
-            # Without the sentences that fill up the last batch of several processes.
-            self._sentences.append(_precise(self.accelerator.gather_for_metrics(sentences)).sum(dim=0))
+        def add_evaluation_sums(outputs: Any) -> None:
+            sums_of_sentences = token_sums(outputs["logits"], labels)
+            # This leaves out the sentences that fill up the last batch of several processes.
+            gathered_sums = self.accelerator.gather_for_metrics(sums_of_sentences)
+            self._evaluation_sums.append(_to_float64(gathered_sums).sum(dim=0))
 
-        settings: Any = getattr(self.model, "generation_config", None)
-        limit = settings and settings.max_length
-        found = super().prediction_step(_Watched(model, count), inputs, *args, **kwargs)  # type: ignore[arg-type]
-        if settings:  # The Trainer writes a limit of 20 here, which `generate()` warns of with each batch.
-            settings.max_length = limit
-        return found
+        generation_config = getattr(self.model, "generation_config", None)
+        max_length = getattr(generation_config, "max_length", None)
+        observed_model = _ObservedModel(model, add_evaluation_sums)
+        prediction = super().prediction_step(observed_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
+        # The Trainer has written a length limit of 20 into the model's settings. `generate()` would warn of it with the
+        # next batch.
+        if generation_config is not None:
+            generation_config.max_length = max_length
+        return prediction
 
 
-class _Watched:
-    """A model whose outputs a function sees, too. Not a hook, which `generate()` would run at every step."""
+class _ObservedModel:
+    """A model that passes the outputs of its forward pass to a function.
 
-    def __init__(self, model: nn.Module, see: Callable[[Any], None]):
-        self._model, self._see = model, see
+    A forward hook would not do, because `generate()` would call it at every step.
+    """
+
+    def __init__(self, model: nn.Module, observe: Callable[[Any], None]):
+        self._model = model
+        self._observe = observe
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         outputs = self._model(*args, **kwargs)
-        self._see(outputs)
+        self._observe(outputs)
         return outputs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
 
-def token_metrics(sums: torch.Tensor) -> dict[str, float]:
-    """Metrics from the sums of [`token_sums`], `(3,)`: `loss`, `perplexity` and `token_accuracy` (percent)."""
+def _compute_token_metrics(sums: torch.Tensor) -> dict[str, float]:
+    """Compute `loss`, `perplexity` and `token_accuracy` (percent) from sums over tokens.
+
+    Args:
+        sums (`torch.Tensor` of shape `(3,)`): cross-entropy in nats, number of correct tokens, and number of tokens, as
+            [`token_sums`] returns them.
+    """
     cross_entropy, correct, tokens = sums.cpu().double()
     loss = cross_entropy / tokens
     return {
@@ -142,6 +183,8 @@ def token_metrics(sums: torch.Tensor) -> dict[str, float]:
     }
 
 
-def _precise(sums: torch.Tensor) -> torch.Tensor:
-    """In float64 where the device has it, because float32 counts to 2^24 only."""
-    return sums if sums.device.type == "mps" else sums.double()
+def _to_float64(sums: torch.Tensor) -> torch.Tensor:
+    """Convert sums to float64, because float32 counts only to 2^24. Apple GPUs have no float64."""
+    if sums.device.type == "mps":
+        return sums
+    return sums.double()

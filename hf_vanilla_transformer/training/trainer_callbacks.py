@@ -1,4 +1,8 @@
-"""Callbacks for a stock `Trainer`: non-finite losses, memory, early stopping, and what a run logs and records."""
+"""Callbacks for a stock `Trainer`.
+
+They stop at non-finite losses, release memory, stop early, write a checkpoint at SIGTERM, and log and record facts of a
+run.
+"""
 
 import json
 import logging
@@ -7,17 +11,21 @@ import signal
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import (
     EarlyStoppingCallback,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     SchedulerType,
     Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
     TrainerCallback,
+    TrainerControl,
     TrainerState,
+    TrainingArguments,
 )
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
@@ -35,9 +43,9 @@ from .paper_arguments import describe_precision
 
 logger = logging.getLogger(__name__)
 
-# Validation pairs that every evaluation translates and logs.
+# Number of validation pairs whose translations are logged at every evaluation.
 EXAMPLES_PER_EVALUATION = 5
-_WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
+_SCHEDULES_WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
 
 
 class DivergedError(ArithmeticError):
@@ -45,17 +53,19 @@ class DivergedError(ArithmeticError):
 
 
 class StopWhenDiverged(TrainerCallback):
-    """Stops a Trainer at the first non-finite loss in its log; the last loss logged is the mean of the run.
+    """Stop a Trainer at the first non-finite loss in its log.
 
-    Without it training continues with NaN weights, from which no update recovers. It needs
-    `logging_nan_inf_filter=False`, the default of [`PaperTrainingArguments`]: the Trainer's own default replaces such
-    losses in the log.
+    Otherwise training continues with NaN weights, from which no update recovers. The callback needs
+    `logging_nan_inf_filter=False`, the default of [`PaperTrainingArguments`], because the default of the Trainer
+    replaces such losses in the log.
 
     Raises:
-        DivergedError: out of `trainer.train()`.
+        DivergedError: from `trainer.train()`.
     """
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs = kwargs["logs"]
+        # The last entry of the log has the mean loss of the whole run, `train_loss`.
         loss = logs.get("loss", logs.get("train_loss", 0.0))
         if not math.isfinite(loss):
             raise DivergedError(
@@ -65,97 +75,122 @@ class StopWhenDiverged(TrainerCallback):
 
 
 class ReleaseMemory(TrainerCallback):
-    """Releases freed memory to the operating system every few updates, and after each evaluation.
+    """Release freed memory to the operating system every few updates and after each evaluation.
 
     Sentences of many lengths fragment the memory that [`~hf_vanilla_transformer.keep_freed_memory`] keeps, so that the
-    process would grow without limit. After an evaluation this callback also drops the weights that were prepacked for
-    its translations, because the next evaluation has other weights.
+    process would grow without limit. After an evaluation, this callback also drops the weights that were prepacked for
+    its translations, because the next evaluation has different weights.
 
     Args:
-        updates (`int`, defaults to 25): updates between two releases.
+        updates (`int`, defaults to 25): number of updates between two releases.
     """
 
     def __init__(self, updates: int = 25):
         self.updates = updates
 
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.updates == 0:
             release_freed_memory()
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         forget_packed()
         release_freed_memory()
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """`EarlyStoppingCallback` that continues the count of the checkpoint that a run resumes from, if that has one.
+    """An `EarlyStoppingCallback` that continues to count where the checkpoint of a resumed run ended.
 
-    It also has the Trainer write a checkpoint where it stops, if the run writes checkpoints.
+    If the run writes checkpoints, it also makes the Trainer write one when it stops.
     """
 
     @property
     def has_stopped(self) -> bool:
         return self.early_stopping_patience_counter >= self.early_stopping_patience
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: Any, *metrics: Any, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *metrics: Any, **kwargs: Any
+    ) -> None:
+        # The Trainer passes `metrics` by name. The signature fits both base classes, of which one has it by position.
         super().on_evaluate(args, state, control, *metrics, **kwargs)
-        control.should_save |= self.has_stopped and args.save_strategy in (SaveStrategy.STEPS, SaveStrategy.EPOCH)
+        if self.has_stopped and args.save_strategy in (SaveStrategy.STEPS, SaveStrategy.EPOCH):
+            control.should_save = True
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         self.early_stopping_patience_counter = count_evaluations_without_improvement(state)
-        ensure_saved_state(self, state)
+        _add_state_entry(self, state)
 
 
 def count_evaluations_without_improvement(state: TrainerState) -> int:
-    """The count that an early-stopping callback saved in a checkpoint; 0 if there was no such callback."""
-    saved: Any = state.stateful_callbacks
-    of_callback = saved.get(EarlyStopping.__name__) or saved.get(EarlyStoppingCallback.__name__) or {}
-    return of_callback.get("attributes", {}).get("early_stopping_patience_counter", 0)
+    """Return the count that an early-stopping callback saved in a checkpoint, or 0 if there was no such callback."""
+    states_of_callbacks: Any = state.stateful_callbacks
+    for callback in (EarlyStopping, EarlyStoppingCallback):
+        callback_state = states_of_callbacks.get(callback.__name__)
+        if callback_state:
+            return callback_state.get("attributes", {}).get("early_stopping_patience_counter", 0)
+    return 0
 
 
-def ensure_saved_state(callback: TrainerCallback, state: Any) -> None:
-    """Make the Trainer save a callback's state if the checkpoint that it resumed from has none; it raises KeyError."""
-    state.stateful_callbacks.setdefault(type(callback).__name__, {})
+def _add_state_entry(callback: TrainerCallback, state: TrainerState) -> None:
+    """Add an entry for a callback to the state of the Trainer, unless it has one.
+
+    The state of a run that resumes comes from its checkpoint. If the checkpoint has no entry for a callback, the
+    Trainer raises KeyError when it saves the state of the callback.
+    """
+    states_of_callbacks: Any = state.stateful_callbacks
+    states_of_callbacks.setdefault(type(callback).__name__, {})
 
 
 class CheckpointAtSigterm(TrainerCallback):
-    """At SIGTERM writes a checkpoint after the current update, and ends the training: `--enable_jit_checkpoint`.
+    """At SIGTERM, write a checkpoint after the current update and end the training (`--enable_jit_checkpoint`).
 
-    The Trainer's own callback may write it in the middle of an update, which no run resumes from exactly, and calls no
-    callbacks for it, so that it gets no mark.
+    The Trainer has its own callback for this. It may write the checkpoint in the middle of an update, from which no run
+    resumes exactly, and it calls no other callbacks, so that the checkpoint gets no mark.
 
     Raises:
-        Terminated: out of `trainer.train()`.
+        Terminated: from `trainer.train()`.
     """
 
     def __init__(self) -> None:
-        self.received = False
+        self.has_received_signal = False
 
-    def _note(self, number: int, frame: object) -> None:
-        self.received = True
+    def _handle_signal(self, signal_number: int, frame: object) -> None:
+        self.has_received_signal = True
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._before = signal.signal(signal.SIGTERM, self._note)
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._previous_handler = signal.signal(signal.SIGTERM, self._handle_signal)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # The signal reaches the processes during different updates, but they have to save and stop together.
-        self.received = any(gather_object([self.received]))
-        if self.received:
-            control.should_save = control.should_training_stop = True
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # The signal may reach the processes during different updates, but they must save and stop together.
+        self.has_received_signal = any(gather_object([self.has_received_signal]))
+        if self.has_received_signal:
+            control.should_save = True
+            control.should_training_stop = True
 
-    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        signal.signal(signal.SIGTERM, self._before)
-        if self.received:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        signal.signal(signal.SIGTERM, self._previous_handler)
+        if self.has_received_signal:
             raise Terminated
 
 
 @dataclass(eq=False)
 class RecordFacts(TrainerCallback, ExportableState):
-    """Facts for model card and curve that cover a whole run, resumed or not; the Trainer saves them in checkpoints.
+    """Record facts of a run for its model card and its curve.
 
-    `optimizer` has optimizer and schedule in words, `pairs` a digest of the training pairs. `seconds`, the training
-    time so far, contain `evaluation_seconds`.
+    The Trainer saves them in checkpoints, so they cover the whole run even if it was resumed.
+
+    Args:
+        base_model (`str`, *optional*): the model that is fine-tuned.
+        optimizer (`str`, *optional*): description of the optimizer and its schedule.
+        pairs (`str`, *optional*): digest of the training pairs.
+        seconds (`float`): time of the training so far, including evaluations.
+        evaluation_seconds (`float`): time of the evaluations so far.
     """
 
     base_model: str | None = None
@@ -163,90 +198,134 @@ class RecordFacts(TrainerCallback, ExportableState):
     pairs: str | None = None
     seconds: float = 0
     evaluation_seconds: float = 0
-    _counted = math.inf  # Until when `seconds` counts; outside of the training no time passes.
+    # The time until which `seconds` counts. It is infinite while no training runs, so that no time is added then.
+    _counted_until = math.inf
 
     @classmethod
     def read_checkpoint(cls, checkpoint: Path) -> "RecordFacts":
-        """The facts that a checkpoint holds; none if its run did not use this callback."""
+        """Return the facts that a checkpoint contains, or empty ones if its run did not use this callback."""
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-        return cls(**state.get("stateful_callbacks", {}).get(cls.__name__, {}).get("args", {}))
+        callback_state = state.get("stateful_callbacks", {}).get(cls.__name__, {})
+        return cls(**callback_state.get("args", {}))
 
-    def _count(self) -> None:
+    def _count_seconds(self) -> None:
+        """Add the time since the last call to `seconds`."""
         now = time.monotonic()
-        self.seconds, self._counted = self.seconds + max(0, now - self._counted), now
+        self.seconds += max(0, now - self._counted_until)
+        self._counted_until = now
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._counted = time.monotonic()
-        ensure_saved_state(self, state)
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._counted_until = time.monotonic()
+        _add_state_entry(self, state)
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Add to the log `training_seconds`, without evaluations, and `evaluation_seconds`, since the start."""
-        self._count()
-        self.evaluation_seconds += logs.get("eval_runtime", 0)
-        times = {"training_seconds": self.seconds - self.evaluation_seconds}
-        state.log_history[-1] |= times | {"evaluation_seconds": self.evaluation_seconds}
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Add `training_seconds`, without evaluations, and `evaluation_seconds` since the start to the log."""
+        self._count_seconds()
+        self.evaluation_seconds += kwargs["logs"].get("eval_runtime", 0)
+        entry = state.log_history[-1]
+        entry["training_seconds"] = self.seconds - self.evaluation_seconds
+        entry["evaluation_seconds"] = self.evaluation_seconds
 
-    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._count()
-        self._counted = math.inf
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._count_seconds()
+        self._counted_until = math.inf
 
     def state(self) -> dict[str, Any]:
-        """The content that the Trainer saves in a checkpoint."""
-        self._count()
+        """Return the content that the Trainer saves in a checkpoint."""
+        self._count_seconds()
         return {"args": asdict(self), "attributes": {}}
 
 
 class LogRunSizes(TrainerCallback):
-    """Logs the numbers of parameters and pairs that are trained, and has a short run log its loss before its end."""
+    """Log how many parameters and pairs are trained, and make a short run log its loss before its end.
+
+    Args:
+        parameters (`int`): number of parameters of the model.
+        pairs (`int`): number of training pairs.
+    """
 
     def __init__(self, parameters: int, pairs: int):
-        self.parameters, self.pairs = parameters, pairs
+        self.parameters = parameters
+        self.pairs = pairs
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if state.logging_steps >= state.max_steps:
+            # Ten entries are enough to see whether the loss falls.
             state.logging_steps = max(1, state.max_steps // 10)
-        batches = args.gradient_accumulation_steps * args.world_size
-        tokens = args.tokens_per_batch and f"at most {args.tokens_per_batch * batches:,} tokens on each side"
+
+        batches_per_update = args.gradient_accumulation_steps * args.world_size
+        tokens_per_batch = getattr(args, "tokens_per_batch", None)
+        if tokens_per_batch:
+            update_size = f"at most {tokens_per_batch * batches_per_update:,} tokens on each side"
+        else:
+            update_size = f"{args.train_batch_size * batches_per_update} sentences"
         logger.info(
             f"training in {describe_precision(args)}: {self.parameters:,} parameters, {self.pairs:,} pairs, "
-            f"{state.max_steps:,} updates of {tokens or f'{args.train_batch_size * batches} sentences'}"
+            f"{state.max_steps:,} updates of {update_size}"
         )
-        warmup = args.get_warmup_steps(state.max_steps)
-        if warmup >= state.max_steps and args.lr_scheduler_type not in _WITHOUT_WARMUP:
-            logger.info(f"the learning rate rises for {warmup:,} updates, so until the end; see --warmup_steps")
+
+        warmup_steps = args.get_warmup_steps(state.max_steps)
+        if warmup_steps >= state.max_steps and args.lr_scheduler_type not in _SCHEDULES_WITHOUT_WARMUP:
+            logger.info(f"the learning rate rises for {warmup_steps:,} updates, so until the end; see --warmup_steps")
 
 
 class LogExamples(TrainerCallback):
-    """Logs, at each evaluation, the same five validation pairs as source, prediction and reference.
+    """Log the same few validation pairs at each evaluation, as source, translation and reference.
 
-    TensorBoard shows them as text. Every process translates them, because the weights of one may be spread over all.
+    TensorBoard shows them as text. Every process translates them, because the weights of the model may be divided
+    among the processes.
+
+    Args:
+        trainer (`Seq2SeqTrainer`): the Trainer, whose other callbacks include TensorBoard's.
+        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
+        pairs (`Dataset`): validation pairs with columns `source` and `target`.
     """
 
     def __init__(self, trainer: Seq2SeqTrainer, tokenizer: PreTrainedTokenizerBase, pairs: Dataset):
-        self.trainer, self.tokenizer = trainer, tokenizer
+        self.trainer = trainer
+        self.tokenizer = tokenizer
         self.examples = pairs.select(pick_evenly_spaced_rows(len(pairs), EXAMPLES_PER_EVALUATION))
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # A model whose training diverged may have no translation.
-        if not math.isfinite(kwargs["metrics"].get("eval_loss", 0)):
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # A model whose training has diverged may generate no valid token.
+        loss = kwargs["metrics"].get("eval_loss", 0)
+        if not math.isfinite(loss):
             return
-        predictions = self._translate(args, kwargs["model"])
+        predictions = self._translate(cast("Seq2SeqTrainingArguments", args), kwargs["model"])
         if not state.is_world_process_zero:
             return
         text = format_examples(self.examples["source"], predictions, self.examples["target"])
         logger.info("%s\n", text)
-        for each in self.trainer.callback_handler.callbacks:
-            if isinstance(each, TensorBoardCallback) and each.tb_writer is not None:
-                # Markdown, in which an indented block keeps its lines.
-                each.tb_writer.add_text("eval/examples", text.replace("\n", "\n    "), state.global_step)
+        for callback in self.trainer.callback_handler.callbacks:
+            if isinstance(callback, TensorBoardCallback) and callback.tb_writer is not None:
+                # TensorBoard reads Markdown, in which an indented block keeps its lines.
+                indented_text = text.replace("\n", "\n    ")
+                callback.tb_writer.add_text("eval/examples", indented_text, state.global_step)
 
-    def _translate(self, args: Any, model: Any) -> list[str]:
-        """Not by `translate()`, whose inference mode makes tensors that training cannot use."""
+    def _translate(self, args: Seq2SeqTrainingArguments, model: PreTrainedModel) -> list[str]:
+        """Translate the examples with the search of the evaluation.
+
+        `translate()` would not do, because its inference mode makes tensors that training cannot use.
+        """
         codes = TargetCodes(self.tokenizer)
-        # A blank source has no code in training, either.
-        sources = [source if is_blank(source) else codes.put_before(source) for source in self.examples["source"]]
+        sources = []
+        for source in self.examples["source"]:
+            # A blank source has no code for the target language in training.
+            sources.append(source if is_blank(source) else codes.put_before(source))
         ids = self.tokenizer(sources, verbose=False).input_ids
         inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
-        settings = {"num_beams": args.generation_num_beams, "max_length": args.generation_max_length}
-        given = {name: value for name, value in settings.items() if value is not None}
-        return self.tokenizer.batch_decode(model.generate(**inputs, **given), skip_special_tokens=True)
+
+        options: dict[str, Any] = {}
+        if args.generation_num_beams is not None:
+            options["num_beams"] = args.generation_num_beams
+        if args.generation_max_length is not None:
+            options["max_length"] = args.generation_max_length
+        # `PreTrainedModel` has this method only if the model can generate.
+        generate: Any = model.generate
+        return self.tokenizer.batch_decode(generate(**inputs, **options), skip_special_tokens=True)
