@@ -1,4 +1,4 @@
-"""Scaled dot-product attention (Eq. 1) that is fast on CPUs, and masks that accelerators make without waiting.
+"""A fast version of scaled dot-product attention (Eq. 1), and of the function that makes its masks.
 
 `attention` is registered in transformers' attention interface under the name `vanilla_transformer`, and models use it
 by default if the package is imported. It replaces the plain formula, `eager_attention_forward`. Short sentences on CPUs
@@ -32,7 +32,8 @@ from .fast_path_checks import float32_matmuls_are_precise, has_avx512, is_plain_
 # The largest number of keys for which two matmuls are faster than torch's fused attention on CPUs with AVX-512, by
 # dtype. docs/benchmarks.md ("What we learnt") gives these lengths. Other dtypes always use the fused attention.
 _LONGEST_UNFUSED = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
-# The same in float32 if the user allows oneDNN a lower precision: oneDNN then computes the two matmuls, and faster.
+# In float32, the limit is higher if the user allows a lower precision, because oneDNN then computes the two matmuls and
+# is faster than MKL.
 _LONGEST_UNFUSED_WITH_ONEDNN = 256
 
 
@@ -46,9 +47,9 @@ def attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, Eq. 1).
+    """Compute scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, Eq. 1).
 
-    Only the unfused way can be differentiated twice on CPUs.
+    On CPUs, the two matmuls can be differentiated twice; the fused attention has no second derivative.
 
     Args:
         module (`nn.Module`): the attention layer. Without a mask, its attribute `is_causal` decides whether attention
@@ -86,7 +87,10 @@ def _attend_unfused(
     dropout: float,
     options: Mapping[str, object],
 ) -> Tensor:
-    """Compute Eq. 1 by two matmuls; the arguments are those of [`attention`]. Returns `(batch, target, heads, d_v)`."""
+    """Compute attention (Eq. 1) by two matmuls and a softmax.
+
+    The arguments are those of [`attention`]. Returns the output, `(batch, target, heads, d_v)`.
+    """
     # (batch, heads, target, source)
     scores = torch.matmul(query * scaling, key.transpose(-2, -1))
 
@@ -105,7 +109,7 @@ def _attend_unfused(
 
 
 def is_causal(module: nn.Module, options: Mapping[str, object]) -> bool:
-    """Return True if attention without a mask is to earlier keys only.
+    """Return True if, without a mask, a query may attend to earlier keys only.
 
     Args:
         module (`nn.Module`): the attention layer, whose attribute `is_causal` is the default.
@@ -176,24 +180,19 @@ def attention_mask_without_sync(
     Returns:
         `torch.Tensor` of shape `(batch, 1, target, source)`: True where a query may attend; None if it is left out.
     """
-    if attention_mask is None or is_plain_cpu_tensor(attention_mask) or is_traced():
-        # There are no values, or reading them is cheap, or torch only records the operations.
-        return sdpa_mask(
-            mask_function=mask_function,
-            attention_mask=attention_mask,
-            allow_is_causal_skip=allow_is_causal_skip,
-            allow_is_bidirectional_skip=allow_is_bidirectional_skip,
-            **kwargs,
-        )
-    # A mask that covers all keys is the same for every query: one view of it, where transformers would launch ten
-    # kernels to compute the same values.
-    if mask_function is bidirectional_mask_function and attention_mask.shape[-1] == kwargs["kv_length"]:
-        return attention_mask[:, None, None, :].expand(-1, -1, kwargs["q_length"], -1)
+    if attention_mask is not None and not is_plain_cpu_tensor(attention_mask) and not is_traced():
+        if mask_function is bidirectional_mask_function and attention_mask.shape[-1] == kwargs["kv_length"]:
+            # A mask that covers all keys is the same for every query: one view of it, where transformers would launch
+            # ten kernels to compute the same values.
+            return attention_mask[:, None, None, :].expand(-1, -1, kwargs["q_length"], -1)
+        # transformers reads the values of the mask only to find out whether it may leave it out.
+        allow_is_causal_skip = False
+        allow_is_bidirectional_skip = False
     return sdpa_mask(
         mask_function=mask_function,
         attention_mask=attention_mask,
-        allow_is_causal_skip=False,
-        allow_is_bidirectional_skip=False,
+        allow_is_causal_skip=allow_is_causal_skip,
+        allow_is_bidirectional_skip=allow_is_bidirectional_skip,
         **kwargs,
     )
 

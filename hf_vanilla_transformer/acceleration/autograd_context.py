@@ -1,4 +1,4 @@
-"""Types of the objects in which autograd functions keep values for their backward pass."""
+"""Types for the object `ctx`, in which an autograd function keeps values for its backward pass."""
 
 from typing import Protocol
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 class AutogradContext(Protocol):
-    """The argument `ctx` of `torch.autograd.Function.forward` and `backward`, as far as this package uses it."""
+    """The object `ctx` that torch passes to `forward` and `backward` of an autograd function."""
 
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor | None, ...]
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors, which the backward pass reads from `saved_tensors`."""
+        """Save tensors, which the backward pass reads from `saved_tensors`."""
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         """Declare that outputs have no gradient."""
@@ -30,7 +30,7 @@ class LossContext(AutogradContext, Protocol):
 
 
 def scale_saved_gradients(ctx: LossContext, grad: Tensor) -> list[Tensor | None]:
-    """Multiply the saved gradients by the gradient of the loss, a scalar, and cast them to the dtypes of the inputs."""
+    """Multiply the saved gradients by the gradient of the loss, and cast them to the dtypes of the inputs."""
     scaled: list[Tensor | None] = []
     for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True):
         if gradient is None:

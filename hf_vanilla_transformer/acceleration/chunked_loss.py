@@ -1,4 +1,4 @@
-"""The label-smoothed loss (section 5.4) from the decoder's output, in chunks of logits.
+"""The label-smoothed loss (section 5.4), computed from the decoder's output in chunks of logits.
 
 `chunked_smoothed_cross_entropy` replaces the output projection, torch's cross-entropy and the sums of `token_sums`. It
 is used on CPUs, and on GPUs where the Triton kernel of `fused_loss` does not work. Only the logits of one chunk are in
@@ -35,7 +35,9 @@ def chunked_smoothed_cross_entropy(
     label_smoothing: float,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sum `cross_entropy(states @ weight.T + bias, labels, label_smoothing)` over the rows that have a label.
+    """Compute the label-smoothed cross-entropy (section 5.4), summed over the rows that have a label.
+
+    It equals torch's cross-entropy of the logits `states @ weight.T + bias`, with the reduction "sum".
 
     On CPUs only rows with a label are computed. On accelerators all rows are, and those without a label are masked,
     because selecting rows would wait for the device.
@@ -74,7 +76,7 @@ def chunked_smoothed_cross_entropy(
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The loss summed over rows, whose gradients the forward pass computes and the backward pass only scales.
+    """The loss as an autograd function. Its forward pass also computes the gradients, which the backward pass scales.
 
     A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term
     is linear in states and weight, so it is computed without logits. The gradient of the other terms with respect to z
@@ -91,7 +93,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         lacks_label: Tensor | None,
         label_smoothing: float,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss and the three sums of `token_sums`.
+        """Compute the loss, and the sums that `token_sums` returns.
 
         Args:
             ctx (`LossContext`): keeps the gradients.
@@ -191,5 +193,5 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: LossContext, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the gradients of states, weight and bias; labels, mask and label smoothing have none."""
+        """Scale the saved gradients. The labels, the mask and the label smoothing have no gradient."""
         return (*scale_saved_gradients(ctx, grad), None, None, None)

@@ -1,4 +1,4 @@
-"""The decoder of Figure 1 for one more token of every hypothesis, computed fast on CPUs.
+"""A fast decoder for CPUs, which computes the next token of every hypothesis in each step.
 
 `CPUDecoder` replaces calls of the model's modules with a KV cache in greedy search, sampling and beam search, if
 `generate()` returns only token ids; `cpu_search` decides. It reads the weights of the modules. For one sentence of 15
@@ -91,7 +91,7 @@ def _is_unmodified_layer(module: nn.Module) -> bool:
 
 
 def _matches_config(attention: VanillaTransformerAttention) -> bool:
-    """Return True if an attention layer has all heads of its configuration, and projections that can be concatenated.
+    """Return True if an attention layer has all heads of its configuration, and its projections can be concatenated.
 
     Tensor parallelism and pruning leave fewer heads. Projections are concatenated if they have one class, and all or
     none of them have a bias.
@@ -107,7 +107,7 @@ def _matches_config(attention: VanillaTransformerAttention) -> bool:
 class CPUDecoder:
     """The decoder and the output projection, with the KV cache of the tokens so far.
 
-    It has the methods and attributes of [`~.generation_vanilla_transformer.NextTokenSteps`], in whose place it stands.
+    It replaces [`~.generation_vanilla_transformer.NextTokenSteps`], and has the same methods and attributes.
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`): a model for which [`supports_cpu_decoder`] returns True.
@@ -127,7 +127,8 @@ class CPUDecoder:
     ):
         self._decoder: VanillaTransformerDecoder = model.get_decoder()
         self._num_beams = num_beams
-        # The number of positions so far, and the number of used slots per sentence. They differ once slots are dropped.
+        # The number of positions so far, and the number of used slots of each sentence: one per position and beam, less
+        # the slots that `select` has dropped.
         self._length = 0
         self._used_slots = 0
 
@@ -176,7 +177,7 @@ class CPUDecoder:
         return self._lm_head(self._decoder.normalize_output(x))
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        """Compute sqrt(d_model) E + PE (sections 3.4 and 3.5) of tokens `(rows,)`; returns `(rows, d_model)`."""
+        """Embed the token of each row at the current position: sqrt(d_model) E + PE (sections 3.4 and 3.5)."""
         embeds = self._decoder.look_up(tokens, None)
         position = self._positions[self._length - 1]
         return torch.add(position, embeds.float(), alpha=embeds.shape[1] ** 0.5).to(embeds.dtype)
@@ -201,7 +202,7 @@ class CPUDecoder:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
         """
         past_mask = self._past_mask[sentences][..., : self._used_slots]
-        # (selected, slots)
+        # A slot is used if the mask of any hypothesis has 0 there, (selected, slots).
         is_used = (past_mask == 0).any(dim=2)[:, 0]
 
         # All sentences keep the same number of slots, which fills whole positions: first the used ones in their order,
@@ -308,7 +309,7 @@ class _SlotCache:
         self._store(slots, 0)
 
     def _store(self, cache: Tensor, positions: int) -> None:
-        """Use a tensor as the cache, whose first `positions` positions are filled."""
+        """Set the tensor that holds the cache, and the number of positions that are filled."""
         self._cache = cache
         self._positions = positions
         # One view per position, (batch, beams, heads, d), made here so that `add` makes none.
@@ -335,7 +336,7 @@ class _SlotCache:
 
 
 class _Cross:
-    """Attention to the encoder's output, `(batch, source, d_model)`, whose keys and values are computed once."""
+    """Cross-attention whose keys and values are computed once, from the encoder's output `(batch, source, d_model)`."""
 
     def __init__(self, attention: VanillaTransformerAttention, states: Tensor, num_beams: int):
         self._num_heads = attention.config.num_heads
@@ -362,7 +363,7 @@ class _Cross:
 
 
 class _SingleSentenceCross:
-    """Attention to the encoder's output, `(1, source, d_model)`, for one short sentence without padding.
+    """Cross-attention for one short sentence without padding, with two small matmuls per step.
 
     Head i computes softmax(x A_i + a_i) B_i with A_i = W_i^Q K_i^T / sqrt(d_k), a_i = b_i^Q K_i^T / sqrt(d_k) and
     B_i = V_i W_i^O. These matrices are smaller than the projections and computed once. The attention weights of a head
@@ -422,7 +423,7 @@ def _make_heads_contiguous(x: Tensor) -> Tensor:
 
 
 def _split_heads(projected: Tensor, num_heads: int, num_beams: int) -> Tensor:
-    """View `(rows, heads * d)` as `(batch, beams, heads, d)`."""
+    """Split projections `(rows, heads * d)` into heads: `(batch, beams, heads, d)`."""
     return projected.view(-1, num_beams, num_heads, projected.shape[-1] // num_heads)
 
 

@@ -1,4 +1,4 @@
-"""Searches on CPUs that decode by [`CPUDecoder`] instead of calling the model's modules.
+"""Decoding on CPUs by [`CPUDecoder`], which replaces calls of the model's modules.
 
 This module replaces two operations of `generate()`: `next_token_steps`, which computes the logits of each step of a
 beam search, and `search_without_beams`, the loop of greedy search and sampling. The replacements are used if the call
@@ -69,9 +69,9 @@ def next_token_steps_on_cpus(
     synced_gpus: bool,
     model_kwargs: dict[str, Any],
 ) -> Any:
-    """Compute [`~.generation_vanilla_transformer.next_token_steps`]: return a [`CPUDecoder`] if it can be used.
+    """Return a [`CPUDecoder`] for a beam search if one can be used, and otherwise call the plain operation.
 
-    The arguments and results are those of the plain operation.
+    The arguments and results are those of [`~.generation_vanilla_transformer.next_token_steps`].
     """
     decoder = _new_decoder_for_call(model, input_ids, settings, synced_gpus, model_kwargs)
     if decoder is None:
@@ -146,9 +146,9 @@ def search_without_beams_on_cpus(
     streamer: BaseStreamer | None,
     model_kwargs: dict[str, Any],
 ) -> Any:
-    """Compute [`~.generation_vanilla_transformer.search_without_beams`] by a [`CPUDecoder`] if it can be used.
+    """Run greedy search or sampling by a [`CPUDecoder`] if one can be used, and otherwise call the plain operation.
 
-    The arguments and results are those of the plain operation.
+    The arguments and results are those of [`~.generation_vanilla_transformer.search_without_beams`].
     """
     decoder = _new_decoder_for_call(model, input_ids, settings, synced_gpus, model_kwargs)
     if decoder is None:

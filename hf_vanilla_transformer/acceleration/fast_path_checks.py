@@ -1,4 +1,4 @@
-"""Checks that decide whether a call may take a fast path: of tensors, of modules, and of this CPU.
+"""Checks of tensors, modules and this CPU, which decide whether a call may take a fast path.
 
 A fast path reads tensors and weights directly, which is right only if nobody has changed what calling a module does.
 tests/acceleration/test_kernels.py (`TestSkippingLogits`, `TestLinear`) and tests/generation/test_step.py compare the

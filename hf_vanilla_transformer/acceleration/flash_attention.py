@@ -1,4 +1,4 @@
-"""Flash attention (the package flash-attn) for all three uses of attention in section 3.2.3.
+"""Flash attention for sentences with padding, by transformers' function for the package flash-attn.
 
 `flash_attention_with_padding` replaces the operation `flash_attention`, which has no plain formula. It is used if the
 user loads a model with `attn_implementation="flash_attention_2"` or `"flash_attention_3"`. transformers' own function
@@ -30,12 +30,12 @@ def flash_attention_with_padding(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute [`~.attention_masks.flash_attention`] by transformers' function for flash attention.
+    """Compute attention by flash attention, and leave out the keys and values of padding.
 
     Flash attention supports 16-bit dtypes only. Input in float32 without autocast, which the Trainer passes when it
     generates with bfloat16, is therefore computed in bfloat16 and cast back.
 
-    The arguments and results are those of the operation.
+    The arguments and results are those of [`~.attention_masks.flash_attention`].
     """
     dtype = query.dtype
     is_wide = dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)

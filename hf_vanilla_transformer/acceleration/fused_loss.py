@@ -30,7 +30,9 @@ _NO_LABEL = -100
 
 
 class RowTerms(NamedTuple):
-    """Three values for each row of logits, in float32 at least; all are 0 in rows without a label.
+    """Three values for each row of logits, from which the loss and the sums over tokens are added up.
+
+    They are in float32 at least, and 0 in rows without a label.
 
     Args:
         log_sum (`torch.Tensor` of shape `(rows,)`): log(sum(exp(logits))).
@@ -47,7 +49,7 @@ ReplaceLogits = Callable[[Tensor, Tensor, float], RowTerms]
 
 
 def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability: float) -> RowTerms:
-    """Replace logits by softmax(logits) minus `label_probability` at the label, or by 0 in rows without a label.
+    """Replace logits by their gradient: softmax(logits), minus `label_probability` at the label; 0 without a label.
 
     This is the formula that the kernel in `triton_loss` computes.
 
@@ -89,7 +91,9 @@ def fused_smoothed_cross_entropy(
     replace_logits: ReplaceLogits,
     chunk_bytes: int,
 ) -> tuple[Tensor, Tensor]:
-    """Sum `cross_entropy(states @ weight.T + bias, labels, label_smoothing)` over the rows that have a label.
+    """Compute the label-smoothed cross-entropy (section 5.4), summed over the rows that have a label.
+
+    It equals torch's cross-entropy of the logits `states @ weight.T + bias`, with the reduction "sum".
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output, which must be finite where
@@ -121,7 +125,7 @@ def fused_smoothed_cross_entropy(
 
 
 class _FusedSmoothedCrossEntropy(torch.autograd.Function):
-    """The loss summed over rows, whose gradients the forward pass computes and the backward pass only scales.
+    """The loss as an autograd function. Its forward pass also computes the gradients, which the backward pass scales.
 
     A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term
     is linear in states and weight, so it is computed without logits: rounding epsilon / V together with each softmax to
@@ -202,7 +206,7 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: LossContext, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the gradients of states, weight and bias; the other four arguments have none."""
+        """Scale the saved gradients. The other four arguments have no gradient."""
         return (*scale_saved_gradients(ctx, grad), None, None, None, None)
 
 

@@ -1,4 +1,4 @@
-"""Conditions under which Triton kernels can compute with tensors.
+"""Checks that decide whether a Triton kernel can run on given tensors.
 
 `loss_of_states` asks them before it uses the kernel of `triton_loss`. tests/acceleration/test_gpu_conditions.py tests
 them without a GPU.
@@ -33,7 +33,7 @@ def are_on_one_nvidia_gpu(tensors: Iterable[Tensor]) -> bool:
 
 @cache
 def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if Triton's loss kernel computes correctly on a GPU, with logits of a dtype.
+    """Return True if Triton's loss kernel gives correct results on a GPU, for logits of the given dtype.
 
     Triton needs a C compiler, it is not installed with torch on Windows, and older GPUs lack bfloat16. The first call
     for each device and dtype runs the kernel on two rows, and logs a warning if it does not work.

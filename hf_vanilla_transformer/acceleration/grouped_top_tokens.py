@@ -1,4 +1,4 @@
-"""The best tokens of large vocabularies on CPUs, found by groups of tokens.
+"""A fast search for the best tokens of a large vocabulary on CPUs.
 
 `top_tokens_by_groups` replaces the operation `top_tokens`, which beam search calls at every step. torch's `topk` scans
 every score, and its cost grows with the number of tokens that are asked for. Here a maximum over each group of 64
@@ -24,10 +24,10 @@ _FEWEST_SCORES = 2**17
 
 
 def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Compute [`~.beam_search.top_tokens`] by groups, if there are many scores on a CPU.
+    """Find the best tokens of each row, by groups of tokens if there are many scores on a CPU.
 
-    The `count` best tokens are in the `count` groups with the largest maxima, or among the tokens after the last whole
-    group.
+    This computes [`~.beam_search.top_tokens`]. The `count` best tokens are in the `count` groups with the largest
+    maxima, or among the tokens after the last whole group.
 
     Args:
         scores (`torch.FloatTensor` of shape `(rows, vocabulary)`): scores of the next token.

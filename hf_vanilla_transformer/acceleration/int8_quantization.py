@@ -29,7 +29,7 @@ _LARGEST = 127
 
 
 class Int8Linear(nn.Linear):
-    """The linear layer x (s W)^T + b, where W holds integers from -127 to 127 and s a scale for each row of W.
+    """A linear layer x (s W)^T + b, where W holds integers from -127 to 127, and s has a scale for each row of W.
 
     On CPUs with int8 matmuls, and without gradients, x is quantized as well: to 256 levels from min(x, 0) to max(x, 0),
     or to 128 levels if the processor lacks VNNI. The range covers the whole batch, so each sentence of a batch affects
@@ -100,7 +100,7 @@ class Int8Linear(nn.Linear):
         return self.weight * self.weight_scale[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute `(..., out)` from `(..., in)`."""
+        """Compute the outputs, `(..., out)`, of inputs `(..., in)`."""
         if not torch.is_grad_enabled() and is_plain_cpu_tensor(x) and Int8PackedLinear.can_compute([self]):
             return pack(self)(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -109,10 +109,10 @@ class Int8Linear(nn.Linear):
 
 @dataclass
 class Int8Config(QuantizationConfigMixin):
-    """Configuration that quantizes the matrices of all linear layers to int8, including the LM head.
+    """A configuration with which `from_pretrained` quantizes the matrices of all linear layers to int8.
 
-    Embeddings, biases and norms keep their dtype. An LM head that is tied to the embeddings is untied. See
-    [`Int8Linear`] for the formula.
+    The LM head is quantized as well, and untied if it is tied to the embeddings. Embeddings, biases and norms keep
+    their dtype. See [`Int8Linear`] for the formula.
     """
 
     quant_method: Any = INT8
@@ -131,7 +131,7 @@ class Int8Quantizer(HfQuantizer):
     requires_calibration = False
 
     def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
-        """Put an empty `Int8Linear` in the place of each linear layer, if the file has int8 weights."""
+        """Replace each linear layer by an empty `Int8Linear`, if the file has int8 weights."""
         if not hasattr(model, "state_dict_to_save"):
             raise InputError(
                 f"Int8Config is for the models of hf_vanilla_transformer, and {type(model).__name__} is not one; use "
@@ -167,7 +167,7 @@ class Int8Quantizer(HfQuantizer):
         return model
 
     def _untie_lm_head(self, model: PreTrainedModel) -> None:
-        """Untie the LM head: as integers, it cannot share the floating-point matrix of the embeddings.
+        """Untie the LM head from the embeddings, because integers cannot share a floating-point matrix.
 
         The removed entries are kept, so that `_dequantize` can tie it again.
         """
@@ -178,7 +178,7 @@ class Int8Quantizer(HfQuantizer):
                 self._removed_ties.append(_TiedWeight(tied_weights, source))
 
     def _dequantize(self, model: PreTrainedModel, dtype: torch.dtype | str | None = None) -> PreTrainedModel:
-        """Put linear layers in floating point in the place of the quantized ones, and tie the LM head again."""
+        """Replace each `Int8Linear` by a linear layer in floating point, and tie the LM head again."""
         for name, layer in _find_layers(model, Int8Linear):
             model.set_submodule(name, layer.to_linear())
         for tie in self._removed_ties:
@@ -190,7 +190,7 @@ class Int8Quantizer(HfQuantizer):
         return model.to(dtype)  # type: ignore[arg-type]
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor] | None, dict[str, str]]:
-        """Return what `save_pretrained` writes: the weights (None means those of the model) and no metadata."""
+        """Return the weights that `save_pretrained` writes, or None for the model's own, and no metadata."""
         return model.state_dict_to_save(), {}
 
     def is_serializable(self) -> bool:
@@ -199,7 +199,9 @@ class Int8Quantizer(HfQuantizer):
 
     @property
     def is_trainable(self) -> bool:
-        """True, because adapters on a quantized model can be trained; without them, the Trainer raises an error."""
+        """Return True, because adapters on a quantized model can be trained. Without adapters, the Trainer raises an
+        error.
+        """
         return True
 
 

@@ -1,4 +1,4 @@
-"""Linear layers, dropout and casts that replace the plain ones of `model/operations.py`.
+"""Fast versions of linear layers, dropout and casts, which replace those of `model/operations.py`.
 
 - `fast_linear` computes large float32 matmuls on CPUs with AVX-512 by oneDNN, where torch would use MKL. A training
   step of the base model is 1.14 times as fast with it.
@@ -41,10 +41,10 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
-    """Compute [`~.operations.drop`]: x * keep / (1 - rate), with random bits for `keep` on CPUs.
+    """Drop elements of x and scale the others, x * keep / (1 - rate) (section 5.4), with fast random bits on CPUs.
 
-    The rate is then rounded to a multiple of 2^-16, and x is divided by 1 minus the rounded rate. Rates of 0 and 1 are
-    exact, and rates too small for 16 bits are left to torch.
+    This computes [`~.operations.drop`]. With random bits, the rate is rounded to a multiple of 2^-16, and x is divided
+    by 1 minus the rounded rate. Rates of 0 and 1 are exact, and rates too small for 16 bits are left to torch.
 
     Args:
         x (`torch.Tensor`, of any shape): the tensor whose elements are dropped.
@@ -69,10 +69,10 @@ def _random_keep(x: Tensor, dropped_values: int) -> Tensor:
     """Draw integers of the shape and element size of x: 0 with probability `dropped_values` / 2^16, else 1."""
     count = x.numel()
     # Each 64-bit integer holds the bits of four elements. Without bounds, random_() leaves the highest bit 0.
-    words = x.new_empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    bits = words.view(torch.int16)[:count]
-    integers = _INTEGERS[x.element_size()]
-    keep = bits if integers == torch.int16 else x.new_empty(count, dtype=integers)
+    random_integers = x.new_empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = random_integers.view(torch.int16)[:count]
+    keep_dtype = _INTEGERS[x.element_size()]
+    keep = bits if keep_dtype == torch.int16 else x.new_empty(count, dtype=keep_dtype)
     # As signed integers, the bits are uniform between -2^15 and 2^15 - 1.
     return torch.ge(bits, dropped_values - 2**15, out=keep).view(x.shape)
 
@@ -82,7 +82,10 @@ class _DropoutContext(AutogradContext, Protocol):
 
 
 class _Dropout(torch.autograd.Function):
-    """x * keep * scale. The bits of x are multiplied by 0 or 1 as integers, because mixed dtypes are slow."""
+    """Multiply x by `keep`, which holds 0 or 1, and by a scale.
+
+    The bits of x are multiplied as integers, because multiplying tensors of different dtypes is slow.
+    """
 
     @staticmethod
     def forward(ctx: _DropoutContext, x: Tensor, keep: Tensor, scale: float) -> Tensor:
@@ -98,9 +101,10 @@ class _Dropout(torch.autograd.Function):
 
 
 def fast_linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """Compute [`~.operations.linear`]: x W^T + b, by oneDNN where that is faster than torch's default.
+    """Apply a linear layer, x W^T + b, by oneDNN if that is faster than torch's default.
 
-    A modified layer, or another module in the place of a layer, is called as it is.
+    This computes [`~.operations.linear`]. A modified layer, or another module in the place of a layer, is called as it
+    is.
 
     Args:
         layer (`nn.Linear`): the layer, or the module in its place.
@@ -120,7 +124,7 @@ def fast_linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def is_faster_by_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Return True if x W^T is a large float32 matmul of plain tensors that oneDNN may compute.
+    """Return True if oneDNN computes x W^T faster than torch's default, and in the same precision.
 
     oneDNN needs half the time of MKL on an AMD CPU with AVX-512 (docs/architecture.md, "Speed"). Without AVX-512 MKL is
     faster. If the user has allowed a lower precision, or autocast computes in 16 bits, torch uses oneDNN by itself.
@@ -144,7 +148,7 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T + b and its gradients, computed by oneDNN."""
+    """A linear layer x W^T + b whose output and gradients are computed by oneDNN."""
 
     @staticmethod
     def forward(ctx: AutogradContext, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

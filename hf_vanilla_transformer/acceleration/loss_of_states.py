@@ -1,4 +1,4 @@
-"""The choice of how the label-smoothed loss (section 5.4) is computed from the decoder's output.
+"""The choice between the implementations of the label-smoothed loss (section 5.4).
 
 `smoothed_cross_entropy_without_logits` replaces the operation `smoothed_cross_entropy_of_states`, whose plain formula
 holds all logits in memory. NVIDIA GPUs on which Triton works use `fused_loss` with the kernel of `triton_loss`; every
@@ -34,12 +34,13 @@ _TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def smoothed_cross_entropy_without_logits(
     states: Tensor, lm_head: nn.Module, labels: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Compute [`~.operations.smoothed_cross_entropy_of_states`] without holding all logits in memory.
+    """Compute the label-smoothed loss from the decoder's output, without holding all logits in memory.
 
     This reads the matrix of the output projection. If another module takes the place of the output projection, such as
     a PEFT adapter, the plain operation calls that module.
 
-    The arguments and results are those of the plain operation. The loss can be differentiated once.
+    The arguments and results are those of the plain operation,
+    [`~.operations.smoothed_cross_entropy_of_states`]. The loss can be differentiated once.
     """
     if not is_plain_linear(lm_head):
         return plain(smoothed_cross_entropy_of_states)(states, lm_head, labels, label_smoothing)
@@ -91,7 +92,7 @@ def _can_use_triton(states: Tensor, weight: Tensor, bias: Tensor | None) -> bool
 
 @cache
 def _import_triton_replacement() -> ReplaceLogits:
-    """Import the kernel's function, once; Triton may be missing, so the module cannot import it at its top."""
+    """Import the Triton kernel when it is first used, because Triton may be missing."""
     from .triton_loss import replace_logits_by_gradient_in_triton
 
     return replace_logits_by_gradient_in_triton

@@ -1,4 +1,4 @@
-"""Sinusoidal positions (section 3.5) that are looked up in a table, equal to the formula bit by bit.
+"""A table of sinusoidal positions (section 3.5), which equals the formula bit by bit.
 
 `tabulated_positions` replaces the operation `sinusoidal_positions`, which computes sines and cosines in float64 for
 every token of a batch. On a GPU the formula takes a dozen kernels and about 1 GB of memory traffic for 25,000 tokens at
@@ -43,13 +43,13 @@ _tables: dict[_TableKey, Tensor] = {}
 def tabulated_positions(
     position_ids: Tensor, d_model: int, exponent_divisor: int | None = None, bound: int | None = None
 ) -> Tensor:
-    """Compute [`~.modeling_vanilla_transformer.sinusoidal_positions`] by a look-up in a table.
+    """Look up sinusoidal positions in a table instead of computing the formula.
 
     The table is used if `bound` is given and at most 8,192. Otherwise the largest position would have to be read from
     the tensor: CPUs do so and compute each position of the batch once, and accelerators compute the formula, because
     reading would wait for the device. The formula is also computed while torch records the operations.
 
-    The arguments and results are those of the formula.
+    The arguments and results are those of the formula, [`~.modeling_vanilla_transformer.sinusoidal_positions`].
     """
     if not is_plain_tensor(position_ids) or _is_capturing(position_ids.device):
         return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
@@ -62,9 +62,10 @@ def tabulated_positions(
 
 
 def _compute_distinct_positions(position_ids: Tensor, d_model: int, exponent_divisor: int | None) -> Tensor:
-    """Compute the formula once for each position from the first to the last of a batch, and look the tokens up.
+    """Compute each position of a batch only once, and look up the positions of its tokens.
 
-    If that range has as many positions as the batch has tokens, compute the formula for the tokens.
+    If the range from the first to the last position has as many positions as the batch has tokens, the formula is
+    computed for the tokens. Returns `(batch, length, d_model)`.
     """
     first, last = map(int, position_ids.aminmax())
     if last - first + 1 >= position_ids.numel():
@@ -75,7 +76,10 @@ def _compute_distinct_positions(position_ids: Tensor, d_model: int, exponent_div
 
 
 def _is_capturing(device: torch.device) -> bool:
-    """Return True while a CUDA graph is captured: a table made then has no values before the graph is replayed."""
+    """Return True while a CUDA graph is captured.
+
+    A table that is made meanwhile has no values before the graph is replayed.
+    """
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 

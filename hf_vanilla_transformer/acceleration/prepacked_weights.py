@@ -1,4 +1,4 @@
-"""Linear layers of a decoding step, computed from weights that are packed once, in floating point and in int8.
+"""Fast linear layers for decoding steps, with weights that are packed once, in floating point or int8.
 
 `pack` replaces calls of `nn.Linear` and of `Int8Linear` in [`~.cpu_decoder.CPUDecoder`], which runs without gradients.
 A decoding step multiplies few rows, so reading the weights takes most of its time. oneDNN and fbgemm read them faster
@@ -42,7 +42,10 @@ def read_float_weight(layer: nn.Linear) -> Tensor:
 
 
 def _is_int8(layer: nn.Linear) -> bool:
-    """Return True for an `Int8Linear`, which this module cannot import, because it packs itself by this module."""
+    """Return True if a layer is an `Int8Linear`.
+
+    This module cannot import that class, because its `forward` calls `pack`.
+    """
     return layer.weight.dtype == torch.int8
 
 
@@ -52,7 +55,7 @@ def _read_scales(layers: Sequence[nn.Linear]) -> list[Tensor]:
 
 
 class PackedLinear:
-    """Several linear layers as one matmul: [x W_1^T + b_1, x W_2^T + b_2, ...] (section 3).
+    """Several linear layers that are computed as one matmul: [x W_1^T + b_1, x W_2^T + b_2, ...] (section 3).
 
     This class uses torch's default matmul; its subclasses are faster on some CPUs.
 
@@ -75,7 +78,7 @@ class PackedLinear:
         return True
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute `(rows, out)` from `(rows, in)`, where out is the sum of the layers' outputs."""
+        """Compute all layers: `(rows, in)` to `(rows, out)`, where out is the sum of their outputs."""
         return nn.functional.linear(x, self._weight, self._bias)
 
     def relu(self, x: Tensor) -> Tensor:
@@ -83,12 +86,12 @@ class PackedLinear:
         return self(x).relu_()
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return residual + x W^T + b, `(rows, out)`: the residual sum (section 3.1) of a sub-layer that ends in W."""
+        """Add the layers to a residual: residual + x W^T + b, `(rows, out)` (section 3.1)."""
         return self(x).add_(residual)
 
 
 class _OneDNNLinear(PackedLinear):
-    """The formula by oneDNN on CPUs, from weights in oneDNN's own layout."""
+    """Linear layers that oneDNN computes on CPUs, from weights in its own layout."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
         packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
@@ -118,7 +121,7 @@ class _OneDNNLinear(PackedLinear):
 
 
 class _Avx2Linear(PackedLinear):
-    """The formula in float32 on CPUs without AVX-512, by MKL or by oneDNN, whichever is faster for the matrix.
+    """Linear layers in float32 on CPUs without AVX-512, computed by MKL or oneDNN, whichever is faster.
 
     MKL has less overhead per call than oneDNN there, and reads the weights of a single row as fast.
     """
@@ -154,7 +157,7 @@ class _Avx2Linear(PackedLinear):
 
 
 class _SplitLinear(PackedLinear):
-    """The formula for a single row of x by one matmul per thread, each with a part of W.
+    """Linear layers for a single row of x, computed by one matmul per thread, each with a part of W.
 
     MKL computes a single row in one thread. A matrix with fewer columns than rows is split by columns, from its
     transpose, which MKL reads faster; any other matrix is split by rows.
@@ -195,7 +198,7 @@ class _SplitLinear(PackedLinear):
 
 
 class Int8PackedLinear(PackedLinear):
-    """The formula from int8 weights on CPUs; x is quantized dynamically, as [`Int8Linear`] states."""
+    """Linear layers with int8 weights on CPUs, which quantize their input dynamically; see [`Int8Linear`]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
         scale = torch.cat(_read_scales(layers)).double()

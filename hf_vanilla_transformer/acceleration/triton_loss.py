@@ -1,4 +1,4 @@
-"""The Triton kernel of the label-smoothed loss: it reads each row of logits twice and writes it once.
+"""The Triton kernel of the label-smoothed loss, which reads each row of logits twice and writes it once.
 
 `replace_logits_by_gradient_in_triton` replaces `replace_logits_by_gradient` of `fused_loss` on NVIDIA GPUs;
 `gpu_conditions` checks that it works there. One program of the kernel computes one row of logits. A first pass over the
@@ -26,7 +26,7 @@ _ALIGNED_COLUMNS = 8
 
 @triton.jit
 def _add_exponentials(values, largest, sum_of_exponentials):
-    """Add exp(value - largest) to a sum; when the largest value grows, the sum so far is scaled down."""
+    """Add exp(value - largest) to a running sum, and rescale the sum if the largest value grows."""
     new_largest = tl.maximum(largest, tl.max(values, axis=0))
     sum_of_block = tl.sum(tl.exp(values - new_largest), axis=0)
     return new_largest, sum_of_exponentials * tl.exp(largest - new_largest) + sum_of_block
@@ -34,7 +34,7 @@ def _add_exponentials(values, largest, sum_of_exponentials):
 
 @triton.jit
 def _gradient(values, columns, label, log_sum, label_probability):
-    """Return softmax minus `label_probability` at the label, or 0 if the label is negative, which means none."""
+    """Compute the gradient of logits: softmax, minus `label_probability` at the label; 0 if the label is negative."""
     softmax = tl.exp(values - log_sum)
     gradient = tl.where(columns == label, softmax - label_probability, softmax)
     return tl.where(label >= 0, gradient, 0.0)
@@ -102,7 +102,9 @@ def _replace_row(
 def replace_logits_by_gradient_in_triton(
     logits: torch.Tensor, labels: torch.Tensor, label_probability: float
 ) -> RowTerms:
-    """Compute `replace_logits_by_gradient` by the kernel, for logits in float32 or 16 bits.
+    """Replace logits by their gradient with one kernel, as `replace_logits_by_gradient` does.
+
+    The logits are in float32 or 16 bits.
 
     Args:
         logits (`torch.Tensor` of shape `(rows, vocabulary)`): changed in place; the last dimension is contiguous.

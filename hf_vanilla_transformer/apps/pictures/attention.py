@@ -121,10 +121,10 @@ def plot_attention(
     if style == "layers" and layer is not None:
         raise InputError(f'layer is {layer}, but the style "layers" draws all layers; choose "heads" for one.')
 
-    result = forward_pass(model, tokenizer, source, target, **generate_kwargs)
-    queries, keys = result.words(kind)
+    pair = forward_pass(model, tokenizer, source, target, **generate_kwargs)
+    queries, keys = pair.words(kind)
     # (layers, heads, queries, keys)
-    weights: np.ndarray = getattr(result, kind)
+    weights: np.ndarray = getattr(pair, kind)
     num_layers, num_heads = weights.shape[:2]
     layer_index = num_layers - 1 if layer is None else layer
     head_index = head or 0
@@ -186,7 +186,7 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
 
 
 def _label_column(axes: "Axes", num_rows: int, heights: np.ndarray, words: Sequence[str], label: str) -> None:
-    """Write the words of one column at their heights, without an axis line and ticks."""
+    """Write the words of one column beside the lines."""
     # The first row is at the top.
     axes.set(xlim=(-0.02, 1.02), ylim=(num_rows - 0.5, -0.5), xticks=[], ylabel=label)
     axes.set_yticks(heights, words)

@@ -209,7 +209,7 @@ def masks_of(
 
 
 def _make_mask_recorder(recorded_masks: dict[str, Tensor | None], attention: str) -> Callable[..., None]:
-    """Return a hook that stores the mask with which an attention layer is called, under a name."""
+    """Return a hook that stores the attention mask of a layer under the given name."""
 
     def record(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
         recorded_masks[attention] = kwargs["attention_mask"]
@@ -218,7 +218,7 @@ def _make_mask_recorder(recorded_masks: dict[str, Tensor | None], attention: str
 
 
 def _read_mask(mask: Tensor | None, shape: torch.Size) -> np.ndarray:
-    """Return True where queries may attend to keys.
+    """Return a boolean array that is True where queries may attend to keys.
 
     Args:
         mask (`torch.Tensor` of shape `(batch, 1, queries or 1, keys)`, *optional*): True where a query may attend, or
@@ -269,7 +269,10 @@ def _find_best_hypothesis(
     source_ids: Sequence[int],
     generate_kwargs: Mapping[str, Any],
 ) -> list[int]:
-    """Translate a sentence; returns the token ids of the best hypothesis, from the start token on, without padding."""
+    """Translate a sentence, and return the token ids of the best hypothesis.
+
+    They begin with the start token, and have no padding.
+    """
     inputs = torch.tensor([source_ids], device=model.device)
     generate: Callable[..., Any] = model.generate  # type: ignore[assignment]
     with evaluating(model):

@@ -76,7 +76,10 @@ def plot_positions(
 def _draw_table(
     axes: "Axes", values: np.ndarray, colours: Sequence[str], limits: tuple[float, float], label: str
 ) -> None:
-    """Draw values `(positions, columns)` as an image with a colour bar, which covers the given limits."""
+    """Draw values `(positions, columns)` as an image with a colour bar.
+
+    `limits` are the values of the first and the last colour.
+    """
     image = axes.imshow(values, cmap=colour_map(colours), aspect="auto", interpolation="nearest", clim=limits)
     axes.set_ylabel("position")
     axes.figure.colorbar(image, ax=axes, label=label)
@@ -85,7 +88,7 @@ def _draw_table(
 def _compute_positions(
     model: VanillaTransformerForConditionalGeneration | None, length: int, d_model: int | None
 ) -> np.ndarray:
-    """Compute the table `(length, d_model)` of a model, or without a model that of the paper."""
+    """Compute a table of positions, `(length, d_model)`: a model's, or without a model the paper's sinusoids."""
     if model is None:
         width = 512 if d_model is None else d_model
         check_number("d_model", width, 2, _MOST_CHANNELS)
@@ -155,7 +158,7 @@ def _check_curves(name: str, numbers: Sequence[int], most: int) -> None:
 
 
 def _choose_points(updates: int, warmup: int) -> list[int]:
-    """Choose evenly spaced updates, and the end of the warm-up, where the curve has its peak."""
+    """Choose the updates at which a curve is computed: evenly spaced ones, and its peak at the end of the warm-up."""
     evenly_spaced = np.linspace(1, updates, min(updates, _POINTS)).astype(int).tolist()
     peak = min(warmup, updates)
     return sorted({*evenly_spaced, peak})

@@ -24,9 +24,9 @@ _LOWEST_LOG_PROB = -5.0
 
 
 class _Box(NamedTuple):
-    """The place of a token: the left edge and the width in inches, and the line, from 0."""
+    """The place of a token: its left edge x and its width in inches, and its line, counted from 0."""
 
-    left: float
+    x: float
     width: float
     line: int
 
@@ -40,7 +40,7 @@ def plot_token_probabilities(
     theme: str = "light",
     **generate_kwargs: Any,
 ) -> "Figure":
-    """Draw a translation as a line of tokens, each coloured by its log-probability given the tokens before it.
+    """Draw the tokens of a translation, each coloured by its log-probability given the tokens before it.
 
     Args:
         model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
@@ -57,9 +57,9 @@ def plot_token_probabilities(
         ImportError: if matplotlib is missing; the message names the extra to install.
         TypeError, ValueError: as `forward_pass` does; if `theme` is unknown.
     """
-    result = forward_pass(model, tokenizer, source, target, **generate_kwargs)
+    pair = forward_pass(model, tokenizer, source, target, **generate_kwargs)
     with styled(theme) as colours:
-        return _draw_tokens(result.target_tokens, result.log_probs, colours)
+        return _draw_tokens(pair.target_tokens, pair.log_probs, colours)
 
 
 def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme) -> "Figure":
@@ -70,7 +70,8 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
 
     boxes = _place_boxes(tokens)
     num_lines = boxes[-1].line + 1
-    width = max(_NARROWEST_FIGURE, *(box.left + box.width for box in boxes))
+    right_edges = [box.x + box.width for box in boxes]
+    width = max([_NARROWEST_FIGURE, *right_edges])
     title = f"log P(Y | X) = {sum(log_probs):.2f}"
     figure = new_figure(width + 0.4, num_lines * _LINE_HEIGHT + 1.3, title)
     axes = figure.add_subplot()
@@ -79,10 +80,10 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
     colours = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), colour_map(theme.sequential[::-1]))
     for token, log_prob, box in zip(tokens, log_probs, boxes, strict=True):
         top = box.line * _LINE_HEIGHT
-        centre = box.left + box.width / 2
-        fill = colours.to_rgba(max(log_prob, _LOWEST_LOG_PROB))
+        centre = box.x + box.width / 2
+        fill = colours.to_rgba(max(log_prob, _LOWEST_LOG_PROB))  # type: ignore[arg-type]
         rectangle = Rectangle(
-            (box.left, top), box.width, _BOX_HEIGHT, facecolor=fill, edgecolor=theme.faint, linewidth=0.8
+            (box.x, top), box.width, _BOX_HEIGHT, facecolor=fill, edgecolor=theme.faint, linewidth=0.8
         )
         axes.add_patch(rectangle)
         axes.text(centre, top + 0.15, token, ha="center", va="center", color=readable_on(fill[:3], theme))
@@ -107,11 +108,11 @@ def _place_boxes(tokens: Sequence[str]) -> list[_Box]:
     line_width = max(_WIDTH_OF_LINE, *widths)
     boxes = []
     line = 0
-    left = 0.0
+    x = 0.0
     for width in widths:
-        if left + width > line_width:
+        if x + width > line_width:
             line += 1
-            left = 0.0
-        boxes.append(_Box(left, width, line))
-        left += width + _SPACE
+            x = 0.0
+        boxes.append(_Box(x, width, line))
+        x += width + _SPACE
     return boxes
