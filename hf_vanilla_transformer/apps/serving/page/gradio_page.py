@@ -4,11 +4,12 @@ import asyncio
 import math
 from collections.abc import Awaitable
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import gradio as gr
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import RedirectResponse
+from transformers import PreTrainedModel
 
 from ....data.target_language import short_name
 from ....model.input_checks import is_blank, sides_of
@@ -195,8 +196,10 @@ def _add_attention(service: Service, page: gr.Blocks, sentences_state: gr.State,
         for text in (source, target):
             if len(encode(service.tokenizer, text).input_ids) > _MOST_TOKENS_OF_PICTURE:
                 return None
+        # The page has this tab only if the model is a module of torch.
+        model = cast(PreTrainedModel, service.model)
         return plot_attention(
-            service.model,
+            model,
             service.tokenizer,
             source,
             target,
