@@ -1,4 +1,4 @@
-"""HTML that is the text of an XML element, escaped or in a CDATA section, as in feeds."""
+"""Find and write HTML that is the text of an XML element, escaped or in a CDATA section, as in feeds."""
 
 import html
 import re
@@ -15,7 +15,7 @@ _CDATA = re.compile(r"(?P<before>\s*<!\[CDATA\[)(?P<content>(?:(?!\]\]>).)*+)(?P
 
 
 def replace_escaped_html(element: Node) -> None:
-    """Replace the text of an XML element by a node with the role ESCAPED_HTML, if the whole text is HTML.
+    """Replace the text of an XML element by a node with the role ESCAPED_HTML if the whole text is HTML.
 
     For example, the text of `<content>&lt;p&gt;one&lt;/p&gt;</content>` is replaced, because it is "<p>one</p>".
     """
@@ -33,7 +33,10 @@ def replace_escaped_html(element: Node) -> None:
 
 
 def write_escaped_html(node: Node, translated_html: str) -> str:
-    """Return the source of a translated node with the role ESCAPED_HTML, in a CDATA section if the original has one."""
+    """Return the source of a node with the role ESCAPED_HTML after its HTML was translated.
+
+    It is in a CDATA section if the original is in one.
+    """
     allowed_html = replace_forbidden_in_xml(translated_html)
     cdata_section = _CDATA.fullmatch(node.raw or "")
     # A CDATA section ends at the first "]]>".

@@ -1,8 +1,8 @@
-"""Inline elements of a text, and protected elements, which the model does not see and the translation contains.
+"""Read the inline elements of a text, and protect elements that the translation must contain unchanged.
 
 The content of a text is a list of strings and elements. For example, "press <b>the key <kbd>k</kbd></b>" is the string
-"press " and an element `<b>`, which contains the string "the key " and the protected element `<kbd>`. The model
-translates "press the key".
+"press " and an element `<b>`, which contains the string "the key " and the protected element `<kbd>`. The model does
+not see protected elements: it translates "press the key".
 """
 
 import re
@@ -78,7 +78,7 @@ Token = str | Tag | Element
 
 
 def iterate_tokens(content: Sequence[str | Element]) -> Iterator[Token]:
-    """Yield the texts, tags and protected elements of a content, in order."""
+    """Yield the texts, tags and protected elements of some content, in the order in which they are written."""
     for child in content:
         if isinstance(child, str) or child.is_protected:
             yield child
@@ -89,7 +89,7 @@ def iterate_tokens(content: Sequence[str | Element]) -> Iterator[Token]:
 
 
 def iterate_elements(content: Sequence[str | Element]) -> Iterator[Element]:
-    """Yield all elements of a content, including the elements inside of elements."""
+    """Yield all elements of some content, including the elements inside of elements."""
     for child in content:
         if isinstance(child, Element):
             yield child
@@ -97,7 +97,7 @@ def iterate_elements(content: Sequence[str | Element]) -> Iterator[Element]:
 
 
 def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
-    """Read the content of a text, and protect what must not be translated.
+    """Convert the nodes of a text into its content, and protect the elements that must not be translated.
 
     Protected are placeholders, nodes with the role KEPT, and elements without letters. Examples of the latter are the
     footnote mark `<sup>[1]</sup>`, an image, and an empty element. If the whole text has no letter, its numbers are
@@ -115,7 +115,7 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
 
 
 def _read_content(nodes: Sequence[Node | str]) -> list[str | Element]:
-    """Return the content for some nodes and texts, in which placeholders and kept nodes are protected elements."""
+    """Convert nodes and texts into content, in which placeholders and kept nodes are protected elements."""
     content: list[str | Element] = []
     for node in _group_placeholders(nodes):
         if isinstance(node, str):
@@ -128,7 +128,7 @@ def _read_content(nodes: Sequence[Node | str]) -> list[str | Element]:
 
 
 def _set_ranges(content: Sequence[str | Element], start: int) -> int:
-    """Set the range of each element of a content that starts at `start`; return where the content ends."""
+    """Set the character range of each element in content that starts at `start`, and return the end of the content."""
     position = start
     for child in content:
         if isinstance(child, str):
@@ -211,7 +211,7 @@ def _join_protected(content: list[str | Element]) -> list[str | Element]:
 
 
 def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
-    """Add brackets or quotation marks around a protected element to it, so that the model does not see them alone.
+    """Extend protected elements by the brackets or quotation marks around them, which the model should not see alone.
 
     For example, in "see (<code>x</code>) here", the protected element becomes "(<code>x</code>)".
     """
@@ -234,14 +234,14 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
 
 
 def _is_visible(child: str | Element) -> bool:
-    """Return True for a protected element that readers see as text, such as code; an image is not text."""
+    """Return True for a protected element that readers see as text, such as code, but not for an image."""
     if isinstance(child, str) or not child.is_protected or child.is_reading:
         return False
     return any(map(str.isalnum, child.all_text))
 
 
 def _protect_as_group(*content: str | Element) -> Element:
-    """Return one protected element that contains some protected elements and texts."""
+    """Join protected elements and texts into one protected element."""
     children: list[Node | str] = []
     for child in content:
         if isinstance(child, str):
@@ -265,7 +265,7 @@ def _iterate_texts(node: Node | str) -> Iterator[str]:
 
 
 def _group_placeholders(nodes: Sequence[Node | str]) -> Iterator[Node | str]:
-    """Yield texts and nodes, with a node for each placeholder, which contains the elements inside the placeholder.
+    """Yield texts and nodes after putting each placeholder, with the elements inside of it, into a node of its own.
 
     For example, the texts and nodes of "one {n, plural, other {<b>#</b>}}" become "one " and one node for the plural.
     """
@@ -287,7 +287,7 @@ def _group_placeholders(nodes: Sequence[Node | str]) -> Iterator[Node | str]:
 
 
 def _restore_nodes(text: str, node_positions: dict[int, Node], start: int, end: int) -> Iterator[Node | str]:
-    """Yield the texts and nodes between two positions of a text in which a character stands for each node."""
+    """Split a part of a text at the characters that stand for nodes, and yield the texts and the nodes."""
     start_of_text = start
     position = text.find(ELEMENT, start, end)
     while position >= 0:

@@ -1,4 +1,4 @@
-"""Documents of HTML or XML: the texts to translate, and the document with their translations.
+"""Find the texts to translate in a document of HTML or XML, and write the document with their translations.
 
 A document is divided into blocks, such as paragraphs and cells. No sentence extends across the start or the end of a
 block. The texts and inline elements between two borders of blocks are an inline run, whose text is translated as one.
@@ -201,7 +201,7 @@ class Document:
 
 
 class _InlineRun:
-    """Texts and inline nodes of a block that are next to each other, and whose text is translated as one.
+    """A sequence of texts and inline nodes inside a block, which are translated as one text.
 
     Attributes:
         text (`str`): the text to translate; empty if there is nothing to translate.
@@ -233,7 +233,7 @@ class _InlineRun:
         return any(isinstance(child, Element) for child in self._content)
 
     def place_tags(self, translation: str, links: list[tuple[int, int]]) -> list[Node]:
-        """Place the tags in a translation, which `write` returns then.
+        """Place the tags in a translation, so that `write` returns it.
 
         Returns:
             `list[Node]`: the readings of `<ruby>` that are left out because their text is translated.
@@ -247,7 +247,7 @@ class _InlineRun:
         return placement.dropped_readings
 
     def write(self, escape: Callable[[str], str]) -> str:
-        """Return the source of the translation with its tags; of the original if there is nothing to translate."""
+        """Return the source of the translation with its tags, or of the original if there is nothing to translate."""
         if not self.text:
             return "".join(write_node(node, escape) for node in self._nodes)
         written = self._spaced_text.write(self._translated_tokens, escape)
@@ -272,7 +272,7 @@ def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
 
 
 def _iterate_names_of_readings(node: Node, depth: int) -> Iterator[tuple[Node, Counter[tuple[int, str]]]]:
-    """Yield each reading of `<ruby>` inside a node, with the depths and names of the elements that it consists of."""
+    """Yield each reading of `<ruby>` inside a node, with the depths and names of its elements."""
     for child in node.children:
         if not isinstance(child, Node):
             continue

@@ -1,4 +1,4 @@
-"""Trees of HTML and XML: nodes, texts, and how both are written."""
+"""The tree that a document of HTML or XML is read into, and functions that write it."""
 
 import html
 import re
@@ -18,7 +18,7 @@ _MOST_LEVELS = 200
 
 
 class Role(Enum):
-    """How the translation treats a node."""
+    """The treatment of a node in the translation."""
 
     BLOCK = "ends the sentence before it, and has sentences of its own inside"
     INLINE = "is part of a sentence, and its text is translated"
@@ -81,7 +81,7 @@ class Node:
 
 
 def escape_html(text: str, is_attribute: bool = False) -> str:
-    """Escape a text for HTML in the way browsers do it."""
+    """Escape a text for HTML in the same way as browsers."""
     escaped = html.escape(text, quote=False).replace("\xa0", "&nbsp;")
     if is_attribute:
         escaped = escaped.replace('"', "&quot;")
@@ -104,7 +104,7 @@ def collapse_spaces(text: str) -> str:
 
 
 def write_node(node: Node | str, escape: Callable[[str], str]) -> str:
-    """Return the source of a node or text; `escape` is applied to texts."""
+    """Return the source of a node or a text. The function `escape` is applied to all texts."""
     if isinstance(node, str):
         return escape(node)
     content = "".join(write_node(child, escape) for child in node.children)

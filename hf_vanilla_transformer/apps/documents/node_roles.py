@@ -26,7 +26,11 @@ def assign_roles(root: Node, escape: Callable[[str], str], is_sentence: bool) ->
 def _assign_roles_inside(
     parent: Node, escape: Callable[[str], str], is_sentence: bool, is_translated: bool, is_in_ruby: bool
 ) -> None:
-    """Assign roles to the elements inside a node; `is_translated` is True if its own texts are translated."""
+    """Assign roles to the elements inside a node.
+
+    The arguments are as in `assign_roles`. In addition, `is_translated` is True if the texts of the node are
+    translated, and `is_in_ruby` is True if the node is inside of a `<ruby>`.
+    """
     has_text = any(isinstance(child, str) and child.strip() for child in parent.children)
     has_sentence = is_sentence or has_text
     may_have_readings = is_in_ruby or parent.name == "ruby"
@@ -79,7 +83,10 @@ def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
 
 
 def _role_of_element(element: Node, is_inline: bool) -> Role:
-    """Return the role of an element whose children have theirs; `is_inline` is True if it may be part of a sentence."""
+    """Return the role of an element, which depends on the roles of its children.
+
+    `is_inline` is True if the element itself may be part of a sentence.
+    """
     roles_inside = {child.role for child in element.children if isinstance(child, Node)}
     if Role.BLOCK in roles_inside:
         return Role.BLOCK
@@ -93,7 +100,7 @@ def _role_of_element(element: Node, is_inline: bool) -> Role:
 
 
 def _keep_texts(block: Node, escape: Callable[[str], str]) -> None:
-    """Replace the texts of a block that is not translated by nodes, which are written unchanged."""
+    """Replace the texts of an untranslated block by nodes, so that they are written unchanged."""
     children: list[Node | str] = []
     for child in block.children:
         if isinstance(child, str):
@@ -104,7 +111,7 @@ def _keep_texts(block: Node, escape: Callable[[str], str]) -> None:
 
 
 def _keep_line_breaks(preformatted: Node) -> None:
-    """Make each line of a preformatted element a text of its own, so that no sentence extends across a line break."""
+    """Split the text of a preformatted element into lines, so that no sentence extends across a line break."""
     preformatted.children = _separate_lines(preformatted.children)
     starts_with_line_break = len(preformatted.children) > 1 and preformatted.children[0] == ""
     if starts_with_line_break and preformatted.raw is None:

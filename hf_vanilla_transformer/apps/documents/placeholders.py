@@ -41,7 +41,7 @@ _BRACES = re.compile(r"[{}]")
 
 
 def find_placeholders(text: str) -> list[tuple[int, int]]:
-    """Find the placeholders of a text, and return the start and the end of each.
+    """Return the start and the end of each placeholder in a text.
 
     For example, "{0} of %s" has the placeholders (0, 3) and (7, 9). An argument with a format, such as an ICU plural,
     is one placeholder up to the brace that closes it, and may have elements inside, which `ELEMENT` stands for. If the

@@ -1,4 +1,4 @@
-"""Read HTML into a tree, with the parser lexbor, which builds the same tree as a browser without scripts."""
+"""Read HTML into a tree. The parser, lexbor, builds the same tree as a browser without scripts."""
 
 import re
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def _parent_of_fragment(markup: str) -> str:
 
 
 def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, is_html: bool) -> Iterator[Node | str]:
-    """Yield the nodes and texts for a node of lexbor and for the siblings after it.
+    """Convert a node of lexbor and the siblings after it into nodes and texts.
 
     Args:
         lexbor_node: the first node, if there is any.
@@ -83,7 +83,7 @@ def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, i
 
 
 def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
-    """Return the node for an element, with its children."""
+    """Convert an element of lexbor, with its children."""
     name = lexbor_node.tag or ""
     check_depth(depth, f"<{name}>")
     is_void = is_html and name in VOID

@@ -1,4 +1,4 @@
-"""Read XML into a tree, with the parser expat."""
+"""Read XML into a tree. The parser is expat."""
 
 import re
 from bisect import bisect_right
@@ -26,7 +26,7 @@ _QUOTED_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class _Event:
-    """Something that expat found in the source.
+    """A tag, a text, or other markup that expat found in the source.
 
     Args:
         position (`int`): the byte at which it starts.
@@ -43,7 +43,7 @@ class _Event:
 
 
 def read_xml(markup: str) -> Node:
-    """Read a document, or a part of one, which may have texts and several elements outside of other elements.
+    """Read an XML document, or a part of one, which needs no root element.
 
     An element is part of a sentence if there is text next to it, or if HTML has an inline element with the same name.
 
@@ -69,9 +69,9 @@ def read_xml(markup: str) -> Node:
 
 
 def _parse(source: bytes, markup: str) -> list[_Event]:
-    """Return the events of expat for a wrapped document; `markup` is the document for the error message.
+    """Parse a wrapped document, and return the events of expat.
 
-    Raises InputError if the document is not well-formed.
+    Raises InputError, which quotes the document itself, `markup`, if it is not well-formed.
     """
     parser = expat.ParserCreate("utf-8")
     events: list[_Event] = []
@@ -166,7 +166,10 @@ def _add_children(root: Node, events: list[_Event], source: bytes, prolog_length
 
 
 def _append_text(parent: Node, text: str) -> None:
-    """Append a text to the children of a node; expat reports one text in several events if it has entities."""
+    """Append a text to the children of a node.
+
+    It is joined with a text before it, because expat divides a text at its entities.
+    """
     if parent.children and isinstance(parent.children[-1], str):
         parent.children[-1] += text
     else:

@@ -1,7 +1,7 @@
-"""Place the tags of a text in its translation, around the words that are linked with the words inside of them.
+"""Place the tags of a text in its translation, by the links of a word alignment.
 
-The links come from a word alignment. For example, if "forty two" is translated as "zwei und vierzig", and "forty" is
-linked with "und" and with "vierzig", then "<b>forty</b> two" becomes "zwei <b>und vierzig</b>".
+For example, if "forty two" is translated as "zwei und vierzig", and "forty" is linked with "und" and with "vierzig",
+then "<b>forty</b> two" becomes "zwei <b>und vierzig</b>".
 
 The placement has three steps:
 
@@ -111,7 +111,7 @@ class TagPlacement:
                 self._linked_targets[source_word].append(target_word)
 
     def _add_target_word(self, word: _CharacterRange, linked_words: list[range]) -> None:
-        """Add a whole word of the translation, which is divided like the first divided word that it is linked with.
+        """Divide a word of the translation like a divided word that it is linked with, and add its parts.
 
         For example, if the source has the words "B" and "max" in "B<sub>max</sub>", the word "Bmax" of the translation
         is divided into "B" and "max". Each of the two is linked with its own part of the source word, and with all
@@ -180,7 +180,7 @@ class TagPlacement:
         *,
         is_translated_base: bool,
     ) -> None:
-        """Append the content of an element to the tokens.
+        """Append the content of an element, with all tags inside of it, to the tokens.
 
         Args:
             parent: the element.
@@ -214,7 +214,7 @@ class TagPlacement:
         tokens.append(self._target[position : characters.end])
 
     def _add_copied_content(self, parent: Element, tokens: list[Token]) -> None:
-        """Append the content of an element whose text the translation copies, with all elements as in the source."""
+        """Append the content of an element whose text is the same in the translation, exactly as in the source."""
         position = parent.start
         for element in parent.child_elements:
             tokens.append(self._source[position : element.start])
@@ -246,11 +246,11 @@ class TagPlacement:
         return children_with_places
 
     def _place_around_words(self, parent: Element, words: _WordRange) -> dict[Element, _WordRange]:
-        """Place those children of an element that have words, around words that no other child has.
+        """Choose words of the translation for each child of an element that has words in the source.
 
-        A word that is linked with several children goes to the child with most of its links. In a second pass, children
-        that got no word take words that are left, even if most links of these lead to other children. In each pass,
-        children with more words choose first.
+        No word goes to two children. A word that is linked with several goes to the child with most of its links. In a
+        second pass, children that got no word take words that are left, even if most links of these lead to other
+        children. In each pass, children with more words choose first.
 
         Args:
             parent: the element.
@@ -413,7 +413,7 @@ class TagPlacement:
         return _CharacterRange(start, end)
 
     def _end_of_word(self, word: int, element: Element) -> int:
-        """Return the position after a word of the translation, for an element without words that goes there.
+        """Return the position at which an element without words goes after a word of the translation.
 
         For the word -1, this is the start of the translation. A footnote mark goes before the punctuation at the end of
         the word, as in "word<sup>[1]</sup>.", if no punctuation is before it in the source.
@@ -429,7 +429,7 @@ class TagPlacement:
         return end
 
     def _is_other_punctuation(self, position: int, character: str) -> bool:
-        """Return True if the translation has punctuation at a position, and this differs from a character."""
+        """Return True if the translation has punctuation at a position that differs from a given character."""
         return _is_punctuation(self._target[position]) and self._target[position] != character
 
 
@@ -450,7 +450,7 @@ def _split_word(word: _CharacterRange, sorted_borders: list[int]) -> list[_Chara
 
 
 def _move_outside(occupied: list[_WordRange], word: int) -> int:
-    """Return a word, or the nearer end of the range of words that it is inside of.
+    """Move a word to the nearer end of the range that it is inside of, if there is one.
 
     For example, if the range has the words 2 to 5, then the word 3 is moved to 2, and the word 6 stays, because the
     range ends before it. The ranges are sorted and do not overlap.
@@ -466,10 +466,11 @@ def _move_outside(occupied: list[_WordRange], word: int) -> int:
 
 
 def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) -> set[tuple[int, int]]:
-    """Return links in which equal words of both texts are linked in their order, instead of by the given links.
+    """Return the links of two texts, in which equal words are linked with each other.
 
-    These are words that both texts contain equally often, such as names and numbers. For example, "Calc" is linked with
-    "Calc" in "<b>Calc</b> and Writer" and "Writer und Calc", because an alignment of names is often wrong.
+    If both texts contain a word equally often, such as a name or a number, its first occurrences are linked, and so on.
+    The given links of these words are dropped. For example, "Calc" is
+    linked with "Calc" in "<b>Calc</b> and Writer" and "Writer und Calc", because an alignment of names is often wrong.
     """
     source_positions = _find_names(source)
     target_positions = _find_names(target)
@@ -488,7 +489,7 @@ def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) ->
 
 
 def _find_names(text: str) -> defaultdict[str, list[int]]:
-    """Return the numbers of the words for each word of a text that can be a name or a number.
+    """Find the words of a text that can be names or numbers, and return the positions of each.
 
     Words are compared without case and without the punctuation around them. Single letters are left out, because they
     are often articles or parts of other words; single digits are not.

@@ -76,7 +76,7 @@ class _Joint:
         return self.element_after is None and not self.character_after
 
     def spaces_outside_elements(self, space: str) -> list[str]:
-        """Return white space for each side of the tags, with `space` outside of the elements and none inside.
+        """Return the white space around each tag if `space` is outside of the elements, and none is inside.
 
         It goes after the end tags and before the start tags: "one</b> <i>two".
         """
@@ -140,8 +140,9 @@ class SpacedText:
     def _model_space(gap: _Gap) -> str:
         """Return the white space between two words in the text for the model.
 
-        Without the protected element, "press <kbd>k</kbd>, then" becomes "press, then", because punctuation directly
-        follows the word before it.
+        Protected elements are removed from this text. For example, "press <kbd>k</kbd> now" becomes "press now" with
+        one space, and "press <kbd>k</kbd>, then" becomes "press, then" without a space, because punctuation directly
+        follows a word.
         """
         first_joint = gap.joints[0]
         last_joint = gap.joints[-1]
@@ -151,13 +152,14 @@ class SpacedText:
         if not gap.elements:
             return space
         if not space and not gap.has_space_in_elements:
+            # There is no space at all, as in "one<wbr>two".
             return ""
         is_before_punctuation = last_joint.character_after in CLOSING_PUNCTUATION and not last_joint.space
         is_after_punctuation = first_joint.character_before in OPENING_PUNCTUATION and not first_joint.space
         return "" if is_before_punctuation or is_after_punctuation else " "
 
     def _add_gap(self, gap: _Gap, space: str, text_length: int, opened: list[Element]) -> None:
-        """Remember the joints of a gap, and set the ranges of the elements whose tags are in it.
+        """Store the joints of a gap, and set the character ranges of the elements whose tags are in it.
 
         Args:
             gap: the gap.
@@ -172,6 +174,7 @@ class SpacedText:
             for tag in joint.tags:
                 element = tag.element
                 if tag.is_opening:
+                    # This is the range of an element without words. If a word follows, `start` moves to this word.
                     element.start = text_length
                     element.end = text_length
                     opened.append(element)
@@ -179,6 +182,7 @@ class SpacedText:
                     # Start and end are in the same gap, so the element contains no word.
                     opened.remove(element)
                 else:
+                    # The element ends before the white space of this gap.
                     element.end = text_length
             if joint.element_before is not None:
                 self._joint_after[joint.element_before] = joint
@@ -274,13 +278,17 @@ class SpacedText:
         """
         source_joint = self._joint_before[element]
         if joint.is_at_start:
+            # "k now" starts without a space, even if the source is "press k".
             return source_joint.space if source_joint.is_at_start else ""
         if joint.character_before in OPENING_PUNCTUATION:
+            # "(k now)" has no space after the bracket, even if the source is "press k".
             source_character = source_joint.character_before
             has_punctuation_in_source = source_character != "" and source_character in OPENING_PUNCTUATION
             return source_joint.space if has_punctuation_in_source else word_space
         if source_joint.space or _can_have_suffix(source_joint.character_before):
+            # "press k" has a space, and "a word[1]" has none, like the source.
             return source_joint.space
+        # In the source, the element is at the start or after a bracket: "k now" becomes "jetzt k", with a new space.
         return " " if _needs_space(element, joint.character_before, word_space) else ""
 
     def _space_after(self, element: Element, joint: _Joint, word_space: str) -> str:
@@ -290,13 +298,18 @@ class SpacedText:
         """
         source_joint = self._joint_after[element]
         if joint.is_at_end:
+            # "press k" ends without a space, even if the source is "k now".
             return source_joint.space if source_joint.is_at_end else ""
         if joint.character_after in CLOSING_PUNCTUATION:
+            # "press k." has no space before the period, even if the source is "k now".
             source_character = source_joint.character_after
             has_punctuation_in_source = source_character != "" and source_character in CLOSING_PUNCTUATION
             return source_joint.space if has_punctuation_in_source else word_space
         if source_joint.space or source_joint.character_after.isalnum():
+            # "k now" has a space, and "<code>k</code>s" has none, like the source.
             return source_joint.space
+        # In the source, the element is at the end or before punctuation: "press k." becomes "k drücken.", with a new
+        # space.
         return " " if _needs_space(element, joint.character_after, word_space) else ""
 
     def _space_between(self, joint: _Joint) -> str:
@@ -329,7 +342,7 @@ def _can_have_suffix(character: str) -> bool:
 
 
 def _divide_tokens(tokens: Sequence[Token]) -> tuple[list[str], list[_Gap]]:
-    """Divide tokens into words and gaps; there is a gap before the first word, between words, and after the last one.
+    """Divide tokens into words and the gaps around them, so that there is one gap more than words.
 
     A "word" is all text between two tags or protected elements, such as "one two", so it may have white space inside.
     """

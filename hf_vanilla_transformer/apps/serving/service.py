@@ -110,7 +110,7 @@ class Service:
 
     @property
     def lanes(self) -> Lanes:
-        """The lanes of short and long requests; RuntimeError if the service does not run."""
+        """The lanes of short and long requests. Raises RuntimeError if the service does not run."""
         if self._lanes is None:
             raise RuntimeError("the service does not run; translate inside of running().")
         return self._lanes
@@ -337,7 +337,7 @@ class Service:
         return [sum(tokens_of_document) for tokens_of_document in tokens], work
 
     def _split_texts_of_document(self, texts: Sequence[str], codes: TargetCodes) -> list[str]:
-        """Return the sentences of a document that are translated; its texts themselves if texts are not split."""
+        """Return the sentences of a document that are translated, or its texts if the service does not split texts."""
         if not self.split_sentences:
             return list(texts)
         pieces = _flatten([self._split_text(text, codes) for text in texts])
@@ -370,7 +370,7 @@ class Service:
         return [piece._replace(text=self._with_code(piece.text, codes, code)) for piece in pieces]
 
     def _codes(self, options: TranslateOptions) -> TargetCodes:
-        """Return the object that puts the code of the target language before the texts of a request."""
+        """Return the `TargetCodes` of a request, which put the code of its target language before texts."""
         target_lang = options.get("target_lang", self._generate_kwargs.get("target_lang"))
         # An error names the fields by which clients of LibreTranslate and of the Hub set the target language.
         return TargetCodes(self.tokenizer, target_lang, "target or tgt_lang")
@@ -428,7 +428,7 @@ class Service:
             raise
 
     def _count_tokens(self, texts: Sequence[str], codes: TargetCodes, may_be_long: bool = False) -> list[int]:
-        """Return the number of tokens of each text; raise TooMuchError for a long text unless `may_be_long`."""
+        """Return the number of tokens of each text; raise TooMuchError if a text has too many, unless `may_be_long`."""
         coded_texts = [self._with_code(text, codes) for text in check_strings("the request", texts)]
         tokens: list[int] = []
         # Tokenizers do not accept an empty list.
@@ -441,7 +441,7 @@ class Service:
     def _translate_batch(
         self, texts: list[str], options: TranslateOptions, is_abandoned: Callable[[], bool]
     ) -> Sequence[Translation]:
-        """Translate a batch of texts or documents; called in the worker thread of a lane, see `TranslateBatch`."""
+        """Translate a batch of texts or documents. The worker thread of a lane calls this; see `TranslateBatch`."""
         settings = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
         kwargs: TranslateOptions = {**settings, **self._generate_kwargs, **options}
         kwargs["stopping_criteria"] = [Interruption(is_abandoned)]
@@ -451,7 +451,7 @@ class Service:
         return translate(self.model, self.tokenizer, texts, **kwargs)
 
     def _observe(self, batch: BatchFigures) -> None:
-        """Note that a batch was translated, for `health` and the metrics; called in the event loop's thread."""
+        """Record a translated batch for `health` and the metrics. The event loop's thread calls this."""
         self.is_failing = False
         self.metrics.count_batch(batch)
 

@@ -67,7 +67,7 @@ def protocol_with_time_limit(seconds: float) -> type[H11Protocol]:
                 self._timer = self.loop.call_later(limits[state], self._close_slow_connection)
 
         def _close_slow_connection(self) -> None:
-            """Close the connection when the time is over, with an answer if no request has been read."""
+            """Close the connection because the time is over; answer first if headers were expected."""
             if self._watched_state is h11.IDLE:
                 self.transport.write(_TIMEOUT_RESPONSE)
             self.transport.close()
@@ -119,6 +119,7 @@ class RequestLimits:
         is_complete = False
 
         async def receive_within_limits() -> Message:
+            """Receive the next message, and check the length and the time of the body so far."""
             nonlocal received_bytes, is_complete
             if is_complete:
                 # The message after the body says that the client has disconnected. It may come at any time.

@@ -1,4 +1,4 @@
-"""Middleware for requests that the routes themselves would not find: whole addresses as targets, and HEAD."""
+"""Middleware that makes whole addresses, and the method HEAD, work for all routes."""
 
 import re
 from urllib.parse import unquote

@@ -16,7 +16,7 @@ _QUOTED_CHARACTERS = 50
 
 
 def _check_texts(value: object) -> object:
-    """Return a value that is a text or a list of texts; raise an error about the first member that is not a text."""
+    """Return the value of a field if it is a text or a list of texts; otherwise raise an error."""
     texts = value if isinstance(value, list) else [value]
     for number, text in enumerate(texts):
         if not isinstance(text, str):
@@ -29,7 +29,7 @@ def _check_texts(value: object) -> object:
 
 
 def _check_is_not_empty(value: object) -> object:
-    """Return a value that is not an empty list."""
+    """Return the value of a field unless it is an empty list, which is an error."""
     if value == []:
         raise PydanticCustomError("texts", "the list is empty; give a text, or a list with at least one text")
     return value
@@ -47,7 +47,7 @@ _FLAGS = Field(default=None, description="What may be wrong, see docs/translate.
 
 
 class GenerateParameters(BaseModel, extra="forbid"):
-    """Settings of the search, see docs/decoding.md, and terms, see docs/translate.md."""
+    """Settings of the search (docs/decoding.md) and terms (docs/translate.md)."""
 
     num_beams: Annotated[int, Field(ge=1, le=16)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
@@ -182,12 +182,16 @@ class Error(BaseModel):
 
 
 def finite_score(translation: Translation) -> float | None:
-    """Return the score of a translation; None if it has no scores, or an infinite one because nothing was found."""
+    """Return the score of a translation, or None if there is none.
+
+    A translation that was not scored has no log-probabilities, and its score is infinite if the search found nothing.
+    JSON has no infinite numbers.
+    """
     if translation.log_probs and math.isfinite(translation.score):
         return translation.score
     return None
 
 
 def as_list(texts: Texts) -> list[str]:
-    """Return the texts of a field as a list, including a single text."""
+    """Return the texts of a field as a list, even if it is a single text."""
     return [texts] if isinstance(texts, str) else texts
