@@ -4,7 +4,7 @@ import logging
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from datasets import DatasetDict
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
@@ -12,8 +12,9 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedToken
 from ..acceleration.int8_quantization import Int8Config
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..evaluation.choose_search import PAIRS_TO_CHOOSE_SEARCH, choose_search
-from ..evaluation.curve_files import write_curve
+from ..evaluation.curve_files import Curve, write_curve
 from ..evaluation.evaluate import describe_scores, describe_search, evaluate
+from ..evaluation.metrics import Scores
 from ..hub.model_card import argument_facts, average_facts
 from ..hub.model_folder import INT8, staged
 from ..translation.model_loading import load
@@ -27,9 +28,6 @@ from .trainer_callbacks import RecordFacts
 
 
 logger = logging.getLogger(__name__)
-
-# What `evaluate` returns: the scores by name, and texts that describe them.
-Scores = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class SavedWeights:
     checkpoints: list[str]
     comparison: AverageComparison | None
     is_last_kept: bool
-    curve: dict[str, Any] | None
+    curve: Curve | None
 
     def describe(self) -> str | None:
         """Describe in words which checkpoints the weights are of, or return None if nothing was averaged."""
@@ -162,7 +160,7 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
     return SavedWeights(checkpoints, comparison, is_last_kept, curve)
 
 
-def save_arguments_and_curve(run: TrainedRun) -> dict[str, Any] | None:
+def save_arguments_and_curve(run: TrainedRun) -> Curve | None:
     """Write the arguments and the curve of the run into its folder; return the content of the curve's file."""
     save_arguments(run.settings, is_trained=True)
     with staged(run.settings.output_folder) as folder:

@@ -2,13 +2,13 @@
 
 import logging
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from transformers import Seq2SeqTrainer
 
+from ..evaluation.metrics import Scores
 from ..hub.model_folder import NOT_TO_SHARE
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
 from .checkpoints import remove_path_of_best
@@ -51,7 +51,7 @@ def _push_without_paths(trainer: Seq2SeqTrainer, push_checkpoint: Callable[[str]
     push_checkpoint(folder)
 
 
-def push(settings: Settings, updates: int, scores: Mapping[str, Any] | None) -> None:
+def push(settings: Settings, updates: int, scores: Scores | None) -> None:
     """Push the output folder.
 
     Args:

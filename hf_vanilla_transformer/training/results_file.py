@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from ..evaluation.curve_files import Curve
 from ..hub.model_card import name_of_base
 from ..support.atomic_files import write_text
 from ..support.machine_and_versions import describe_environment
@@ -90,7 +91,7 @@ class Results:
     updates: int
     training_seconds: float
     evaluation_seconds: float
-    curve: Mapping[str, object] | None
+    curve: Curve | None
     data: Mapping[str, str]
     scores: Mapping[str, object]
     total_seconds: float | None

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from datasets import DatasetDict
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 
 from ..data.target_language import TargetCodes
+from ..evaluation.metrics import Scores
 from ..hub.model_card import BUILT_IN, About, fill_model_card, location_of
 from ..hub.model_folder import INT8, staged
 from .run_arguments import Settings
@@ -94,7 +94,7 @@ def describe_adam(trainer: Seq2SeqTrainer) -> str | None:
     return f"{beta_1}, {beta_2}, {parameter_group['eps']}"
 
 
-def describe_run_for_card(settings: Settings, scores: dict[str, Any] | None = None) -> About:
+def describe_run_for_card(settings: Settings, scores: Scores | None = None) -> About:
     """Describe a model by the settings of its run, for a card or for the metadata of a repository.
 
     Args:
@@ -118,7 +118,7 @@ def describe_run_for_card(settings: Settings, scores: dict[str, Any] | None = No
 
 
 def describe_trained_model(
-    settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase, scores: dict[str, Any] | None
+    settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase, scores: Scores | None
 ) -> About:
     """Describe a trained model for its card: the run, the example, and the scores on the test pairs if there are any.
 
@@ -176,9 +176,7 @@ def save_card(
             (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
 
-def save_int8_card(
-    output: Path, about: About, scores: dict[str, Any] | None, parameters: int, facts: TrainingFacts
-) -> None:
+def save_int8_card(output: Path, about: About, scores: Scores | None, parameters: int, facts: TrainingFacts) -> None:
     """Write the card of the model in int8, whose example needs this package.
 
     Args:
