@@ -143,12 +143,46 @@ class Teacher:
         """
         train = pairs["train"].select_columns(["source", "target"])
         new_sources = self._select_new_sources(pairs)
-        evaluated_count = len(self._monolingual_sources) - len(new_sources)
-        log_removed({_EVALUATED: evaluated_count}, len(self._monolingual_sources), "monolingual sources")
+        left_out_count = len(self._monolingual_sources) - len(new_sources)
+        log_removed({_EVALUATED: left_out_count}, len(self._monolingual_sources), "monolingual sources")
+
+        tokenization = self._scoring.choose_tokenization(pairs["train"])
+        translated, removed = self._translate_pairs(train, new_sources, tokenization)
+        evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
+        distilled, removed_by_cleaning = clean_pairs(translated, evaluation_pairs)
+        removed.update(removed_by_cleaning)
+        log_removed(removed, len(train) + len(new_sources), "translations")
+        if left_out_count:
+            removed[f"monolingual sources {_EVALUATED}"] = left_out_count
+
+        if self._arguments.distilled_only:
+            new_train = distilled
+            given_targets = "none with the given targets"
+        else:
+            new_train = concatenate_datasets([train, distilled])
+            given_targets = f"{len(train):,} with the given targets"
+        logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {given_targets}")
+        return DatasetDict({**pairs, "train": new_train}), self._describe(len(distilled), removed)
+
+    def _translate_pairs(
+        self, train: Dataset, new_sources: list[str], tokenization: str
+    ) -> tuple[Dataset, dict[str, int]]:
+        """Translate the sources of the training pairs and the new ones, and remove faulty translations.
+
+        Args:
+            train: the training pairs.
+            new_sources: sources without a target.
+            tokenization: sacrebleu's tokenization, for sentence BLEU.
+
+        Returns:
+            Pairs of sources and translations, and how many translations were removed for each reason.
+
+        Raises InputError if all translations were removed or are blank.
+        """
         sources = [*train["source"], *new_sources]
         references = [*train["target"], *[None] * len(new_sources)]
-
-        bleu = BLEU(tokenize=self._scoring.options(pairs["train"])["tokenize"], effective_order=True)
+        # This raises an error if the tokenization needs a missing library, so it comes before the translation.
+        bleu = BLEU(tokenize=tokenization, effective_order=True)
         hypotheses = self._translate_all(sources)
         translated: dict[str, list[str]] = {"source": [], "target": []}
         removed = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
@@ -162,25 +196,9 @@ class Teacher:
                 translated["target"].append(hypothesis.text)
         if all(is_blank(target) for target in translated["target"]):
             removed["empty"] = len(translated["target"])
-            counts = ", ".join(f"{count:,} were {reason}" for reason, count in removed.items() if count)
-            raise InputError(f"no translation of {self._names[0]} remains: {counts}; give another teacher.")
-
-        evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
-        distilled, removed_by_cleaning = clean_pairs(
-            Dataset.from_dict(translated, features=train.features), evaluation_pairs
-        )
-        removed.update(removed_by_cleaning)
-        log_removed(removed, len(sources), "translations")
-        if evaluated_count:
-            removed[f"monolingual sources {_EVALUATED}"] = evaluated_count
-        if self._arguments.distilled_only:
-            new_train = distilled
-            given_targets = "none with the given targets"
-        else:
-            new_train = concatenate_datasets([train, distilled])
-            given_targets = f"{len(train):,} with the given targets"
-        logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {given_targets}")
-        return DatasetDict({**pairs, "train": new_train}), self._describe(len(distilled), removed)
+            counts = [f"{count:,} were {reason}" for reason, count in removed.items() if count]
+            raise InputError(f"no translation of {self._names[0]} remains: {', '.join(counts)}; give another teacher.")
+        return Dataset.from_dict(translated, features=train.features), removed
 
     def _describe(self, count: int, removed: Mapping[str, int]) -> dict[str, str]:
         """Return rows for the model card.

@@ -31,6 +31,7 @@ class DistillationArguments:
     )
 
     def __post_init__(self) -> None:
+        """Raise InputError if the arguments contradict each other."""
         check_optional(self, "teacher_num_beams")
         if self.teacher is None:
             self._check_nothing_needs_a_teacher()

@@ -363,6 +363,7 @@ def fit_recipe(
 
 def _save_what_is_evaluated(chosen: dict[str, Any], given_arguments: Arguments) -> None:
     """Set equal steps and strategies for evaluating and saving, which `load_best_model_at_end` needs."""
+    # If one of the two is given, the other equals it.
     chosen["eval_steps"] = given_arguments.get("save_steps", chosen["eval_steps"])
     chosen["save_steps"] = given_arguments.get("eval_steps", chosen["eval_steps"])
     if "eval_strategy" in given_arguments:

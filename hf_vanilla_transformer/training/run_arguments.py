@@ -112,6 +112,7 @@ class RunArguments(PaperTrainingArguments):
     hub_strategy: str = option("end", "When --push_to_hub pushes; other values than end also push during the training.")
 
     def __post_init__(self) -> None:
+        """Check the arguments, and set those that depend on others or on the device."""
         if not 0 <= self.r_drop_alpha < math.inf:
             raise InputError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
         if not 0 < self.rate_factor < math.inf:
@@ -203,10 +204,11 @@ def _sets_non_blocking(accelerator_config: object) -> bool:
     """
     if accelerator_config is None:
         return False
+    settings = accelerator_config
     if isinstance(accelerator_config, str) and accelerator_config.startswith("{"):
-        accelerator_config = json.loads(accelerator_config)
-    if isinstance(accelerator_config, dict):
-        return "non_blocking" in accelerator_config
+        settings = json.loads(accelerator_config)
+    if isinstance(settings, dict):
+        return "non_blocking" in settings
     return True
 
 
@@ -308,8 +310,9 @@ _LIST_ARGUMENTS = (
 _ARGUMENTS_WITHOUT_PLAN = ("preset", "max_steps", "model_name_or_path")
 # Arguments that are not saved with a run, because they are secret or concern only one start of it.
 _NOT_SAVED = ("token", "overwrite", "resume_from_checkpoint", "dry_run", "tflops")
-# Arguments that name places, devices and accounts, and do not change what a run computes.
-_PLACES = {
+# Arguments that are not in the record of a run, because they name places, devices and accounts, and do not change what
+# it computes.
+_NOT_RECORDED = {
     "device",
     "disable_tqdm",
     "hub_model_id",
@@ -399,7 +402,7 @@ class Settings(NamedTuple):
         """Return the given arguments that change what a run computes, and the precision, which may be chosen."""
         record = {}
         for name, value in self.to_repeat().items():
-            if name not in _PLACES and value is not None:
+            if name not in _NOT_RECORDED and value is not None:
                 record[name] = value
         record["bf16"] = self.args.bf16
         return record

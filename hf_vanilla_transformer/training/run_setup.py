@@ -218,7 +218,9 @@ def make_trainer(
         data: the tokenized pairs of `train` and, if there are any, of `validation`.
         scoring_options: how to compute BLEU and chrF in evaluations.
     """
-    trainer_args = args.change(dataloader_pin_memory=args.dataloader_pin_memory and args.device.type != "cpu")
+    # Pinned memory speeds up copies to an accelerator only.
+    pins_memory = args.dataloader_pin_memory and args.device.type != "cpu"
+    trainer_args = args.change(dataloader_pin_memory=pins_memory)
     if trainer_args.ddp_find_unused_parameters is None:
         # Every weight gets a gradient in every update.
         trainer_args.ddp_find_unused_parameters = False
