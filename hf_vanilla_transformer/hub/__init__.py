@@ -1,1 +1,1 @@
-"""A trained folder, its model card, and its way to the Hub."""
+"""Write the folder of a trained model and its model card, and push both to the Hub."""

@@ -1,10 +1,10 @@
-"""The README.md of a trained folder, filled from the run."""
+"""Fill the model card, README.md, of a trained folder with facts of the run."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
@@ -14,32 +14,49 @@ from ..model.pretrained_model import INT8
 from ..support.language_codes import language_of
 
 
-# An installed package holds the template itself; a checkout has it in the root folder.
+if TYPE_CHECKING:
+    from ..evaluation.metrics import SacreBleuMetric
+
+
+# An installed package contains the template. A checkout has it in the root folder.
 _TEMPLATE_PATHS = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
-# Libraries that tokenizers need, by the names of their classes.
+# The libraries that some tokenizers need, by the names of the tokenizers' classes.
 LIBRARIES = {"MarianTokenizer": "sentencepiece", "FairseqTokenizer": "sacremoses"}
-# Fields in which models of other systems differ from the paper.
-_OF_OTHERS = ("source_vocab_size", "activation_function", "lm_head_bias", "stack_layer_norm", "position_offset")
-# The data set that is not on the Hub.
+# Fields in which models that were converted from other systems differ from the paper.
+_FIELDS_OF_CONVERTED_MODELS = (
+    "source_vocab_size",
+    "activation_function",
+    "lm_head_bias",
+    "stack_layer_norm",
+    "position_offset",
+)
+# The name of the built-in data set, which is not on the Hub.
 BUILT_IN = "numbers"
+
+# A table of the card: the value of each row, by its name.
+Facts = dict[str, object]
 
 
 @dataclass(frozen=True)
 class About:
-    """What a card says about a model besides its sizes and its training.
+    """Facts for a card about a model, besides its sizes and its training.
 
     Args:
-        title: heading, and the model's name in the metadata of its scores.
+        title: the heading, and the model's name in the metadata of its scores.
         dataset: the data set's name on the Hub, or `BUILT_IN`; None for files.
-        source_language, target_language: codes, such as `"en"` or `"en_US"`; other values are omitted.
-        base_model: the fine-tuned model, a name on the Hub or a folder, of which the card shows the last part only.
-        scores: of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with `data` and `decoding`, which
-            describe the pairs and the decoding in words.
+        dataset_config: the configuration of the data set.
+        source_language, target_language: codes such as `"en"` or `"en_US"`. The card leaves out other values.
+        base_model: the fine-tuned model, which is a name on the Hub or a folder. The card shows only the last part of a
+            folder.
+        license: the licence of the weights, as the Hub spells it.
+        scores: the scores of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with `data` and
+            `decoding`, which describe the pairs and the decoding in words.
         data: the training data in words.
-        tokenizer_class: of the tokenizer; some need a library.
-        target_code: a code such as `">>fr<<"`, with which the example's source begins if the model has several target
-            languages.
-        location, revision: what the example passes to `from_pretrained`; by default the title alone.
+        tokenizer_class: the class of the tokenizer. Some classes need a library, which the card names.
+        location, revision: the arguments of `from_pretrained` in the card's example; by default, this is the title.
+        example_source: the sentence that the card's example translates.
+        target_code: if the model has several target languages, the code at the beginning of the example's source, such
+            as `">>fr<<"`.
     """
 
     title: str
@@ -58,28 +75,48 @@ class About:
     target_code: str = ""
 
     def metadata(self) -> ModelCardData:
-        """The card's metadata, limited to values that the Hub knows."""
-        languages = map(language_of, (self.source_language, self.target_language))
-        hub_dataset, metrics = _hub_name(self.dataset), _metrics_and_exact_match(self.scores)[0]
+        """Return the card's metadata, which contains only values that the Hub knows."""
+        languages = []
+        for code in (self.source_language, self.target_language):
+            language = language_of(code)
+            if language is not None and language not in languages:
+                languages.append(language)
+
+        hub_dataset = _find_hub_name(self.dataset)
+        # Names on the Hub begin with the user. A name without a slash may be a folder, even if it does not exist here.
+        hub_base_model = None
+        if self.base_model is not None and "/" in self.base_model:
+            hub_base_model = _find_hub_name(self.base_model)
+
+        metric_types = []
+        eval_results = []
+        for name, metric in _metrics_with_scores(self.scores).items():
+            metric_types.append(metric.hub_type)
+            eval_results.append(self._make_eval_result(name, metric))
+
+        # The Hub accepts None for missing values, but not empty lists.
         return ModelCardData(
-            language=list(dict.fromkeys(filter(None, languages))) or None,
+            language=languages or None,
             license=self.license,
             library_name="transformers",
             pipeline_tag="translation",
             tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
-            datasets=[hub_dataset] if hub_dataset else None,
-            metrics=[metric.hub_type for metric in metrics.values()] or None,
-            # Names of folders lack the user.
-            base_model=_hub_name(self.base_model) if "/" in (self.base_model or "") else None,
+            datasets=None if hub_dataset is None else [hub_dataset],
+            metrics=metric_types or None,
+            base_model=hub_base_model,
             model_name=self.title if self.scores else None,
-            eval_results=[self._eval_result(*entry) for entry in metrics.items()] or None,
+            eval_results=eval_results or None,
         )
 
-    def _eval_result(self, name: str, metric: Any) -> EvalResult:
+    def _make_eval_result(self, name: str, metric: "type[SacreBleuMetric]") -> EvalResult:
+        """Return the metadata of one score. `name` is the metric's name in the scores."""
         scores: Any = self.scores
+        dataset_type = _find_hub_name(self.dataset)
+        if dataset_type is None:
+            dataset_type = BUILT_IN if self.dataset == BUILT_IN else "own-files"
         return EvalResult(
             task_type="translation",
-            dataset_type=_hub_name(self.dataset) or (self.dataset if self.dataset == BUILT_IN else "own-files"),
+            dataset_type=dataset_type,
             dataset_name=scores["data"],
             dataset_config=self.dataset_config,
             dataset_split="test",
@@ -90,29 +127,46 @@ class About:
         )
 
     def direction(self) -> str:
-        """The languages in words."""
+        """Return the languages in words, such as "from en to de"."""
         if language_of(self.source_language) and language_of(self.target_language):
             return f"from {self.source_language} to {self.target_language}"
         return "one language to another"
 
 
 def fill_model_card(
-    about: About, config: PreTrainedConfig, parameters: int, training_facts: dict[str, Any], *, converted: bool = False
+    about: About,
+    config: PreTrainedConfig,
+    parameters: int,
+    training_facts: Mapping[str, object],
+    *,
+    converted: bool = False,
 ) -> ModelCard:
-    """Fill the template `model_card.md`; the card's `content` is the text of README.md.
+    """Fill the template `model_card.md`, and return the card. Its `content` is the text of README.md.
 
-    The facts are rows of the table of the training, or with `converted` of the conversion from another system.
+    Args:
+        about: facts about the model.
+        config: the model's configuration.
+        parameters: the number of the model's parameters.
+        training_facts: the rows of the table about the training, or about the conversion.
+        converted: whether the model was converted from another system instead of trained.
     """
-    metrics, exact_match = _metrics_and_exact_match(about.scores)
     model_facts = _model_facts(config, parameters)
+    if converted:
+        # The field is a default for further training, and says nothing about how this model was trained.
+        del model_facts["label smoothing"]
     example_source = about.example_source
     if about.target_code:
         example_source = f"{about.target_code} {example_source}"
-    if converted:  # Of further training, not of the model's.
-        del model_facts["label smoothing"]
+    exact_match = None
+    if about.scores:
+        # Imported only now, because converted models have no scores, and the metrics need `evaluate`.
+        from ..evaluation.metrics import describe_exact_match
+
+        exact_match = describe_exact_match(about.scores)
+    template_path = next(path for path in _TEMPLATE_PATHS if path.is_file())
     return ModelCard.from_template(
         about.metadata(),
-        template_path=str(next(path for path in _TEMPLATE_PATHS if path.is_file())),
+        template_path=str(template_path),
         title=about.title,
         location=about.location or about.title,
         at_revision=f', revision="{about.revision}"' if about.revision else "",
@@ -121,7 +175,7 @@ def fill_model_card(
         library=LIBRARIES.get(about.tokenizer_class or ""),
         languages=about.direction(),
         scores=about.scores,
-        metrics=metrics,
+        metrics=_metrics_with_scores(about.scores),
         exact_match=exact_match,
         example_source=json.dumps(example_source, ensure_ascii=False),
         model_facts=model_facts,
@@ -133,49 +187,57 @@ def fill_model_card(
 
 
 def _is_int8(config: PreTrainedConfig) -> bool:
-    """Return whether a configuration is of weights in int8, which load with the package only."""
-    settings = getattr(config, "quantization_config", None) or {}
-    return dict(settings if isinstance(settings, dict) else vars(settings)).get("quant_method") == INT8
+    """Return True if a configuration belongs to weights in int8, which load only with this package."""
+    quantization = getattr(config, "quantization_config", None)
+    if not quantization:
+        return False
+    # It is a dict if it was read from a file, and an object of transformers if the model was quantized.
+    settings = quantization if isinstance(quantization, dict) else vars(quantization)
+    return settings.get("quant_method") == INT8
 
 
-def _metrics_and_exact_match(scores: dict[str, Any] | None) -> tuple[dict[str, Any], str | None]:
-    """The classes of the metrics by name, and the exact match in words; none for a model without scores."""
+def _metrics_with_scores(scores: dict[str, Any] | None) -> "dict[str, type[SacreBleuMetric]]":
+    """Return the classes of the metrics that have scores, by name."""
     if not scores:
-        return {}, None
-    # Not at the top, because converted models have no scores.
-    from ..evaluation.metrics import METRICS, describe_exact_match
+        return {}
+    # Imported only now, because converted models have no scores, and the metrics need `evaluate`.
+    from ..evaluation.metrics import METRICS
 
-    return {name: metric for name, metric in METRICS.items() if name in scores}, describe_exact_match(scores)
+    return {name: metric for name, metric in METRICS.items() if name in scores}
 
 
 def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
-    """The row of a card that names the averaged checkpoints; none for a model that is not an average."""
+    """Return the row of a card that names the averaged checkpoints, or no row if the model is not an average."""
     if not averaged_from:
         return {}
     return {"weights": f"average of {len(averaged_from)} checkpoints: {', '.join(averaged_from)}"}
 
 
-def argument_facts(args: TrainingArguments) -> dict[str, Any]:
-    """The rows of a card that arguments of the Trainer give."""
-    batches, tokens = args.gradient_accumulation_steps * args.world_size, getattr(args, "tokens_per_batch", None)
-    if tokens is None:
-        facts: dict[str, Any] = {"sentences per update": args.train_batch_size * batches}
+def argument_facts(args: TrainingArguments) -> Facts:
+    """Return the rows of a card that arguments of the Trainer determine."""
+    facts: Facts = {}
+    batches_per_update = args.gradient_accumulation_steps * args.world_size
+    tokens_per_batch = getattr(args, "tokens_per_batch", None)
+    if tokens_per_batch is None:
+        facts["sentences per update"] = args.train_batch_size * batches_per_update
     else:
-        facts = {"tokens per update and side, at most": tokens * batches}
-    # A value below 1 is a share of all updates.
-    is_share = 0 < args.warmup_steps < 1
-    facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all" if is_share else int(args.warmup_steps)
+        facts["tokens per update and side, at most"] = tokens_per_batch * batches_per_update
+    # The Trainer reads a number below 1 as a share of all updates.
+    if 0 < args.warmup_steps < 1:
+        facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all"
+    else:
+        facts["warm-up updates"] = int(args.warmup_steps)
     if "adam" in args.optim:
         facts["beta_1, beta_2, epsilon"] = f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"
     if args.label_smoothing_factor:
         facts["label smoothing by the Trainer"] = args.label_smoothing_factor
-    return {**facts, "seed": args.seed}
+    facts["seed"] = args.seed
+    return facts
 
 
-def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:
-    paper = type(config)()
-    differing = [name for name in _OF_OTHERS if getattr(config, name) != getattr(paper, name)]
-    return {
+def _model_facts(config: PreTrainedConfig, parameters: int) -> Facts:
+    """Return the rows of a card about a model: its sizes, and the fields in which it differs from the paper."""
+    facts: Facts = {
         "parameters": f"{parameters:,}",
         "layers (encoder, decoder)": f"{config.encoder_layers}, {config.decoder_layers}",
         "d_model": config.d_model,
@@ -185,22 +247,37 @@ def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:
         "positions": config.position_embedding_type,
         "P_drop": config.dropout,
         "label smoothing": config.label_smoothing,
-        **{name: getattr(config, name) for name in differing},
     }
+    # The defaults of the configuration are those of the paper.
+    paper_config = type(config)()
+    for field in _FIELDS_OF_CONVERTED_MODELS:
+        if getattr(config, field) != getattr(paper_config, field):
+            facts[field] = getattr(config, field)
+    return facts
 
 
 def location_of(folder: Path) -> str:
-    """The path in the example of a card; of an absolute one, which would describe this machine, the last part."""
-    return folder.name if folder.is_absolute() else str(folder)
+    """Return the path of a folder for the example of a card.
+
+    Of an absolute path, this is only the last part, because the whole path would describe this machine.
+    """
+    if folder.is_absolute():
+        return folder.name
+    return str(folder)
 
 
 def name_of_base(base: str | None) -> str | None:
-    """A model's name on the Hub, or of a folder the last part, because its path would describe this machine."""
-    return base and (_hub_name(base) or Path(base).resolve().name)
+    """Return the name of a fine-tuned model: its name on the Hub, or the last part of its folder; None without one.
+
+    The whole path of the folder would describe this machine.
+    """
+    if not base:
+        return base
+    return _find_hub_name(base) or Path(base).resolve().name
 
 
-def _hub_name(name: str | None) -> str | None:
-    """The name if it may be on the Hub; None for a folder and for the built-in corpus."""
+def _find_hub_name(name: str | None) -> str | None:
+    """Return a name if it may be on the Hub, and None for a folder or for the built-in corpus."""
     if name is None or name == BUILT_IN or Path(name).exists():
         return None
     try:

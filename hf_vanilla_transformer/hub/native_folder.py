@@ -1,4 +1,4 @@
-"""Folders of trained models, from the Hub too, and the conversion of models of other types on first use."""
+"""Find the folder of a model, also on the Hub, and convert models of other types when they are first used."""
 
 from pathlib import Path
 
@@ -10,17 +10,23 @@ from .model_folder import CARD, TOKENIZER_FILES, WEIGHT_FILES
 from .user_cache import convert_once
 
 
-# By the `model_type` of a config.json, functions `convert(source, output)` that write a folder of this package.
-# `registration.py` registers those of `apps/conversion/`.
+# Functions `convert(source, output)` that write a folder of this package, by the `model_type` of the source's
+# config.json. `registration.py` registers the functions of `apps/conversion/`.
 IMPORTERS = LazyFunctions()
 
 
 def native_folder(name: str, revision: str | None = None, token: str | None = None) -> Path:
-    """Return the folder of a model of this package, or of the conversion of another one, such as an OPUS-MT model.
+    """Return a folder in this package's format for a model of any known type, such as an OPUS-MT model.
 
-    A model is converted once, into the user's cache.
+    A model of this package needs no conversion, so its own folder is returned. A model of another type is converted
+    once, into the user's cache.
 
-    Raises OSError if it cannot be read, and ValueError if it cannot be converted.
+    Args:
+        name: a folder, or a repository of the Hub.
+        revision: the branch, tag or commit of the repository.
+        token: the token for a private repository.
+
+    Raises OSError if the model cannot be read, and ValueError if it cannot be converted.
     """
     folder = source_folder(name, revision, token)
     model_type = str(read_json(folder / "config.json").get("model_type"))
@@ -30,17 +36,23 @@ def native_folder(name: str, revision: str | None = None, token: str | None = No
 
 
 def source_folder(source: str, revision: str | None = None, token: str | None = None) -> Path:
-    """Return the folder of a model: itself, or a copy of a repository of the Hub, without code.
+    """Return the folder of a model, or for a repository of the Hub the folder of its copy, which has no code.
+
+    Args:
+        source: a folder, or a repository of the Hub.
+        revision: the branch, tag or commit of the repository.
+        token: the token for a private repository.
 
     Raises:
         FileNotFoundError: if there is neither a folder nor a repository of this name, or it has no configuration.
-        NotADirectoryError: if it is a file.
+        NotADirectoryError: if `source` is a file.
     """
     folder = Path(source)
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
     if not folder.is_dir():
         try:
+            # Without *.py, no code of the repository reaches this machine.
             patterns = [*WEIGHT_FILES, *TOKENIZER_FILES, "config.json", "generation_config.json", CARD]
             folder = Path(snapshot_download(source, revision=revision, token=token, allow_patterns=patterns))
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Push a trained folder to the Hub: check permissions first, then one commit with all files."""
+"""Push a trained folder to the Hub: check permissions before training, and push all files in one commit."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from ..support.user_errors import InputError
 from .model_folder import FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
 
 
-# The example of `model_card.md`; other code in the card may be of other models.
+# The lines that load the model in the example of `model_card.md`. Other code in a card may load other models.
 _EXAMPLE = re.compile(
     r"(# This runs the code in the folder: read it first\.\ntokenizer = AutoTokenizer)\.from_pretrained\(.*\)\n"
     r"(model = AutoModelForSeq2SeqLM)\.from_pretrained\(.*\)\n"
@@ -27,10 +27,17 @@ def prepare_repository(
     private: bool | None = None,
     revision: str | None = None,
 ) -> str:
-    """Check, before hours of training, that a model can be pushed; create its repository if it does not exist.
+    """Check before hours of training that a model can be pushed, and create its repository if it does not exist.
 
-    The name may lack the user; returns `"user/name"`. Defaults are the token of `hf auth login` or `HF_TOKEN`, the
-    visibility that the user set on the Hub, and the branch `"main"`; another branch is created if it does not exist.
+    Args:
+        name: the repository, with or without the user.
+        metadata: the metadata of the model card, which the Hub checks.
+        token: by default, the token of `hf auth login` or `HF_TOKEN`.
+        private: whether a new repository is private; by default, the user's setting on the Hub decides.
+        revision: the branch to push to, by default `"main"`. It is created if it does not exist.
+
+    Returns:
+        The repository as `"user/name"`.
 
     Raises:
         ConnectionError: if the Hub cannot be reached.
@@ -72,10 +79,11 @@ def prepare_repository(
 
 
 def _check_metadata(metadata: ModelCardData) -> None:
+    """Raise ValueError if the Hub rejects the metadata of a card."""
     try:
         ModelCard(f"---\n{metadata.to_yaml()}\n---\n").validate()
     except HTTPError:
-        # Clients before 2.0 ask huggingface.co, not HF_ENDPOINT, and it may be unreachable.
+        # huggingface_hub before 2.0 always asks huggingface.co, even if HF_ENDPOINT is set, and it may be unreachable.
         return
     except ValueError as error:
         raise InputError(f"the Hub rejects the model card's metadata: {' '.join(str(error).split())}") from error
@@ -84,33 +92,36 @@ def _check_metadata(metadata: ModelCardData) -> None:
 def push_run(
     folder: str | os.PathLike[str], repo_id: str, *, message: str, token: str | None = None, revision: str | None = None
 ) -> str:
-    """Push a trained folder in one commit: model, code, tokenizer, card and scores; no checkpoints, no pickles.
+    """Push a trained folder in one commit: model, code, tokenizer, card and scores, but no checkpoints and no pickles.
 
-    The same commit removes files of an earlier run that this run does not have, except its card. The example of the
-    folder's card then names the repository, because its own name may be another repository's on the Hub.
+    The same commit removes files of an earlier run that this run does not have, except its card. Before the push, the
+    example of the folder's card is changed so that it loads the model from the repository. The folder's own name may
+    belong to a different repository on the Hub.
 
     Args:
         folder (`str` or `PathLike`): output folder of `hf-vanilla-transformer train`.
-        repo_id (`str`): `"user/name"` of an existing repository.
+        repo_id (`str`): an existing repository, as `"user/name"`.
         message (`str`): commit message.
-        token (`str`, *optional*): see [`prepare_repository`].
-        revision (`str`, *optional*): branch, created if it does not exist. Default: `"main"`.
+        token (`str`, *optional*): by default, the token of `hf auth login` or `HF_TOKEN`.
+        revision (`str`, *optional*): the branch, by default `"main"`. It is created if it does not exist.
 
     Returns:
         `str`: the URL of the commit.
 
     Raises:
-        ValueError: if the folder holds no model, or a link to a file elsewhere.
+        ValueError: if the folder holds no model, or a link to a file outside the folder.
     """
     files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name not in NOT_TO_SHARE}
-    if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
+    has_weights = any(name.endswith(".safetensors") for name in files)
+    if "config.json" not in files or not has_weights:
         raise InputError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
     check_links(files.values())
     api = HfApi(token=token)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     card = files.get("README.md")
-    if card is not None and not card.is_symlink():  # A link may be of the Hub's cache.
+    # If the card is a link, it may belong to the Hub's cache, which must not change.
+    if card is not None and not card.is_symlink():
         _name_repository(card, repo_id, revision)
     commit = api.upload_folder(
         repo_id=repo_id,
@@ -124,16 +135,21 @@ def push_run(
 
 
 def _name_repository(card: Path, repo_id: str, revision: str | None) -> None:
-    """Let the example of a card load the model from a repository."""
-    text, said = card.read_text(encoding="utf-8"), f', revision="{revision}"' if revision else ""
-    call = f'.from_pretrained("{repo_id}"{said}, trust_remote_code=True)\n'
-    named = _EXAMPLE.sub(lambda found: f"{found[1]}{call}{found[2]}{call}", text)
-    if named != text:
-        write_text(card, named)
+    """Change the example of a card so that it loads the model from a repository."""
+    at_revision = f', revision="{revision}"' if revision else ""
+    call = f'.from_pretrained("{repo_id}"{at_revision}, trust_remote_code=True)\n'
+    text = card.read_text(encoding="utf-8")
+    changed_text = _EXAMPLE.sub(lambda example: f"{example[1]}{call}{example[2]}{call}", text)
+    if changed_text != text:
+        write_text(card, changed_text)
 
 
 def describe_error(error: BaseException) -> str:
-    """The first line of an error; of a RuntimeError also that of its cause."""
-    cause = error.__cause__
-    first = str(error).strip().split("\n")[0] or type(error).__name__
-    return f"{first} {describe_error(cause)}" if cause is not None and isinstance(error, RuntimeError) else first
+    """Return the first line of an error's message, or the name of its class if it has no message.
+
+    huggingface_hub raises RuntimeError from an error that says what happened, so the first line of the cause follows.
+    """
+    first_line = str(error).strip().split("\n")[0] or type(error).__name__
+    if error.__cause__ is not None and isinstance(error, RuntimeError):
+        return f"{first_line} {describe_error(error.__cause__)}"
+    return first_line

@@ -1,4 +1,7 @@
-"""Results that are computed once and kept in the user's cache, under the hash of what they were computed from."""
+"""Keep results in the user's cache, so that they are computed only once.
+
+The name of a result contains a hash of everything from which it was computed.
+"""
 
 import hashlib
 import json
@@ -16,19 +19,23 @@ from .model_folder import CERTIFICATE
 logger = logging.getLogger(__name__)
 
 CACHE = Path(HF_HOME) / "hf_vanilla_transformer"
-_HASHED = (".bin", ".json", ".model", ".safetensors", ".spm", ".txt")
+# Suffixes of the files from which results are computed: weights, configurations and vocabularies.
+_HASHED_SUFFIXES = (".bin", ".json", ".model", ".safetensors", ".spm", ".txt")
 
 
-def convert_once(kind: str, folder: Path, versions: Mapping[str, str], convert: Callable[[str, str], object]) -> Path:
-    """Return the folder that `convert(source, output)` made of a folder, in this call or in an earlier one.
+def convert_once(
+    conversion: str, folder: Path, versions: Mapping[str, str], convert: Callable[[str, str], object]
+) -> Path:
+    """Convert a folder, unless an earlier call has done so, and return the folder of the result.
 
     Args:
-        kind: of conversion, for the name of the result.
-        folder: of the source; its files are hashed.
-        versions: of libraries on which the result depends.
-        convert: must write `parity.json`.
+        conversion: the name of the conversion, which becomes a part of the result's name.
+        folder: the folder to convert, whose files are hashed.
+        versions: the versions of libraries on which the result depends, by name.
+        convert: the function `convert(source, output)`. It must write `parity.json`, which marks the result as
+            complete.
     """
-    target = result_folder(kind, [folder], versions)
+    target = result_folder(conversion, [folder], versions)
     target.parent.mkdir(parents=True, exist_ok=True)
     # A second process that converts the same folder waits here for the first one.
     with FileLock(target.parent / f"{target.name}.lock"):
@@ -38,20 +45,29 @@ def convert_once(kind: str, folder: Path, versions: Mapping[str, str], convert: 
     return target
 
 
-def result_folder(kind: str, folders: Iterable[Path], settings: Mapping[str, object]) -> Path:
-    """Return the folder of a result, whose name depends on the files of folders, on settings, and on our version."""
-    parts: list[Mapping[str, object]] = []
+def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, object]) -> Path:
+    """Return the folder for a result, which need not exist.
+
+    Its name depends on everything from which the result is computed, and on the version of this package.
+
+    Args:
+        label: the last part of the name.
+        folders: folders whose files determine the result.
+        settings: other values that determine the result, by name.
+    """
+    determining_values: list[Mapping[str, object]] = []
     for folder in folders:
-        parts.append(hashes(path for path in folder.iterdir() if path.suffix in _HASHED))
-    parts.append({**settings, "hf_vanilla_transformer": __version__})
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-    return CACHE / f"{key}-{kind}"
+        determining_values.append(hashes(path for path in folder.iterdir() if path.suffix in _HASHED_SUFFIXES))
+    determining_values.append({**settings, "hf_vanilla_transformer": __version__})
+    digest = hashlib.sha256(json.dumps(determining_values, sort_keys=True).encode()).hexdigest()
+    # 128 bits are enough that no two results get the same name.
+    return CACHE / f"{digest[:32]}-{label}"
 
 
 def hashes(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the SHA-256 of files, by name."""
-    hash_of = {}
+    """Return the SHA-256 of each file, by the file's name."""
+    digests = {}
     for path in sorted(paths):
         with path.open("rb") as file:
-            hash_of[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return hash_of
+            digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests

@@ -10,7 +10,7 @@ from .user_errors import input_errors
 T = TypeVar("T")
 
 
-def option(default: Any, text: str, **metadata: object) -> Any:
+def option(default: object, text: str, **metadata: object) -> Any:
     """Declare a field of a dataclass of arguments.
 
     Args:
@@ -35,7 +35,7 @@ def dataclasses_in(arguments_class: type) -> list[type]:
     return [field_type for field_type in field_types if is_dataclass(field_type) and isinstance(field_type, type)]
 
 
-def build(arguments_class: type[T], arguments: Mapping[str, Any]) -> T:
+def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
     """Build an object of a class of arguments from values by name. All other arguments get their defaults.
 
     Args:

@@ -236,7 +236,7 @@ def _make_object(members: list[tuple[str, object]]) -> dict[str, object]:
     return json_object
 
 
-def _arguments_of(arguments_class: type) -> dict[str, tuple[Field[Any], Any]]:
+def _arguments_of(arguments_class: type) -> dict[str, tuple[Field[object], object]]:
     """Return the field and the type of each argument, by name.
 
     The type in the field itself may be a string, if the module postpones the evaluation of annotations.
@@ -250,7 +250,7 @@ def _arguments_of(arguments_class: type) -> dict[str, tuple[Field[Any], Any]]:
     return arguments
 
 
-def _convert(argument: Field[Any], annotation: Any, texts: object, value: object) -> object:
+def _convert(argument: Field[object], annotation: object, texts: object, value: object) -> object:
     """Convert one entry of a file to the type of its argument.
 
     Args:
@@ -305,7 +305,7 @@ def _text_of(value: object) -> str:
     return str(value)
 
 
-def _convert_text(name: str, annotation: Any, members: set[Any], text: str) -> object:
+def _convert_text(name: str, annotation: object, members: set[object], text: str) -> object:
     """Convert the text of a scalar in the same way as the command line.
 
     Args:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import Trainer
 
@@ -24,8 +25,8 @@ def skip_unused_logits(trainer: Trainer) -> None:
 
 
 def with_skip_logits(
-    trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool
-) -> dict[str, Any]:
+    trainer: Trainer, model: nn.Module, inputs: Mapping[str, object], return_outputs: bool
+) -> dict[str, object]:
     """Return a batch with `skip_logits=True` if of the model's outputs only its own loss is read.
 
     The batch stays as it is in these cases:
@@ -59,9 +60,9 @@ def _compute_loss(
     trainer: Trainer,
     compute_loss: Callable[..., Any],
     model: nn.Module,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, object],
     return_outputs: bool = False,
-    num_items_in_batch: Any = None,
+    num_items_in_batch: torch.Tensor | int | None = None,
 ) -> Any:
     """Replace `Trainer.compute_loss`, and call it with a batch that may skip the logits."""
     batch = with_skip_logits(trainer, model, inputs, return_outputs)
