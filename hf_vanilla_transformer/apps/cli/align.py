@@ -1,4 +1,5 @@
-"""Align the words of sentence pairs: in 0-0 1-2, word 1 of the source (from 0) is linked with word 2 of the target.
+"""Align the words of sentence pairs. In 0-0 1-2, word 1 of the source (counted from 0) is linked with word 2 of the
+target.
 
 hf-vanilla-transformer align --model_name_or_path runs/mine "two dogs" "zwei Hunde"
 hf-vanilla-transformer align --model_name_or_path runs/mine --test_file test.en test.de --output test.align
@@ -21,7 +22,7 @@ from .shared_options import BatchArguments, EngineArguments, load_given
 
 @dataclass
 class AlignArguments:
-    """Which pairs to align, and where to write their links."""
+    """The pairs to align, and the file to write."""
 
     pairs: list[str] = option([], "Sentences, each source before its target.", positional=True)
     split: str | None = option(None, "The split to align; by default test.")
@@ -29,6 +30,8 @@ class AlignArguments:
 
 
 class Arguments(NamedTuple):
+    """All arguments of the verb, in the order of `--help`."""
+
     align: AlignArguments
     model: LoadingArguments
     engine: EngineArguments
@@ -38,11 +41,11 @@ class Arguments(NamedTuple):
 
 @program
 def main(arguments: list[str]) -> list[Links]:
-    """Align as the command line says; returns the alignments in the order of the pairs."""
+    """Align as the command line says, and return the alignments in the order of the pairs."""
     args = parse(Arguments, __doc__, arguments, "align")
     output = args.align.output
     check_can_write(output, inputs=[*args.data.paths(), Path(args.model.model_name_or_path)])
-    sources, targets = _pairs(args.align, args.data)
+    sources, targets = _load_pairs(args.align, args.data)
     tokenizer, model = load_given(args.model, args.engine)
     alignments = align(
         model,
@@ -60,15 +63,24 @@ def main(arguments: list[str]) -> list[Links]:
     return alignments
 
 
-def _pairs(asked: AlignArguments, data: DataArguments) -> tuple[list[str], list[str]]:
-    given, split = asked.pairs, asked.split
-    if not given:
-        pairs = data.load(split or "test")[split or "test"]
+def _load_pairs(align_args: AlignArguments, data_args: DataArguments) -> tuple[list[str], list[str]]:
+    """Return sources and targets, either from the sentences on the command line or from the data.
+
+    Raises InputError if both are given, or if a source has no target.
+    """
+    sentences = align_args.pairs
+    if not sentences:
+        split = align_args.split or "test"
+        pairs = data_args.load(split)[split]
         return list(pairs["source"]), list(pairs["target"])
-    if data.paths() or data.dataset_name:
+    if data_args.paths() or data_args.dataset_name:
         raise InputError("pairs were given both as arguments and as data; give one of the two.")
-    if split is not None:
-        raise InputError(f"split is {split}, but has no effect on pairs that are given as arguments; leave it out.")
-    if len(given) % 2:
-        raise InputError(f"there are {len(given)} sentences; give pairs, each source before its target.")
-    return given[::2], given[1::2]
+    if align_args.split is not None:
+        raise InputError(
+            f"split is {align_args.split}, but has no effect on pairs that are given as arguments; leave it out."
+        )
+    if len(sentences) % 2:
+        raise InputError(f"there are {len(sentences)} sentences; give pairs, each source before its target.")
+    sources = sentences[::2]
+    targets = sentences[1::2]
+    return sources, targets

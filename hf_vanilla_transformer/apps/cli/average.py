@@ -1,4 +1,4 @@
-"""Average checkpoints of one model: those that are named, or with --last the newest ones of a run.
+"""Average the weights of checkpoints of one model. Name the checkpoints, or name a run and use --last.
 
 hf-vanilla-transformer average runs/mine --last 5 --output runs/average
 hf-vanilla-transformer average runs/mine/checkpoint-800 runs/mine/checkpoint-1000 --output runs/average
@@ -15,7 +15,7 @@ from .parser import parse, program
 
 @dataclass
 class AveragingArguments:
-    """What to average, and where to write the result."""
+    """The checkpoints to average, and the folder to write."""
 
     output: str = option(..., "Folder to write; it loads like any saved model.")
     folders: list[str] = option([], "Checkpoints, or a run.", positional=True)
@@ -28,8 +28,9 @@ class AveragingArguments:
 
 @program
 def main(arguments: list[str]) -> Path:
-    """Average as the command line says; returns the folder of the average."""
+    """Average as the command line says, and return the folder of the average."""
     args = parse(AveragingArguments, __doc__, arguments, "average")
+    # Not imported at the top, because --help does not need it.
     from ...training.checkpoint_averaging import average_checkpoints, last_checkpoints
 
     checkpoints: Sequence[str | Path] = args.folders
@@ -43,5 +44,6 @@ def main(arguments: list[str]) -> Path:
                 "smaller --last, or name the folders to average."
             )
     output = average_checkpoints(checkpoints, args.output)
-    print(f"the average of {', '.join(Path(each).name for each in checkpoints)} is in {output}")
+    names = [Path(checkpoint).name for checkpoint in checkpoints]
+    print(f"the average of {', '.join(names)} is in {output}")
     return output

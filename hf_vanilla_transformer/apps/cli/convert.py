@@ -1,9 +1,10 @@
 """Convert a model of another system into a trained folder, or back, and prove that both are equal.
 
-`--from marian` reads a folder in which Marian trained (`.npz`, `.spm`), `--from fairseq` one in which fairseq did
-(`.pt`, `dict.*.txt`, `bpecodes`); `--from hf_marian` a Marian or OPUS-MT model of transformers, `--from fsmt` one of
-fairseq's in transformers' form; both a folder or a name on the Hub. `--from auto` recognizes which of these a source
-is. `--to ctranslate2` writes a trained folder for CTranslate2, `--to hf_marian` one that transformers loads as Marian.
+`--from marian` reads a folder in which Marian trained a model (`.npz`, `.spm`), and `--from fairseq` a folder in which
+fairseq trained one (`.pt`, `dict.*.txt`, `bpecodes`). `--from hf_marian` reads a Marian or OPUS-MT model of
+transformers, and `--from fsmt` a fairseq model in transformers' form. Both may be a folder or a name on the Hub.
+`--from auto` recognizes the system. `--to ctranslate2` writes a trained folder for CTranslate2, and `--to hf_marian`
+writes a model that transformers loads as a Marian model.
 
     hf-vanilla-transformer convert --from hf_marian --input Helsinki-NLP/opus-mt-en-de --output runs/opus
     hf-vanilla-transformer convert --to ctranslate2 --input runs/mine --output runs/mine_ct2 --quantization int8
@@ -24,7 +25,7 @@ from .parser import parse, program
 
 @dataclass
 class ConvertArguments:
-    """What to convert, and where to write the result."""
+    """The model to convert, the systems, and the folder to write."""
 
     input: str = option(..., "A folder, or a name on the Hub.")
     output: str = option(..., "Folder to make.")
@@ -33,14 +34,16 @@ class ConvertArguments:
     )
     to_system: Literal["ctranslate2", "hf_marian"] | None = option(None, "The system to convert to.", aliases=["--to"])
     positions: str | None = option(
-        None, 'Of hf_marian: "hf", as in the source, the default; "marian", those that Marian trained it with.'
+        None, 'With --from hf_marian: "hf" keeps the source\'s positions (default), "marian" restores the training\'s.'
     )
-    quantization: str | None = option(None, 'Of ctranslate2: type of the weights, such as "int8"; float32 by default.')
-    max_positions: int | None = option(None, "Of ctranslate2: longest sequence in tokens; 2048 by default.")
+    quantization: str | None = option(
+        None, 'With --to ctranslate2: type of the weights, such as "int8"; float32 by default.'
+    )
+    max_positions: int | None = option(None, "With --to ctranslate2: longest sequence in tokens; 2048 by default.")
     revision: str | None = option(None, "Branch, tag or commit of the model on the Hub.")
     token: str | None = option(None, "Access token of the Hub; by default the one that `hf auth login` stored.")
     license: str | None = option(None, "Licence of the weights, for the model card.")
-    force: bool = option(False, "Write a model that is not equal to its source.")
+    force: bool = option(False, "Write the model even if it is not equal to its source.")
 
     def __post_init__(self) -> None:
         if (self.from_system is None) == (self.to_system is None):
@@ -49,21 +52,26 @@ class ConvertArguments:
 
 @program
 def main(arguments: list[str]) -> Path:
-    """Convert as the command line says; returns the folder of the model."""
+    """Convert as the command line says, and return the folder of the model."""
     args = parse(ConvertArguments, __doc__, arguments, "convert")
-    given = {name: value for name, value in vars(args).items() if value is not None}
+    # Options that are not given are left out, so that the functions' own defaults apply.
+    options = {name: value for name, value in vars(args).items() if value is not None}
     direction = "from" if args.from_system else "to"
-    system = given.pop(f"{direction}_system")
+    system = options.pop(f"{direction}_system")
     if system == "auto":
         system = recognize(args.input, args.revision, args.token)
         print(f"{args.input} is a model of {system}", file=sys.stderr)
     convert = getattr(conversion, f"{direction}_{system}")
-    known = {"input", *signature(convert).parameters}  # The way out calls it `folder`.
-    known |= {"revision", "token"} if "hub" in known else set()
-    for name in (name for name in given if name not in known):
-        value = "given" if name == "token" else given[name]  # A secret.
-        raise InputError(f"{name} is {value}, but {system} has no such option.")
+    # The functions of --to call the input `folder`, but it is passed by position.
+    known_options = {"input", *signature(convert).parameters}
+    if "hub" in known_options:
+        known_options.update(["revision", "token"])
+    for name, value in options.items():
+        if name not in known_options:
+            # The token is a secret.
+            shown_value = "given" if name == "token" else value
+            raise InputError(f"{name} is {shown_value}, but {system} has no such option.")
     with input_errors():
-        folder = Path(convert(given.pop("input"), **given))
+        folder = Path(convert(options.pop("input"), **options))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")
     return folder

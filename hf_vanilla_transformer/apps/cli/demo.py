@@ -5,9 +5,9 @@ hf-vanilla-transformer demo --seed 1 --output_dir runs/seed1
 """
 
 from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
-from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...support.build_arguments import option
 from ...support.recipes import read_recipe
@@ -19,28 +19,31 @@ from .train import run
 
 
 RECIPE = "numbers"
+# The number of translations that are printed.
 EXAMPLES = 4
-# In German the units come first: zweiundvierzig.
-REORDERED, PICTURE = "forty-two", "attention.png"
+# A number whose words change their order: in German the units come first (zweiundvierzig).
+REORDERED = "forty-two"
+PICTURE = "attention.png"
 
 
 @dataclass
 class DemoArguments:
-    """The seed and the folder of the run."""
+    """The seed of the run, and its folder."""
 
     seed: int = option(42, "Seed of the training.")
-    output_dir: str | None = option(None, "Folder of the trained model (default: runs/numbers, or the next new one).")
+    output_dir: str | None = option(
+        None, "Folder of the trained model (default: runs/numbers, or runs/numbers_2, ... if it exists)."
+    )
 
 
 @program
 def main(arguments: list[str]) -> None:
-    """Train, evaluate, translate, and print how to do it in Python."""
+    """Train, evaluate and translate, and print how to translate in Python."""
     args = parse(DemoArguments, __doc__, arguments, "demo")
-    recipe = read_recipe(RECIPE, Settings)
-    name = recipe["output_dir"]
-    names = chain([name], (f"{name}_{number}" for number in count(2)))
-    output = args.output_dir or next(each for each in names if not Path(each).exists())
-    folder = run(Settings.from_arguments(**{**recipe, "seed": args.seed, "output_dir": output}))
+    settings = read_recipe(RECIPE, Settings)
+    settings["output_dir"] = args.output_dir or _find_new_folder(settings["output_dir"])
+    settings["seed"] = args.seed
+    folder = run(Settings.from_arguments(**settings))
     print()
     tokenizer, model = load(str(folder))
     print_translations(model, tokenizer)
@@ -51,18 +54,33 @@ def main(arguments: list[str]) -> None:
     print('print(hf_vanilla_transformer.translate(model, tokenizer, ["forty-two"]))')
 
 
-def print_translations(model: Any, tokenizer: Any) -> None:
-    """Translate some of the test numbers, which do not depend on the number of training pairs."""
+def _find_new_folder(name: str) -> str:
+    """Return the name of a folder that does not exist: `name` itself, or `name_2`, `name_3` and so on."""
+    new_name = name
+    number = 1
+    while Path(new_name).exists():
+        number += 1
+        new_name = f"{name}_{number}"
+    return new_name
+
+
+def print_translations(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Translate some of the test numbers, and print them."""
     from ...data.load_pairs import load_pairs
 
-    test = load_pairs("numbers", train_size=9)["test"]
-    sources = test.select(range(0, len(test), len(test) // EXAMPLES))["source"]
-    for source, translation in zip(sources, translate(model, tokenizer, list(sources)), strict=True):
+    # The test numbers do not depend on the number of training pairs, so a few of these suffice.
+    test_pairs = load_pairs("numbers", train_size=9)["test"]
+    rows = range(0, len(test_pairs), len(test_pairs) // EXAMPLES)
+    sources = list(test_pairs.select(rows)["source"])
+    for source, translation in zip(sources, translate(model, tokenizer, sources), strict=True):
         print(f"{source}\n  -> {translation}")
 
 
-def draw_attention(model: Any, tokenizer: Any, path: Path) -> None:
-    """Draw the cross-attention in which the parts of a number change places, or print what that needs."""
+def draw_attention(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """Draw the cross-attention of a number whose words change their order.
+
+    If matplotlib is missing, print what to install instead.
+    """
     from ..pictures import plot_attention, save_figure
 
     try:

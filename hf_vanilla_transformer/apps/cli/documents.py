@@ -1,7 +1,7 @@
-"""Whole documents in `translate`: a file of HTML or XML, or those of a folder, by the endings of their names."""
+"""Translate whole documents of HTML or XML by the verb `translate`: one file, or all documents in a folder."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,51 +12,84 @@ from ...support.output_files import check_can_write, open_output
 from ...support.user_errors import InputError
 
 
-KINDS = {".html": "html", ".htm": "html", ".xhtml": "xml", ".xml": "xml"}
+# The markup of a document, by the suffix of its name.
+MARKUP_BY_SUFFIX = {".html": "html", ".htm": "html", ".xhtml": "xml", ".xml": "xml"}
 
 
 class DocumentFile(NamedTuple):
-    """A document, where its translation goes (None for standard output), and its kind of markup."""
+    """A document, the path of its translation (None for standard output), and its markup (`"html"` or `"xml"`)."""
 
     source: Path
     target: Path | None
-    kind: str
+    markup: str
 
 
-def document_files(source: str | None, target: str | None) -> list[DocumentFile]:
-    """The documents of `--input` and `--output`, files or folders; none if the input is something else.
+def find_documents(source: str | None, target: str | None) -> list[DocumentFile]:
+    """List the documents that `--input` names, with the paths of their translations.
 
-    Raises ValueError or OSError if a folder has none, or a translation cannot be written or would replace its document.
+    Args:
+        source: the value of `--input`: a document, a folder of documents, or anything else.
+        target: the value of `--output`: a file, or a folder if `source` is one.
+
+    Returns:
+        The documents, or an empty list if `source` is neither a document nor a folder.
+
+    Raises:
+        OSError: if a translation cannot be written.
+        ValueError: if a folder has no documents, or if a translation would replace a document.
     """
-    path = Path(source or "")
-    if source is None or not (path.is_dir() or path.suffix.lower() in KINDS):
+    if source is None:
         return []
-    if not path.is_dir():
-        check_can_write(target, inputs=[path])
-        return [DocumentFile(path, Path(target) if target else None, KINDS[path.suffix.lower()])]
+    path = Path(source)
+    if path.is_dir():
+        return _find_in_folder(path, target)
+    if not _is_document(path):
+        return []
+    check_can_write(target, inputs=[path])
+    return [DocumentFile(path, Path(target) if target else None, MARKUP_BY_SUFFIX[path.suffix.lower()])]
+
+
+def _is_document(path: Path) -> bool:
+    """Return True if the name of a file says that it is a document."""
+    return path.suffix.lower() in MARKUP_BY_SUFFIX
+
+
+def _find_in_folder(folder: Path, target: str | None) -> list[DocumentFile]:
+    """List the documents in a folder. Their translations have the same relative paths in the folder `target`."""
     if target is None or (Path(target).exists() and not Path(target).is_dir()):
-        raise InputError(f"{path} is a folder; name a folder for the translations by --output.")
-    if Path(target).resolve().is_relative_to(path.resolve()):
-        raise InputError(f"{target} lies in {path}, whose documents it would join; name another folder.")
-    found = [each for each in sorted(path.rglob("*")) if each.suffix.lower() in KINDS and each.is_file()]
-    if not found:
-        raise InputError(f"{path} has no documents; their names end in {', '.join(KINDS)}.")
-    return [DocumentFile(each, Path(target, each.relative_to(path)), KINDS[each.suffix.lower()]) for each in found]
+        raise InputError(f"{folder} is a folder; name a folder for the translations by --output.")
+    if Path(target).resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"{target} lies in {folder}, whose documents it would join; name another folder.")
+    documents = []
+    for path in sorted(folder.rglob("*")):
+        if _is_document(path) and path.is_file():
+            translation = Path(target, path.relative_to(folder))
+            documents.append(DocumentFile(path, translation, MARKUP_BY_SUFFIX[path.suffix.lower()]))
+    if not documents:
+        raise InputError(f"{folder} has no documents; their names end in {', '.join(MARKUP_BY_SUFFIX)}.")
+    return documents
 
 
-def translate_files(files: list[DocumentFile], translate: Callable[[str, str], str]) -> None:
-    """Write the translation of each document, which `translate(text, kind)` returns; with a progress bar if several.
+def translate_files(documents: Sequence[DocumentFile], translate: Callable[[str, str], str]) -> None:
+    """Translate documents one after the other, and write each translation when it is complete.
 
-    Raises ValueError, with the name of the document, if one cannot be read or translated.
+    Args:
+        documents: the documents.
+        translate: a function of a document's text and its markup that returns the translated document.
+
+    Raises:
+        ValueError: if a document is not in UTF-8, or cannot be translated; the message names the document.
     """
-    for file in tqdm(files, "documents", unit=" documents", disable=not sys.stderr.isatty() or len(files) == 1):
+    hides_progress = not sys.stderr.isatty() or len(documents) == 1
+    for document in tqdm(documents, "documents", unit=" documents", disable=hides_progress):
         try:
-            translated = translate(file.source.read_bytes().decode("utf-8-sig"), file.kind)
-        except ValueError as error:  # Not UTF-8, or no markup that can be read.
-            raise InputError(f"{file.source}: {error}") from error
-        if file.target is None:
+            text = document.source.read_bytes().decode("utf-8-sig")
+            translation = translate(text, document.markup)
+        except ValueError as error:  # The text is not in UTF-8, or its markup cannot be parsed.
+            raise InputError(f"{document.source}: {error}") from error
+        if document.target is None:
             with open_output(None) as output:
-                output.write(translated)
+                output.write(translation)
         else:
-            file.target.parent.mkdir(parents=True, exist_ok=True)
-            write_text(file.target, translated)
+            document.target.parent.mkdir(parents=True, exist_ok=True)
+            write_text(document.target, translation)

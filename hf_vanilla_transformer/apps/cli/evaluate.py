@@ -5,9 +5,10 @@ hf-vanilla-transformer evaluate --translations_file mine.de --test_file test.en 
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...data.pair_arguments import DataArguments
 from ...data.text_lines import one_line, read_lines
@@ -24,18 +25,26 @@ from .parser import parse, program
 from .shared_options import BatchArguments, EngineArguments, load_given
 
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
 @dataclass
 class EvaluationArguments:
-    """What to evaluate, and where to write the result."""
+    """The translations to evaluate, and the files to write."""
 
     split: str = option("test", "The split to translate.")
-    translations_file: str | None = option(None, "Score the lines of this file in the place of a model's translations.")
-    references_file: list[str] | None = option(None, "One or more files with another reference of each pair per line.")
-    against: str | None = option(None, "Compare with another model, or a file of translations, by a paired bootstrap.")
-    against_revision: str | None = option(
-        None, "Branch, tag or commit of the model of --against on the Hub; --revision does not apply to it."
+    translations_file: str | None = option(None, "Score the lines of this file instead of a model's translations.")
+    references_file: list[str] | None = option(
+        None, "One or more files, each with one more reference per pair, one per line."
     )
-    output: str | None = option(None, "Write the scores to this JSON file, too.")
+    against: str | None = option(
+        None, "Compare with a different model, or with a file of translations, by a paired bootstrap."
+    )
+    against_revision: str | None = option(
+        None, "Branch, tag or commit of the model in --against, if it is on the Hub; --revision does not apply to it."
+    )
+    output: str | None = option(None, "Also write the scores to this JSON file.")
     translations: str | None = option(None, "Write the translations to this text file.")
     show: int | None = option(None, "Print N examples, spread over the split, as source, prediction and reference.")
 
@@ -49,7 +58,7 @@ class EvaluationArguments:
 
 @dataclass
 class ModelArguments(EnsembleLoadingArguments):
-    """The model to load, unless translations are given."""
+    """The model to load, which is optional because the translations may be given."""
 
     model_name_or_path: list[str] | None = option(  # type: ignore[assignment]
         None, "The folder of a saved model, or its name on the Hub; several are an ensemble."
@@ -57,6 +66,8 @@ class ModelArguments(EnsembleLoadingArguments):
 
 
 class Arguments(NamedTuple):
+    """All arguments of the verb, in the order of `--help`."""
+
     evaluation: EvaluationArguments
     model: ModelArguments
     engine: EngineArguments
@@ -68,66 +79,92 @@ class Arguments(NamedTuple):
 
 @program
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Evaluate as the command line says; returns the scores."""
+    """Evaluate as the command line says, and return the scores."""
     args = parse(Arguments, __doc__, arguments, "evaluate")
-    # Not at the top, because --help needs neither data sets nor metrics.
+    # Not imported at the top, because --help needs neither data sets nor metrics.
     from ...data.evenly_spaced_rows import pick_evenly_spaced_rows
     from ...evaluation.evaluate import describe_scores, evaluate, format_examples
 
-    asked, data, names = args.evaluation, args.data, args.model.model_name_or_path or []
-    if not names and asked.against is None and (unused := args.decoding.generate_kwargs()):
-        raise InputError(f"{', '.join(unused)}: no effect without a model that translates; leave it out.")
-    inputs = [*data.paths(), *(asked.references_file or []), asked.translations_file, asked.against, *names]
-    check_can_write(asked.output, asked.translations, inputs=inputs)
-    scoring = args.scoring.for_target(data.languages()[1])
-    pairs = data.load(asked.split)[asked.split]
-    files = [asked.translations_file] if asked.translations_file else [], asked.references_file or []
-    given, more = ([read_lines(Path(path), len(pairs)) for path in paths] for paths in files)
-    search = {"tokens_per_batch": args.batches.tokens_per_batch, **args.decoding.generate_kwargs()}
-    tokenizer, model = load_given(args.model, args.engine) if names else (None, None)
-    target_language = None if tokenizer is None else data.target_language_for(tokenizer)
+    evaluation = args.evaluation
+    model_names = args.model.model_name_or_path or []
+    search = args.decoding.generate_kwargs()
+    if search and not model_names and evaluation.against is None:
+        raise InputError(f"{', '.join(search)}: no effect without a model that translates; leave it out.")
+    reference_files = evaluation.references_file or []
+    inputs = [
+        *args.data.paths(),
+        *reference_files,
+        evaluation.translations_file,
+        evaluation.against,
+        *model_names,
+    ]
+    check_can_write(evaluation.output, evaluation.translations, inputs=inputs)
+
+    # Read all files before a model is loaded, which takes longer.
+    scoring = args.scoring.for_target(args.data.languages()[1])
+    pairs = args.data.load(evaluation.split)[evaluation.split]
+    given_translations = None
+    if evaluation.translations_file:
+        given_translations = read_lines(Path(evaluation.translations_file), len(pairs))
+    references = None
+    if reference_files:
+        more_references = [read_lines(Path(path), len(pairs)) for path in reference_files]
+        references = list(zip(pairs["target"], *more_references, strict=True))
+
+    tokenizer, model, target_language = None, None, None
+    if model_names:
+        tokenizer, model = load_given(args.model, args.engine)
+        target_language = args.data.target_language_for(tokenizer)
+    search["tokens_per_batch"] = args.batches.tokens_per_batch
     scores, translations = evaluate(
         model,
         pairs,
         tokenizer,
-        translations=given[0] if given else None,
-        references=[*zip(pairs["target"], *more, strict=True)] if more else None,
-        against=_others(args, pairs, search),
-        data=data.describe(asked.split),
+        translations=given_translations,
+        references=references,
+        against=_load_other_translations(args, pairs, search),
+        data=args.data.describe(evaluation.split),
         token_error_rate=scoring.token_error_rate,
         target_lang=target_language,
         **scoring.options(pairs),
         **search,
     )
-    described = {"model": ", ".join(names) or None}
-    described |= {"translations_file": asked.translations_file, "against": asked.against}
-    scores |= {key: value for key, value in described.items() if value is not None}
-    if asked.show is not None:
-        rows = pick_evenly_spaced_rows(len(translations), asked.show)
-        shown = pairs.select(rows)
-        print(format_examples(shown["source"], [translations[row] for row in rows], shown["target"]), end="\n\n")
+    if model_names:
+        scores["model"] = ", ".join(model_names)
+    if evaluation.translations_file is not None:
+        scores["translations_file"] = evaluation.translations_file
+    if evaluation.against is not None:
+        scores["against"] = evaluation.against
+
+    if evaluation.show is not None:
+        rows = pick_evenly_spaced_rows(len(translations), evaluation.show)
+        examples = pairs.select(rows)
+        shown_translations = [translations[row] for row in rows]
+        print(format_examples(examples["source"], shown_translations, examples["target"]), end="\n\n")
     print("\n".join(describe_scores(scores)))
-    if asked.output is not None:
-        write_text(asked.output, json.dumps(scores, indent=2) + "\n")
-    if asked.translations is not None:
-        with open_output(asked.translations) as file:
+    if evaluation.output is not None:
+        write_text(evaluation.output, json.dumps(scores, indent=2) + "\n")
+    if evaluation.translations is not None:
+        with open_output(evaluation.translations) as file:
             file.writelines(f"{one_line(translation)}\n" for translation in translations)
     return scores
 
 
-def _others(args: Arguments, pairs: Any, search: dict[str, Any]) -> list[str] | None:
-    """The translations to compare with, of a file or a model, if any."""
+def _load_other_translations(args: Arguments, pairs: "Dataset", search: Mapping[str, Any]) -> list[str] | None:
+    """Return the translations to compare with: the lines of a file, or the translations of a different model.
+
+    Returns None without `--against`. `search` has the arguments of `translate()` for the other model.
+    """
     other = args.evaluation.against
     if other is None:
         return None
-    if Path(other).exists() and not Path(other).is_dir():
-        if args.evaluation.against_revision is not None:
-            raise InputError(
-                f"against_revision is {args.evaluation.against_revision}, but has no effect on the file {other}; leave "
-                "it out."
-            )
-        return read_lines(Path(other), len(pairs))
     revision = args.evaluation.against_revision
-    tokenizer, model = load_given(replace(args.model, model_name_or_path=[other], revision=revision), args.engine)
+    is_file = Path(other).exists() and not Path(other).is_dir()
+    if is_file:
+        if revision is not None:
+            raise InputError(f"against_revision is {revision}, but has no effect on the file {other}; leave it out.")
+        return read_lines(Path(other), len(pairs))
+    other_model_args = replace(args.model, model_name_or_path=[other], revision=revision)
+    tokenizer, model = load_given(other_model_args, args.engine)
     target_language = args.data.target_language_for(tokenizer)
     return translate(model, tokenizer, pairs["source"], show_progress=True, target_lang=target_language, **search)

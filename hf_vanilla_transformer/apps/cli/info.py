@@ -6,6 +6,7 @@ hf-vanilla-transformer info --json
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,22 +19,25 @@ from .parser import parse, program
 
 @dataclass
 class InfoArguments:
-    """How to print."""
+    """The format of the output."""
 
     json: bool = option(False, "Print one JSON object instead of text.")
 
 
 @program
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Print the description; returns it."""
+    """Print the description of this machine, and return it."""
     args = parse(InfoArguments, __doc__, arguments, "info")
     info = {**describe_machine(), "openmp": openmp()}
-    print(json.dumps(info, indent=2) if args.json else as_text(info))
+    print(json.dumps(info, indent=2) if args.json else format_info(info))
     return info
 
 
 def openmp() -> dict[str, str | None]:
-    """Describe how OpenMP's threads wait in verbs of `hf-vanilla-transformer`: the variable, None if unset, and why."""
+    """Describe how OpenMP's threads wait in verbs that compute.
+
+    The result has the environment variable that decides it, with None if it is not set, and the reason for its value.
+    """
     reason_to_leave_it = reason_against(["train"])
     if reason_to_leave_it:
         return {VARIABLE: os.environ.get(VARIABLE), "reason": reason_to_leave_it}
@@ -41,16 +45,24 @@ def openmp() -> dict[str, str | None]:
     return {VARIABLE: VALUE, "reason": setter}
 
 
-def as_text(info: dict[str, Any]) -> str:
-    """The description as lines of text."""
+def format_info(info: Mapping[str, Any]) -> str:
+    """Format the description as lines of text."""
     machine = info["machine"]
-    versions = {**info["versions"], **{name: found or "-" for name, found in info["optional_packages"].items()}}
-    lines = [f"{name} {found}" for name, found in versions.items()]
-    lines += ["", f"CPU: {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads of torch"]
-    lines += [f"OpenMP: {VARIABLE}={info['openmp'][VARIABLE] or 'default'}, because {info['openmp']['reason']}"]
-    has = [f"{name} {'yes' if found else 'no'}" for name, found in info["cpu_capabilities"].items()]
-    lines += [f"CPU capabilities: {', '.join(has)}; torch uses {machine['instructions']}"]
-    lines += [f"GPU: {machine['accelerator'] or 'none'}", "", "fast paths:"]
+    lines = [f"{package} {version}" for package, version in info["versions"].items()]
+    lines += [f"{package} {version or '-'}" for package, version in info["optional_packages"].items()]
+
+    lines.append("")
+    lines.append(f"CPU: {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads of torch")
+    spin_count = info["openmp"][VARIABLE] or "default"
+    lines.append(f"OpenMP: {VARIABLE}={spin_count}, because {info['openmp']['reason']}")
+    capabilities = []
+    for name, is_supported in info["cpu_capabilities"].items():
+        capabilities.append(f"{name} yes" if is_supported else f"{name} no")
+    lines.append(f"CPU capabilities: {', '.join(capabilities)}; torch uses {machine['instructions']}")
+    lines.append(f"GPU: {machine['accelerator'] or 'none'}")
+
+    lines.append("")
+    lines.append("fast paths:")
     for path, state in info["fast_paths"].items():
-        lines.append(f"  {path}: {'on' if state['on'] else 'off, because ' + state['reason']}")
+        lines.append(f"  {path}: on" if state["on"] else f"  {path}: off, because {state['reason']}")
     return "\n".join(lines)

@@ -1,6 +1,7 @@
-"""What this machine can compute, and which fast paths are on."""
+"""Report what this machine can compute, and which fast paths are on."""
 
 import platform
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,10 +11,16 @@ from ...support.machine_and_versions import describe_environment, version_of
 
 
 OPTIONAL_PACKAGES = (
-    *("num2words", "matplotlib", "peft", "onnxruntime", "torchao"),
-    *("ctranslate2", "sentencepiece", "sacremoses"),
+    "num2words",
+    "matplotlib",
+    "peft",
+    "onnxruntime",
+    "torchao",
+    "ctranslate2",
+    "sentencepiece",
+    "sacremoses",
 )
-# Names that users know, and torch's questions.
+# CPU features, each with the torch function that reports it.
 _CAPABILITIES = {
     "AVX2": "_is_avx2_supported",
     "AVX-512": "_is_avx512_supported",
@@ -24,34 +31,50 @@ _CAPABILITIES = {
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions, the machine, the CPU's instructions, and the fast paths with the reason why one is off."""
-    return {
-        **describe_environment(),
-        "optional_packages": {package: version_of(package) for package in OPTIONAL_PACKAGES},
-        # Those that torch knows.
-        "cpu_capabilities": {name: bool(getattr(torch.cpu, has, bool)()) for name, has in _CAPABILITIES.items()},
-        "fast_paths": {path: {"on": not reason, "reason": reason} for path, reason in fast_paths().items()},
-    }
+    """Describe versions, the machine, the CPU's instructions, and each fast path with the reason if it is off."""
+    description: dict[str, Any] = dict(describe_environment())
+    description["optional_packages"] = {package: version_of(package) for package in OPTIONAL_PACKAGES}
+    capabilities = {}
+    for name, function_name in _CAPABILITIES.items():
+        # A version of torch may lack a function. bool() without an argument is False.
+        is_supported: Callable[[], bool] = getattr(torch.cpu, function_name, bool)
+        capabilities[name] = bool(is_supported())
+    description["cpu_capabilities"] = capabilities
+    description["fast_paths"] = {path: {"on": not reason, "reason": reason} for path, reason in fast_paths().items()}
+    return description
 
 
 def fast_paths() -> dict[str, str]:
-    """Why each fast path is off on this machine; an empty reason if it is on."""
-    has_onednn = torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
-    no_onednn = "" if has_onednn else "torch was built without oneDNN, or oneDNN is disabled"
-    has_accelerator = torch.accelerator.is_available()
-    on_gpu = "models run on the accelerator by default; --device cpu selects it" if has_accelerator else ""
-    no_avx512 = f"torch uses {torch.backends.cpu.get_cpu_capability()} here, and the path needs AVX-512"
-    no_vnni = "the CPU has no VNNI, so activations are rounded to 7 bits instead of 8"
+    """Return why each fast path is off on this machine. The reason is an empty string if the path is on."""
+    accelerator_reason = ""
+    if torch.accelerator.is_available():
+        accelerator_reason = "models run on the accelerator by default; --device cpu selects it"
+    onednn_reason = ""
+    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
+        onednn_reason = "torch was built without oneDNN, or oneDNN is disabled"
+    avx512_reason = ""
+    if not has_avx512():
+        capability = torch.backends.cpu.get_cpu_capability()
+        avx512_reason = f"torch uses {capability} here, and the path needs AVX-512"
+    vnni_reason = ""
+    if not torch.cpu._is_vnni_supported():
+        vnni_reason = "the CPU has no VNNI, so activations are rounded to 7 bits instead of 8"
+    allocator_reason = ""
+    if platform.libc_ver()[0] != "glibc":
+        allocator_reason = "it needs glibc"
     return {
-        "CPU decoder for one token at a time": on_gpu,
-        "prepacked weights for inference": on_gpu or no_onednn,
-        "large float32 matmuls by oneDNN": on_gpu or no_onednn or ("" if has_avx512() else no_avx512),
-        **{
-            f"{name} matmuls on the CPU": ""
-            if cpu_supports_matmul_in(dtype)
-            else f"the CPU has no instructions for {name}; float32 is faster"
-            for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))
-        },
-        "int8 matmuls with 8-bit activations": "" if torch.cpu._is_vnni_supported() else no_vnni,
-        "freed memory stays in the process": on_gpu or ("" if platform.libc_ver()[0] == "glibc" else "it needs glibc"),
+        "CPU decoder for one token at a time": accelerator_reason,
+        "prepacked weights for inference": accelerator_reason or onednn_reason,
+        "large float32 matmuls by oneDNN": accelerator_reason or onednn_reason or avx512_reason,
+        "bfloat16 matmuls on the CPU": _reason_against_matmul("bfloat16", torch.bfloat16),
+        "float16 matmuls on the CPU": _reason_against_matmul("float16", torch.float16),
+        "int8 matmuls with 8-bit activations": vnni_reason,
+        "freed memory stays in the process": accelerator_reason or allocator_reason,
     }
+
+
+def _reason_against_matmul(name: str, dtype: torch.dtype) -> str:
+    """Return why the CPU does not compute matmuls in a dtype, or an empty string if it does."""
+    if cpu_supports_matmul_in(dtype):
+        return ""
+    return f"the CPU has no instructions for {name}; float32 is faster"

@@ -1,4 +1,4 @@
-"""The entry point of the command line: it runs the verb that the first argument names."""
+"""The entry point of the command line, which runs the verb that the first argument names."""
 
 import gc
 import signal
@@ -15,13 +15,15 @@ from . import PROGRAM
 from .parser import errors_in_one_line
 
 
-# The garbage collector would traverse every object of torch and transformers at exit, which takes a second.
+# Without this call, the garbage collector would traverse all objects of torch and transformers at exit, which takes a
+# second.
 gc.freeze()
 
+# The verbs with their summaries in `--help`. Each verb is a module in this package.
 VERBS = {
     "demo": "train on the built-in number corpus, evaluate, translate some numbers, and draw attention",
     "train": "train a model from scratch, or fine-tune one",
-    "distill": "train a small model on what a larger one translates",
+    "distill": "train a small model on the translations of a larger one",
     "plan": "print the settings that train chooses, and what they cost",
     "translate": "translate sentences, a file, or standard input",
     "evaluate": "translate test pairs and compute BLEU, chrF and TER, or compare translations",
@@ -36,39 +38,57 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the verb that the first argument names."""
-    verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    with _ending_at_interrupts(), errors_in_one_line("--traceback" in rest):
+    """Run the verb that the first argument names. `arguments` are those of the command line by default."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verb = words[0] if words else "--help"
+    verb_arguments = words[1:]
+    with _ending_at_interrupts(), errors_in_one_line("--traceback" in verb_arguments):
         if verb in ("-h", "--help"):
-            verbs = "\n".join(f"  {verb:<10} {summary}" for verb, summary in VERBS.items())
-            advice = f"`{PROGRAM} VERB --help` lists a verb's arguments."
-            print(f"usage: {PROGRAM} VERB [--name value ...]\n\n{verbs}\n\n{advice}", flush=True)
+            print(_help_page(), flush=True)
         elif verb == "--version":
             print(f"{PROGRAM} {__version__}", flush=True)
         elif verb in VERBS:
-            import_module(f".{verb}", __package__).main(rest)
+            import_module(f".{verb}", __package__).main(verb_arguments)
+            # Flushed here, so that an error such as a full disk is reported in one line.
             if sys.stdout is not None:
                 sys.stdout.flush()
         else:
             raise InputError(f'"{verb}" is not a verb of {PROGRAM}; use one of {", ".join(VERBS)}.')
 
 
+def _help_page() -> str:
+    """Return the help page, which lists the verbs."""
+    lines = [f"  {verb:<10} {summary}" for verb, summary in VERBS.items()]
+    return "\n".join(
+        [
+            f"usage: {PROGRAM} VERB [--name value ...]",
+            "",
+            *lines,
+            "",
+            f"`{PROGRAM} VERB --help` lists a verb's arguments.",
+        ]
+    )
+
+
 @contextmanager
 def _ending_at_interrupts() -> Iterator[None]:
-    """End in one line instead of a traceback at Ctrl-C and SIGTERM."""
-    before = signal.signal(signal.SIGTERM, _raise_terminated)
+    """End the program with one line instead of a traceback at Ctrl-C and SIGTERM."""
+    previous_handler = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         try:
             yield
-        finally:  # A message would continue the line of a progress bar that an exception leaves open.
+        finally:
+            # An exception leaves progress bars open, and a message would continue the line of a bar.
             for bar in list(tqdm._instances):
                 bar.close()
     except KeyboardInterrupt as interrupt:
-        print(f"interrupted{f': {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
+        reason = f": {interrupt}" if str(interrupt) else ""
+        print(f"interrupted{reason}", file=sys.stderr)
         sys.exit(exit_code_of(interrupt))
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _raise_terminated(number: int, frame: object) -> None:
+    """Handle SIGTERM by an exception, so that files and locks are released."""
     raise Terminated

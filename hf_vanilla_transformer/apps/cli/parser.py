@@ -1,4 +1,4 @@
-"""The command line of a verb: parsing, the help page, and errors in one line."""
+"""Parse the command line of a verb, print its help page, and report errors in one line."""
 
 import argparse
 import dataclasses
@@ -28,41 +28,49 @@ T = TypeVar("T")
 
 # Arguments that name files to write.
 _OUTPUTS = ("output", "translations", "results")
-# Groups of `--help` in this order; others follow. Arguments of the last group are shown by `--help_all` only.
+# The order of the groups in `--help`. Other groups follow.
 _GROUPS = ("arguments", "data", "model", "training", "evaluation", "output", "Hub")
-_OTHERS = "other arguments of the Trainer"
+# The last group, whose arguments are shown by `--help_all` only.
+_TRAINER_GROUP = "other arguments of the Trainer"
+# Stands for an argument that the command line does not give. None could be a value.
 _NOT_GIVEN = object()
-# Characters of choices that `--help` shows in one line.
-_LONG = 60
+# The choices of an argument are listed in its line of `--help` if they have fewer characters.
+_MOST_CHARACTERS_OF_CHOICES = 60
 
 
 @contextmanager
 def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
-    """End the program with the message of an error that is for users; others keep their traceback.
+    """End the program with one line instead of a traceback if an error is meant for the user.
 
-    For users are the package's own errors, and those of the machine: files, network, missing libraries, memory.
+    Such errors are the package's own, and errors of the machine: files, network, missing libraries, memory. All other
+    errors are bugs, and keep their traceback.
 
     Args:
-        shows_traceback: whether errors for users keep their traceback, too.
+        shows_traceback: True if errors for the user keep their traceback as well.
     """
     try:
         yield
     except (UserError, ModelInputError, StrictDataclassError, ImportError, OSError) as error:
         if shows_traceback:
             raise
-        sys.exit(f"error: {' '.join(line.strip() for line in str(error).splitlines())}")
+        lines = [line.strip() for line in str(error).splitlines()]
+        sys.exit(f"error: {' '.join(lines)}")
     except (MemoryError, RuntimeError) as error:
-        is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
-        if shows_traceback or not is_memory:
+        is_memory_error = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        # On the CPU, torch raises a plain RuntimeError.
+        if "can't allocate memory" in str(error):
+            is_memory_error = True
+        if shows_traceback or not is_memory_error:
             raise
         reason = str(error).partition("\n")[0]
         sys.exit(f"error: not enough memory ({reason}); give smaller batches, or fewer --num_beams in a search.")
 
 
 def program(main: Callable[[list[str]], T]) -> Callable[..., T]:
-    """Decorate the `main` of a program, which gets its arguments: it ends in one line at an error for users.
+    """Decorate the `main` function of a program, so that errors for the user end it in one line.
 
-    The decorated function takes the arguments, by default `sys.argv[1:]`; with `--traceback` errors are raised.
+    The decorated function takes the arguments of the command line, by default `sys.argv[1:]`. With `--traceback`, it
+    raises all errors.
     """
 
     @wraps(main)
@@ -74,50 +82,70 @@ def program(main: Callable[[list[str]], T]) -> Callable[..., T]:
     return run
 
 
-def parse(kind: type[T], description: str | None, arguments: Sequence[str], verb: str | None = None) -> T:
+def parse(argument_class: type[T], description: str | None, arguments: Sequence[str], verb: str | None = None) -> T:
     """Parse a command line into one object.
 
     Args:
-        kind: a dataclass of arguments, or a `NamedTuple` of several such classes. A field has its help in its metadata,
-            and `"group"` if its group in `--help` is not that of its class; one field may be `"positional"`.
-        description: the head of `--help`; its lines that are commands become examples.
-        arguments: the command line. The arguments of a recipe (`--config`) come first, so the others override them.
-        verb: the verb, for `--help`; None for a program of its own.
+        argument_class: a dataclass of arguments, or a `NamedTuple` of several such dataclasses. The metadata of a field
+            has its help, its `"group"` in `--help` if it is not the group of its class, and `"positional"` if the
+            argument has no name on the command line. Only one field may be positional.
+        description: the head of `--help`. Its lines that are commands become the examples.
+        arguments: the command line. It overrides the arguments of the recipe that `--config` names.
+        verb: the verb, for `--help`, or None for a program of its own.
 
     Raises:
-        InputError: if an argument is missing, does not exist or has a wrong type or value.
+        InputError: if an argument is missing, does not exist, or has a wrong type or value.
     """
-    return build(kind, given_arguments(kind, description, arguments, verb))
+    return build(argument_class, given_arguments(argument_class, description, arguments, verb))
 
 
 def given_arguments(
-    kind: type,
+    argument_class: type,
     description: str | None,
     arguments: Sequence[str],
     verb: str | None = None,
     hidden: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The arguments that a command line and its recipe give, by name; see [`parse`]. No help shows those `hidden`."""
-    known = {each.name: each for each in _arguments_of(kind)}
-    parser = _make_parser(list(known.values()), description, verb, hidden, "--help_all" in arguments)
+    """Return the arguments that a command line and its recipe give, by name and without defaults.
+
+    `hidden` names arguments that neither `--help` nor `--help_all` shows. The other arguments are described at
+    [`parse`].
+    """
+    # If two classes have an argument of the same name, it is described by the later class.
+    arguments_by_name = {argument.name: argument for argument in _list_arguments(argument_class)}
+    known_arguments = list(arguments_by_name.values())
+    parser = _make_parser(known_arguments, description, verb, hidden, shows_all="--help_all" in arguments)
     for argument in arguments:
+        # Python decodes bytes that are not UTF-8 into lone surrogates.
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise InputError(f"{argument!a} is not UTF-8; type it in UTF-8, or put sentences into a file.")
-    given = _given(parser, known, arguments)
-    config = given.pop("config", None)
-    if config is not None:
-        given = override_recipe(read_recipe(config, kind), given)
-        for output in (given.get(name) for name in _OUTPUTS):
-            if output is not None and are_same_file(config, output):
-                raise InputError(f"{output} is also an input, {config}; write to another file.")
-    missing = [name for name, each in known.items() if each.is_required and name not in given]
-    if missing:
-        raise InputError(f"{', '.join(f'--{name}' for name in missing)} must be given; --help lists all arguments.")
-    return given
+    values = _parse_values(parser, arguments_by_name, arguments)
+    recipe = values.pop("config", None)
+    if recipe is not None:
+        values = override_recipe(read_recipe(recipe, argument_class), values)
+        _check_outputs(values, recipe)
+    missing_names = [
+        argument.name for argument in known_arguments if argument.is_required and argument.name not in values
+    ]
+    if missing_names:
+        options = ", ".join(f"--{name}" for name in missing_names)
+        raise InputError(f"{options} must be given; --help lists all arguments.")
+    return values
+
+
+def _check_outputs(values: dict[str, Any], recipe: str) -> None:
+    """Raise InputError if an output would replace the file of the recipe."""
+    for name in _OUTPUTS:
+        output = values.get(name)
+        if output is not None and are_same_file(recipe, output):
+            raise InputError(f"{output} is also an input, {recipe}; write to another file.")
 
 
 class _Argument(NamedTuple):
-    """A field of a dataclass: its type, not the name of its type, and its group in `--help`."""
+    """A field of a dataclass of arguments.
+
+    `type` is the type itself, because `field.type` may be its name. `group` is the argument's group in `--help`.
+    """
 
     field: dataclasses.Field[Any]
     type: Any
@@ -136,7 +164,10 @@ class _Argument(NamedTuple):
         return self.field.default is dataclasses.MISSING and self.field.default_factory is dataclasses.MISSING
 
     def optional_field(self, is_shown: bool) -> Any:
-        """The field for HfArgumentParser; required arguments are checked after the recipe was read."""
+        """Return the field as HfArgumentParser needs it, without a help text unless `is_shown`.
+
+        Required arguments get a default, because a recipe may give them. They are checked after it was read.
+        """
         metadata = {name: self.field.metadata[name] for name in ("help", "aliases") if name in self.field.metadata}
         if not is_shown:
             metadata["help"] = argparse.SUPPRESS
@@ -144,96 +175,171 @@ class _Argument(NamedTuple):
             return dataclasses.field(default_factory=self.field.default_factory, metadata=metadata)
         default = None if self.is_required else self.field.default
         if self.type == bool | None:
-            default = False  # Otherwise `--bf16` would need a value.
+            # With the default None, `--bf16` would need a value.
+            default = False
         return dataclasses.field(default=default, metadata=metadata)
 
 
-def _arguments_of(kind: type) -> Iterator[_Argument]:
-    for part in dataclasses_in(kind):
-        groups: dict[str, str] = getattr(part, "_argument_groups", {})
-        hints, own = get_type_hints(part), get_annotations(part)
-        name_of_class = getattr(part, "_argument_group_name", "arguments")
-        for each in dataclasses.fields(part):
-            if each.init:
-                group = name_of_class if not groups or each.name in own else _OTHERS
-                group = each.metadata.get("group", groups.get(each.name, group))
-                yield _Argument(each, hints[each.name], group)
+def _list_arguments(argument_class: type) -> Iterator[_Argument]:
+    """Yield the arguments of a dataclass, or of the dataclasses in a `NamedTuple`, with their groups in `--help`."""
+    for dataclass in dataclasses_in(argument_class):
+        class_group = getattr(dataclass, "_argument_group_name", "arguments")
+        # Only the arguments of the Trainer have this table, which moves some of them into other groups. The rest of the
+        # inherited arguments is shown by --help_all only.
+        group_table: dict[str, str] = getattr(dataclass, "_argument_groups", {})
+        own_names = get_annotations(dataclass)
+        types = get_type_hints(dataclass)
+        for field in dataclasses.fields(dataclass):
+            if not field.init:
+                continue
+            group = class_group
+            if group_table and field.name not in own_names:
+                group = _TRAINER_GROUP
+            group = group_table.get(field.name, group)
+            group = field.metadata.get("group", group)
+            yield _Argument(field, types[field.name], group)
 
 
 def _make_parser(
-    known: Sequence[_Argument], description: str | None, verb: str | None, hidden: Collection[str], shows_all: bool
+    arguments: Sequence[_Argument],
+    description: str | None,
+    verb: str | None,
+    hidden: Collection[str],
+    shows_all: bool,
 ) -> HfArgumentParser:
-    options, positional = ([each for each in known if each.is_positional is which] for which in (False, True))
-    kinds = []
-    # In a group, arguments of its own class come first.
-    options = sorted(options, key=lambda each: (_order(each.group), "group" in each.field.metadata))
-    for group in dict.fromkeys(each.group for each in options):
-        is_shown = group != _OTHERS or shows_all
-        members: list[Any] = [
-            (each.name, each.type, each.optional_field(is_shown and each.name not in hidden))
-            for each in options
-            if each.group == group
-        ]
-        kinds.append(dataclasses.make_dataclass("Group", members, namespace={"_argument_group_name": group}))
-    lines = [line.strip() for line in (description or "").splitlines()]
-    examples = [f"  {line}" for line in lines if line.startswith(f"{PROGRAM} ")]
-    text = "\n".join(line for line in lines if not line.startswith(f"{PROGRAM} ")).strip()
+    """Build the parser of a verb, including its help page.
+
+    Args:
+        arguments: the arguments of the verb.
+        description: the docstring of the verb.
+        verb: the name of the verb, or None for a program of its own.
+        hidden: names of arguments that the help page does not show.
+        shows_all: True if the help page shows the rarely used arguments of the Trainer.
+    """
+    options = [argument for argument in arguments if not argument.is_positional]
+    positionals = [argument for argument in arguments if argument.is_positional]
+    # Within a group, the arguments of its own class come before those that are moved there.
+    options.sort(key=lambda option: (_order_of_group(option.group), "group" in option.field.metadata))
+    # HfArgumentParser makes a group of the help page from each dataclass.
+    groups = []
+    for group in dict.fromkeys(option.group for option in options):
+        is_group_shown = shows_all or group != _TRAINER_GROUP
+        fields: list[Any] = []
+        for option in options:
+            if option.group == group:
+                is_shown = is_group_shown and option.name not in hidden
+                fields.append((option.name, option.type, option.optional_field(is_shown)))
+        groups.append(dataclasses.make_dataclass("Group", fields, namespace={"_argument_group_name": group}))
+
+    usage = "%(prog)s [--name value ...]"
+    if positionals:
+        usage = f"%(prog)s [{positionals[0].name} ...] [--name value ...]"
+    text, examples = _split_description(description or "")
     parser = HfArgumentParser(
-        kinds,  # type: ignore[arg-type]
+        groups,  # type: ignore[arg-type]
         prog=f"{PROGRAM} {verb}" if verb else None,
-        description="\n\n".join(textwrap.fill(paragraph, 80) for paragraph in text.split("\n\n")),
+        description=text,
         epilog="\n".join(["examples:", *examples]) if examples else None,
-        usage=f"%(prog)s {f'[{positional[0].name} ...] ' if positional else ''}[--name value ...]",
-        allow_abbrev=False,  # `--model` would stand for `--model_name_or_path`.
+        usage=usage,
+        # Otherwise `--model` would stand for `--model_name_or_path`.
+        allow_abbrev=False,
         exit_on_error=False,
         formatter_class=_HelpFormatter,
     )
-    for each in positional:
-        parser.add_argument(each.name, nargs="*", help=each.field.metadata.get("help"))
+    for positional in positionals:
+        parser.add_argument(positional.name, nargs="*", help=positional.field.metadata.get("help"))
     parser.add_argument("--config", help=f"A YAML or JSON file of arguments, or a recipe: {', '.join(recipes())}.")
-    if any(each.group == _OTHERS for each in options):
-        parser.add_argument("--help_all", action="help", help=f"Show the {_OTHERS}, too.")
+    if any(option.group == _TRAINER_GROUP for option in options):
+        parser.add_argument("--help_all", action="help", help=f"Also show the {_TRAINER_GROUP}.")
     parser.add_argument("--traceback", action="store_true", help="Show where an error was raised.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     return parser
 
 
-def _order(group: str) -> int:
-    return _GROUPS.index(group) if group in _GROUPS else len(_GROUPS) + (group == _OTHERS)
+def _order_of_group(group: str) -> int:
+    """Return the position of a group in `--help`. Groups with equal positions keep the order of their arguments."""
+    if group in _GROUPS:
+        return _GROUPS.index(group)
+    if group == _TRAINER_GROUP:
+        return len(_GROUPS) + 1
+    return len(_GROUPS)
+
+
+def _split_description(description: str) -> tuple[str, list[str]]:
+    """Split a verb's docstring into its text, wrapped for the terminal, and the commands in it, as indented lines."""
+    text_lines = []
+    examples = []
+    for line in description.splitlines():
+        if line.strip().startswith(f"{PROGRAM} "):
+            examples.append(f"  {line.strip()}")
+        else:
+            text_lines.append(line.strip())
+    paragraphs = "\n".join(text_lines).strip().split("\n\n")
+    return "\n\n".join(textwrap.fill(paragraph, 80) for paragraph in paragraphs), examples
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """One spelling of each argument, a short name for its value, and its default if it has one."""
+    """Format an argument with one spelling of its name, a short name for its value, and its default if it has one."""
 
     def add_argument(self, action: argparse.Action) -> None:
-        # HfArgumentParser adds `--no_NAME`, with the help of `--NAME`.
+        # HfArgumentParser adds `--no_NAME` with the help of `--NAME`, which would only repeat it.
         if f"--no_{action.dest}" not in action.option_strings:
             super().add_argument(action)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        has_none = action.default is None or action.default is False or action.nargs == 0
-        return action.help if has_none or "default:" in (action.help or "") else super()._get_help_string(action)
+        has_default = action.default is not None and action.default is not False and action.nargs != 0
+        states_default = "default:" in (action.help or "")
+        if has_default and not states_default:
+            return super()._get_help_string(action)
+        return action.help
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Format the names of an option and of its value, such as `--seed N`."""
+        # HfArgumentParser adds a second spelling with hyphens, which is not shown.
         spellings = [spelling for spelling in action.option_strings if "-" not in spelling.removeprefix("--")]
-        if not spellings or action.nargs == 0:
-            return ", ".join(spellings) or super()._format_action_invocation(action)
+        if not spellings:
+            return super()._format_action_invocation(action)
+        if action.nargs == 0:
+            return ", ".join(spellings)
         if action.nargs == "?":
-            return f"{spellings[0]}{' {true,false}' if action.default is True else ''}"
-        name = "N" if action.type is int else "X" if action.type is float else "VALUE"
-        if action.choices is not None and len(choices := ",".join(map(str, action.choices))) < _LONG:
-            name = f"{{{choices}}}"
-        return f"{', '.join(spellings)} {name}{f' [{name} ...]' if action.nargs == '+' else ''}"
+            # A switch. Its value is worth showing only if one can turn it off.
+            return f"{spellings[0]} {{true,false}}" if action.default is True else spellings[0]
+        value = self._name_value(action)
+        invocation = f"{', '.join(spellings)} {value}"
+        if action.nargs == "+":
+            invocation += f" [{value} ...]"
+        return invocation
+
+    def _name_value(self, action: argparse.Action) -> str:
+        """Return the choices of an argument if they are short, or else a name for its type."""
+        if action.choices is not None:
+            choices = ",".join(str(choice) for choice in action.choices)
+            if len(choices) < _MOST_CHARACTERS_OF_CHOICES:
+                return f"{{{choices}}}"
+        if action.type is int:
+            return "N"
+        if action.type is float:
+            return "X"
+        return "VALUE"
 
 
-def _given(parser: HfArgumentParser, names: Collection[str], arguments: Sequence[str]) -> dict[str, Any]:
-    """The values of a command line, without defaults."""
+def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the values that a command line gives, by name and without defaults.
+
+    Raises InputError if an argument does not exist or has a wrong type.
+    """
+    # argparse sets defaults only where the namespace has no attribute.
     namespace = argparse.Namespace(**dict.fromkeys(names, _NOT_GIVEN))
     try:
-        _, unknown = parser.parse_known_args(arguments, namespace)
+        _, unknown_arguments = parser.parse_known_args(arguments, namespace)
     except argparse.ArgumentError as error:
         raise InputError(str(error)) from error
-    if unknown:
-        raise InputError(f"there is no argument {unknown[0].partition('=')[0]}; --help lists them.")
-    values = {name: getattr(namespace, name) for name in (*names, "config")}
-    return {name: value for name, value in values.items() if value is not _NOT_GIVEN and value not in (None, [])}
+    if unknown_arguments:
+        raise InputError(f"there is no argument {unknown_arguments[0].partition('=')[0]}; --help lists them.")
+    values = {}
+    for name in (*names, "config"):
+        value = getattr(namespace, name)
+        # Positional arguments that are not given are an empty list, and --config is None.
+        if value is not _NOT_GIVEN and value is not None and value != []:
+            values[name] = value
+    return values

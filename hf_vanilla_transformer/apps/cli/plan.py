@@ -1,5 +1,5 @@
-"""Print the settings that `train` chooses for sentence pairs and this machine, and what the training costs. It takes
-the arguments of `train`, and trains nothing; --tflops is for a GPU that need not be here.
+"""Print the settings that `train` chooses for your sentence pairs and this machine, and what the training costs. The
+command takes the arguments of `train`, and trains nothing. With --tflops it estimates the costs on a different GPU.
 
     hf-vanilla-transformer plan --train_file train.en train.de
     hf-vanilla-transformer plan --train_file train.en train.de --tflops 300
@@ -11,5 +11,5 @@ from .train import parse_settings, run
 
 @program
 def main(arguments: list[str]) -> None:
-    """Plan as the command line says."""
+    """Print the plan for the arguments of the command line."""
     run(parse_settings([*arguments, "--dry_run"], __doc__, "plan"))

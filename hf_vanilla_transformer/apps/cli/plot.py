@@ -1,4 +1,4 @@
-"""Draw a figure into a file: `plot FIGURE ... --output FILE`; its suffix decides the format (.png, .svg, .pdf).
+"""Draw a figure into a file: `plot FIGURE ... --output FILE`. The suffix decides the format (.png, .svg, .pdf).
 
 attention      attention weights of a sentence and its translation
 positions      the table of positions, and their dot products
@@ -14,7 +14,7 @@ hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs"
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ...support.build_arguments import option
 from ...support.output_files import check_can_write
@@ -27,13 +27,16 @@ from .parser import parse, program
 from .shared_options import load_given
 
 
-# Of the model that `demo` trains; it has no padding in a batch of one sentence.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The sentences by default, for the model that `demo` trains. Two of them, because one alone would have no padding.
 _BATCH = ("seven", "forty-two")
 
 
 @dataclass
 class FileArguments:
-    """Where to write the figure, and its colours."""
+    """The file of the figure, and its colours."""
 
     _argument_group_name = "file"
 
@@ -53,17 +56,23 @@ class MaskArguments:
     texts: list[str] = option([], "Sentences.", positional=True)
     target: list[str] | None = option(None, "Translations to draw instead of the model's own, one for each sentence.")
 
-    def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> Any:
+    def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> "Figure":
+        """Load the model, and draw the figure of its translations or of the given ones."""
         from .. import pictures
 
-        options, given = decoding.generate_kwargs(), asdict(self)
-        if self.target is not None and options:
-            raise InputError(f"--{next(iter(options))} has no effect with --target; leave out one of the two.")
-        texts, target = self.shown(given.pop("texts")), given.pop("target")
+        decoding_options = decoding.generate_kwargs()
+        if self.target is not None and decoding_options:
+            raise InputError(f"--{next(iter(decoding_options))} has no effect with --target; leave out one of the two.")
+        # The fields of subclasses are arguments of their functions.
+        options = asdict(self)
+        texts = self.choose_texts(options.pop("texts"))
+        target = options.pop("target")
         tokenizer, model = load_given(model_args)
-        return getattr(pictures, self.function)(model, tokenizer, texts, target, theme=theme, **given, **options)
+        plot_function = getattr(pictures, self.function)
+        return plot_function(model, tokenizer, texts, target, theme=theme, **options, **decoding_options)
 
-    def shown(self, texts: list[str]) -> Any:
+    def choose_texts(self, texts: list[str]) -> str | Sequence[str]:
+        """Return the sentences to draw, or the default if none are given."""
         return texts or _BATCH
 
 
@@ -81,7 +90,8 @@ class ProbabilityArguments(MaskArguments):
         None, "Its translation, to draw instead of the model's own."
     )
 
-    def shown(self, texts: list[str]) -> Any:
+    def choose_texts(self, texts: list[str]) -> str:
+        """Return the sentence to draw, or the default if none is given. Raises InputError for several sentences."""
         if len(texts) > 1:
             raise InputError(f"{len(texts)} sentences are given; the figure shows one, so put it in quotation marks.")
         return texts[0] if texts else _BATCH[-1]
@@ -101,8 +111,8 @@ class AttentionArguments(ProbabilityArguments):
     )
     style: Literal["lines", "matrix", "heads", "layers"] | None = option(
         None,
-        "Lines between words or a matrix, of one head; all heads of a layer; all heads of all layers. By "
-        "default heads, or matrix with --head.",
+        "lines (between words) and matrix show one head, heads all heads of a layer, and layers all heads of all "
+        "layers. By default heads, or matrix with --head.",
     )
     layer: int | None = option(None, "Counted from 0; by default the last.")
     head: int | None = option(None, "Counted from 0; by default the first.")
@@ -110,7 +120,7 @@ class AttentionArguments(ProbabilityArguments):
 
 @dataclass
 class PositionArguments(LoadingArguments):
-    """Draw the table of positions (section 3.5), and the dot products of positions.
+    """Draw the table of positions (section 3.5), and the dot products between positions.
 
     hf-vanilla-transformer plot positions --length 200 --d_model 64
     hf-vanilla-transformer plot positions --model_name_or_path runs/mine
@@ -124,13 +134,19 @@ class PositionArguments(LoadingArguments):
     length: int = option(100, "Number of positions, at most 2,000.")
     d_model: int | None = option(None, "Width without a model; by default the paper's 512.")
 
-    def draw(self, theme: str) -> Any:
+    def draw(self, theme: str) -> "Figure":
+        """Draw the positions of the model, or the paper's without a model."""
         from ..pictures import plot_positions
 
-        given = [name for name in ("revision", "token", "trust_remote_code", "device") if getattr(self, name)]
-        if given and self.model_name_or_path is None:
-            raise InputError(f"--{given[0]} has no effect without --model_name_or_path; give both, or leave it out.")
-        model = None if self.model_name_or_path is None else load_given(self)[1]
+        model = None
+        if self.model_name_or_path is not None:
+            _, model = load_given(self)
+        else:
+            for name in ("revision", "token", "trust_remote_code", "device"):
+                if getattr(self, name):
+                    raise InputError(
+                        f"--{name} has no effect without --model_name_or_path; give both, or leave it out."
+                    )
         return plot_positions(model, length=self.length, d_model=self.d_model, theme=theme)
 
 
@@ -146,7 +162,8 @@ class ScheduleArguments:
     warmup_steps: list[int] = option([4000, 8000], "Warm-up updates.")
     updates: int = option(20_000, "Length of the axis.")
 
-    def draw(self, theme: str) -> Any:
+    def draw(self, theme: str) -> "Figure":
+        """Draw the learning rates."""
         from ..pictures import plot_schedule
 
         return plot_schedule(**asdict(self), theme=theme)
@@ -154,21 +171,23 @@ class ScheduleArguments:
 
 @dataclass
 class CurveArguments:
-    """Draw loss, perplexity, token accuracy and BLEU of runs: folders, their curve.json, or their files of results.
+    """Draw loss, perplexity, token accuracy and BLEU of runs. Name their folders, curve.json files or result files.
 
     hf-vanilla-transformer plot curve runs/mine
     hf-vanilla-transformer plot curve runs/one runs/two --output curves.svg
     """
 
-    runs: list[str] = option([], "Folders of runs, their curve.json, or their files of results.", positional=True)
+    runs: list[str] = option([], "Folders of runs, their curve.json files, or their result files.", positional=True)
 
-    def draw(self, theme: str) -> Any:
+    def draw(self, theme: str) -> "Figure":
+        """Draw the curves. Raises InputError if no run is given, or if a run is given twice."""
         if not self.runs:
             raise InputError("no run is given; name the folder of at least one.")
         from ...evaluation.curve_files import read_curve
         from ...evaluation.plot_curve import plot_curve
 
-        curves = {label: read_curve(run) for label, run in zip(labels_of(self.runs), self.runs, strict=True)}
+        labels = label_runs(self.runs)
+        curves = {label: read_curve(run) for label, run in zip(labels, self.runs, strict=True)}
         return plot_curve(curves, theme=theme)
 
 
@@ -184,10 +203,10 @@ FIGURES: dict[str, Any] = {
 
 @program
 def main(arguments: list[str]) -> Path | None:
-    """Draw the figure that the first argument names; returns its file."""
-    figure, *rest = arguments or ["--help"]
+    """Draw the figure that the first argument names. Returns its file, or None for `--help` and `--version`."""
+    figure = arguments[0] if arguments else "--help"
     if figure in FIGURES:
-        return draw(figure, rest)
+        return draw(figure, arguments[1:])
     if figure in ("-h", "--help"):
         print(f"usage: {PROGRAM} plot {{{','.join(FIGURES)}}} ... [--name value ...]\n\n{__doc__}")
     elif figure == "--version":
@@ -198,32 +217,54 @@ def main(arguments: list[str]) -> Path | None:
 
 
 def draw(figure: str, arguments: list[str]) -> Path:
-    """Draw a figure as the command line says, and check first that it can be written; returns its file."""
-    kind = FIGURES[figure]
-    args, file, *of_model = parse(all_arguments(kind), kind.__doc__, arguments, f"plot {figure}")
-    output = f"{figure}.png" if file.output is None else file.output
-    models = [getattr(each, "model_name_or_path", None) for each in (args, *of_model)]
-    runs = [Path(run, "curve.json") if Path(run).is_dir() else run for run in getattr(args, "runs", [])]
-    check_can_write(output, inputs=[*models, *runs])
+    """Draw a figure as the command line says, and return its file.
+
+    Raises an error before the figure is drawn if the file cannot be written.
+    """
+    figure_class = FIGURES[figure]
+    all_arguments = parse(_add_shared_arguments(figure_class), figure_class.__doc__, arguments, f"plot {figure}")
+    figure_args, file_args, *translation_args = all_arguments
+    output = f"{figure}.png" if file_args.output is None else file_args.output
+    inputs = [getattr(argument_group, "model_name_or_path", None) for argument_group in all_arguments]
+    for run in getattr(figure_args, "runs", []):
+        inputs.append(Path(run, "curve.json") if Path(run).is_dir() else run)
+    check_can_write(output, inputs=inputs)
     from ...support.figure_style import check_format, save_figure
 
     check_format(output)
-    path = save_figure(args.draw(file.theme, *of_model), output)
+    path = save_figure(figure_args.draw(file_args.theme, *translation_args), output)
     print(f"the plot is in {path}")
     return path
 
 
-def all_arguments(kind: type) -> Any:
-    """The type of the arguments of a figure; those that translate need the arguments of models and of the search."""
-    kinds = [kind, FileArguments, *((LoadingArguments, DecodingArguments) if issubclass(kind, MaskArguments) else ())]
-    return NamedTuple("Arguments", [(each.__name__, each) for each in kinds])
+def _add_shared_arguments(figure_class: type) -> Any:
+    """Return a `NamedTuple` type with the arguments of a figure and the arguments that it shares with other figures.
+
+    All figures are written to a file. Figures of translations also have a model and decoding settings.
+    """
+    classes = [figure_class, FileArguments]
+    if issubclass(figure_class, MaskArguments):
+        classes += [LoadingArguments, DecodingArguments]
+    return NamedTuple("Arguments", [(argument_class.__name__, argument_class) for argument_class in classes])
 
 
-def labels_of(runs: Sequence[str]) -> list[str]:
-    """Labels for the legend: the name of each run's folder or file, or its path if two runs share a name."""
+def label_runs(runs: Sequence[str]) -> list[str]:
+    """Return labels for the legend: the name of each run's folder or file, or its path if two runs share a name.
+
+    Raises InputError if a run is given twice.
+    """
     if len(set(runs)) < len(runs):
         raise InputError(f"a run is given twice: {' '.join(runs)}; name each once.")
-    paths = [Path(run).resolve() for run in runs]
-    paths = [path.parent if path.name == "curve.json" else path for path in paths]
-    labels = [path.stem if path.suffix == ".json" else path.name for path in paths]
-    return [run if labels.count(label) > 1 else label for run, label in zip(runs, labels, strict=True)]
+    names = [_name_run(Path(run).resolve()) for run in runs]
+    labels = []
+    for run, name in zip(runs, names, strict=True):
+        labels.append(run if names.count(name) > 1 else name)
+    return labels
+
+
+def _name_run(path: Path) -> str:
+    """Return the name of a run's folder, or the name of its result file without the suffix."""
+    if path.name == "curve.json":
+        # This file lies in the folder of the run.
+        path = path.parent
+    return path.stem if path.suffix == ".json" else path.name

@@ -1,4 +1,5 @@
-"""Compute log-probabilities of given translations, one line per pair: total, length-normalized, and per token.
+"""Compute the log-probabilities of given translations, one line per pair. JSON lines also have the length-normalized
+log-probability and the log-probability of each token.
 
 hf-vanilla-transformer score --model_name_or_path runs/mine --test_file test.en test.de
 hf-vanilla-transformer score --model_name_or_path runs/mine --test_file test.en test.de --format jsonl
@@ -20,7 +21,7 @@ from .shared_options import BatchArguments, EngineArguments, load_given
 
 @dataclass
 class ScoreArguments:
-    """Which pairs to score, and how to write the result."""
+    """The pairs to score, and the file and format of the result."""
 
     split: str = option("test", "The split to score.")
     output: str | None = option(None, "Write the scores to this file, not to stdout.")
@@ -33,6 +34,8 @@ class ScoreArguments:
 
 
 class Arguments(NamedTuple):
+    """All arguments of the verb, in the order of `--help`."""
+
     score: ScoreArguments
     model: EnsembleLoadingArguments
     engine: EngineArguments
@@ -42,11 +45,14 @@ class Arguments(NamedTuple):
 
 @program
 def main(arguments: list[str]) -> list[Score]:
-    """Score as the command line says; returns the scores in the order of the pairs."""
+    """Score as the command line says, and return the scores in the order of the pairs."""
     args = parse(Arguments, __doc__, arguments, "score")
-    check_can_write(args.score.output, inputs=[*args.data.paths(), *args.model.model_name_or_path])
-    pairs = args.data.load(args.score.split)[args.score.split]
-    sources, targets = list(pairs["source"]), list(pairs["target"])
+    output = args.score.output
+    split = args.score.split
+    check_can_write(output, inputs=[*args.data.paths(), *args.model.model_name_or_path])
+    pairs = args.data.load(split)[split]
+    sources = list(pairs["source"])
+    targets = list(pairs["target"])
     tokenizer, model = load_given(args.model, args.engine)
     scores = score(
         model,
@@ -57,13 +63,16 @@ def main(arguments: list[str]) -> list[Score]:
         show_progress=sys.stderr.isatty(),
         target_lang=args.data.target_language_for(tokenizer),
     )
-    is_json = args.score.format == "jsonl"
-    with open_output(args.score.output) as file:
-        for source, target, result in zip(sources, targets, scores, strict=True):
-            file.write(f"{describe(source, target, result) if is_json else f'{result.total:.6f}'}\n")
+    with open_output(output) as file:
+        for source, target, pair_score in zip(sources, targets, scores, strict=True):
+            if args.score.format == "jsonl":
+                line = format_as_json(source, target, pair_score)
+            else:
+                line = f"{pair_score.total:.6f}"
+            file.write(f"{line}\n")
     return scores
 
 
-def describe(source: str, target: str, result: Score) -> str:
-    """A pair with its score as a JSON object."""
-    return json.dumps({"source": source, "target": target, **result._asdict()}, ensure_ascii=False)
+def format_as_json(source: str, target: str, pair_score: Score) -> str:
+    """Format a pair and its score as a JSON object in one line."""
+    return json.dumps({"source": source, "target": target, **pair_score._asdict()}, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Serve translations by HTTP, for clients of the Hub and of LibreTranslate, and as a page.
+"""Serve translations by HTTP, for clients of the Hub and of LibreTranslate. With --page, also serve a page for people.
 
 hf-vanilla-transformer serve --model_name_or_path runs/mine
 hf-vanilla-transformer serve --model_name_or_path runs/mine --page --host 0.0.0.0 --port 80
@@ -31,19 +31,21 @@ _ONE_IS_MISSING = "one of source_lang and target_lang is missing; give both, or 
 
 @dataclass
 class ServeArguments:
-    """Where to serve, and what."""
+    """The address to serve at, and how requests are translated."""
 
     host: str = option("127.0.0.1", "Address; 0.0.0.0 is every network of this machine.")
     port: int = option(8000, "Port; 0 is any free one.")
     page: bool = option(False, "Also serve a page for people; needs the extra page.")
-    write_space: str | None = option(None, "Write the page into this new folder, for a Space of the Hub, and end.")
+    write_space: str | None = option(None, "Write the page into this new folder, for a Space of the Hub, and exit.")
     split_sentences: bool = option(True, "Split texts into sentences, and keep their white space and line breaks.")
-    glossary: str | None = option(None, "A file of terms, as of translate, for requests that do not give others.")
+    glossary: str | None = option(
+        None, "A file of terms, as in translate, for requests that have no glossary of their own."
+    )
     threads: int | None = option(None, "Threads of the model; by default torch's.")
-    source_lang: str | None = option(None, "Code of the source language; by default of the model's card.")
+    source_lang: str | None = option(None, "Code of the source language; by default the code on the model's card.")
     target_lang: str | None = option(
         None,
-        "The same of the target language; or of a model of several, the one of requests that name none.",
+        "Code of the target language. If the model has several, requests that name none get this one.",
     )
 
     def __post_init__(self) -> None:
@@ -56,6 +58,8 @@ class ServeArguments:
 
 
 class Arguments(NamedTuple):
+    """All arguments of the verb, in the order of `--help`."""
+
     serve: ServeArguments
     model: LoadingArguments
     engine: EngineArguments
@@ -65,56 +69,79 @@ class Arguments(NamedTuple):
 
 @program
 def main(arguments: list[str]) -> None:
-    """Serve as the command line says, until interrupted."""
+    """Serve as the command line says, until the program is interrupted."""
     args = parse(Arguments, __doc__, arguments, "serve")
-    asked = args.serve
-    if asked.write_space is not None:
-        given = {each.name for part in args for each in fields(part) if getattr(part, each.name) != each.default}
-        for name in sorted(given - {"write_space", "page", "model_name_or_path", "token"}):
-            raise InputError(f"{name} has no effect on --write_space; leave it out, and add it to the Space's app.py.")
-        write_space(asked.write_space, args.model.model_name_or_path, _card(asked, args.model))
+    serve_args = args.serve
+    if serve_args.write_space is not None:
+        _write_space(args, serve_args.write_space)
         return
-    with needing("page" if asked.page else "serve", "serve needs"):
+    with needing("page" if serve_args.page else "serve", "serve needs"):
         import sentencex  # noqa: F401
 
         from ..serving.http.routes import build_app
         from ..serving.http.uvicorn_server import listen, run
         from ..serving.service import Service
 
-        if asked.page:
+        if serve_args.page:
             import matplotlib  # noqa: F401
 
-            # gradio reads it when it is imported.
+            # gradio reads this variable when it is imported.
             os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
             from ..serving.page.gradio_page import add_page
-    terms = load_terms(asked.glossary, args.engine)
-    # Before loading, which takes longer than to see that the port is taken.
-    listener = listen(asked.host, asked.port)
-    if asked.threads is not None:
-        torch.set_num_threads(asked.threads)
+
+    terms = load_terms(serve_args.glossary, args.engine)
+    # The port is opened before the model is loaded, so that a port in use is reported at once.
+    listener = listen(serve_args.host, serve_args.port)
+    if serve_args.threads is not None:
+        torch.set_num_threads(serve_args.threads)
     tokenizer, model = load_given(args.model, args.engine)
-    card = _card(asked, args.model)
+    card = _read_card(serve_args, args.model)
     has_target_codes = bool(codes_of(tokenizer))
-    if asked.target_lang is not None and asked.source_lang is None and not has_target_codes:
+    if serve_args.target_lang is not None and serve_args.source_lang is None and not has_target_codes:
         raise InputError(_ONE_IS_MISSING)
-    splits = (card.source_language or True) if asked.split_sentences else False
-    options = {"split_sentences": splits, **args.decoding.generate_kwargs()}
+
+    options = args.decoding.generate_kwargs()
+    # Sentences are split by the rules of the source language, if the card states it.
+    options["split_sentences"] = False
+    if serve_args.split_sentences:
+        options["split_sentences"] = card.source_language or True
     if has_target_codes:
-        options["target_lang"] = asked.target_lang
+        options["target_lang"] = serve_args.target_lang
     if terms is not None:
         options["glossary"] = Glossary(terms, tokenizer)
-        translate(model, tokenizer, [], **options)  # Checks settings before the first request.
+        # Translating nothing checks the settings, so that an error is reported before the first request.
+        translate(model, tokenizer, [], **options)
+
     service = Service(model, tokenizer, args.limits, card, options)
     app = build_app(service)
-    if asked.page:
+    if serve_args.page:
         add_page(app, service)
     host, port = listener.getsockname()[:2]
-    print(f"serving {service.card.title} at http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
+    if ":" in host:
+        # URLs have brackets around IPv6 addresses.
+        host = f"[{host}]"
+    print(f"serving {service.card.title} at http://{host}:{port}", file=sys.stderr)
     run(app, args.limits, listener)
 
 
-def _card(args: ServeArguments, loading: LoadingArguments) -> CardFacts:
-    card = read_card(loading.model_name_or_path, revision=loading.revision, token=loading.token)
-    if args.source_lang is None:
+def _write_space(args: Arguments, folder: str) -> None:
+    """Write the page into a folder for a Space of the Hub.
+
+    Raises InputError if an option is given that has no effect on the page.
+    """
+    changed_names = set()
+    for argument_group in args:
+        for field in fields(argument_group):
+            if getattr(argument_group, field.name) != field.default:
+                changed_names.add(field.name)
+    for name in sorted(changed_names - {"write_space", "page", "model_name_or_path", "token"}):
+        raise InputError(f"{name} has no effect on --write_space; leave it out, and add it to the Space's app.py.")
+    write_space(folder, args.model.model_name_or_path, _read_card(args.serve, args.model))
+
+
+def _read_card(serve_args: ServeArguments, model_args: LoadingArguments) -> CardFacts:
+    """Read the facts on the model's card; languages on the command line replace those on the card."""
+    card = read_card(model_args.model_name_or_path, revision=model_args.revision, token=model_args.token)
+    if serve_args.source_lang is None:
         return card
-    return card._replace(source_language=args.source_lang, target_language=args.target_lang)
+    return card._replace(source_language=serve_args.source_lang, target_language=serve_args.target_lang)

@@ -1,4 +1,4 @@
-"""Options that several verbs share: the engine, the token budget, and what they load."""
+"""Options that several verbs share (the engine and the token budget), and functions that load models and terms."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,12 @@ from ..terms.glossary import read_terms
 
 @dataclass
 class EngineArguments:
-    """The runtime that computes."""
+    """The runtime that computes, and its precision."""
 
     _argument_group_name = "engine"
 
     engine: Literal["torch", "ctranslate2"] = option("torch", "Runtime; ctranslate2 needs its extra and a CPU.")
-    compute_type: str | None = option(None, "Precision of ctranslate2: float32, the default, or bfloat16, int8, ...")
+    compute_type: str | None = option(None, "Precision of ctranslate2: float32 (the default), bfloat16, int8, ...")
 
     def __post_init__(self) -> None:
         if self.compute_type is not None and self.engine == "torch":
@@ -42,7 +42,18 @@ class BatchArguments:
 
 
 def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:
-    """Load the tokenizer and the model, or the engine, that the command line names."""
+    """Load the tokenizer and the model that the command line names.
+
+    Args:
+        args: the options of the model. Several names are an ensemble.
+        engine: the options of the engine. Without them, or with the engine torch, the model is one of torch.
+
+    Returns:
+        The tokenizer, and the model, the ensemble or the engine.
+
+    Raises:
+        InputError: if the engine cannot load several models, or does not run on the device.
+    """
     names = [args.model_name_or_path] if isinstance(args.model_name_or_path, str) else args.model_name_or_path
     if engine is None or engine.engine == "torch":
         return load_ensemble(names, args.device, **args.options())
@@ -52,12 +63,15 @@ def load_given(args: LoadingArguments, engine: EngineArguments | None = None) ->
         raise InputError(f"device is {args.device}, but --engine {engine.engine} runs on the CPU; leave out --device.")
     with explaining_missing_files(names[0]):
         tokenizer = AutoTokenizer.from_pretrained(names[0], **args.options())
-        options: Any = {"revision": args.revision, "token": args.token}
-        return tokenizer, load_engine(names[0], engine.engine, engine.compute_type, **options)
+        model = load_engine(names[0], engine.engine, engine.compute_type, revision=args.revision, token=args.token)
+        return tokenizer, model
 
 
 def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:
-    """The terms of a file of `--glossary`; None without one."""
+    """Read the terms in the file that `--glossary` names; return None without a file.
+
+    Raises InputError if the engine cannot force terms.
+    """
     if path is None:
         return None
     if engine.engine != "torch":

@@ -1,4 +1,4 @@
-"""Sentences to translate, and their translations: lines of text or of JSON."""
+"""Read sentences to translate, and write their translations, as lines of text or of JSON."""
 
 import json
 import sys
@@ -13,42 +13,52 @@ from ...translation.translation_details import Translation
 
 
 _STDIN = "standard input"
-_JSON = (".jsonl", ".ndjson", ".json")
+_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 class Sentence(NamedTuple):
-    """A sentence, or a text of several; `fields` is the JSON object that it came in, if it came in one."""
+    """A sentence, or a text of several sentences. `fields` is the JSON object that it was read from, if any."""
 
     text: str
     fields: dict[str, Any] | None = None
 
 
-# Other fields of an output than the translation.
+# Fields that an output of JSON lines has besides the translation.
 DETAILS = ("score", "alternatives", "flags")
 
 
 class JsonFields(NamedTuple):
-    """The fields of JSON lines: which one to translate, which one gets the translation, and others that are written."""
+    """The names of fields in JSON lines.
+
+    `source` has the text to translate, `target` gets the translation, and `details` are the other fields that are
+    written.
+    """
 
     source: str
     target: str
     details: tuple[str, ...] = ()
 
     def read(self, line: str, place: str) -> Sentence:
-        """The sentence of a line; ValueError if it holds no JSON object with text and room for a translation."""
+        """Parse a line. `place` names the line in messages.
+
+        Raises InputError if the line is no JSON object, has no text to translate, or has a field that would be written.
+        """
         try:
             fields = json.loads(line)
+            # An escape may be one half of a character, which cannot be written as UTF-8.
             if "\\u" in line:
                 json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            half = ascii(error.object[error.start])
-            raise InputError(f"{place} has the lone surrogate {half}; write the whole character.") from error
+            surrogate = ascii(error.object[error.start])
+            raise InputError(f"{place} has the lone surrogate {surrogate}; write the whole character.") from error
         except (ValueError, RecursionError) as error:
             raise InputError(f"{place} is not JSON ({error}); write one JSON object per line.") from error
         if not isinstance(fields, dict) or not isinstance(fields.get(self.source), str):
-            given = f"has the fields {', '.join(fields) or 'of none'}" if isinstance(fields, dict) else "is no object"
+            fault = "is no object"
+            if isinstance(fields, dict):
+                fault = f"has the fields {', '.join(fields)}" if fields else "has no fields"
             raise InputError(
-                f'{place} {given}; give objects with text in "{self.source}", or name its field with --source_column.'
+                f'{place} {fault}; give objects with text in "{self.source}", or name its field with --source_column.'
             )
         if self.target in fields:
             raise InputError(
@@ -61,32 +71,47 @@ class JsonFields(NamedTuple):
         return Sentence(fields[self.source], fields)
 
     def write(self, sentence: Sentence, translation: Translation) -> str:
-        """The line of a translation: the object that its sentence came in, or a new one, with what is known of it."""
-        given = {self.source: sentence.text} if sentence.fields is None else sentence.fields
-        found: dict[str, Any] = {self.target: translation.text, "score": translation.score}
+        """Format a translation as a line of JSON: the fields of its sentence, the translation, and its details."""
+        fields: dict[str, Any] = {self.source: sentence.text}
+        if sentence.fields is not None:
+            fields = dict(sentence.fields)
+        fields[self.target] = translation.text
+        fields["score"] = translation.score
         if translation.alternatives:
-            found["alternatives"] = [{self.target: each.text, "score": each.score} for each in translation.alternatives]
+            fields["alternatives"] = [
+                {self.target: alternative.text, "score": alternative.score} for alternative in translation.alternatives
+            ]
         if translation.flags:
-            found["flags"] = sorted(translation.flags)
-        return json.dumps({**given, **found}, ensure_ascii=False)
+            fields["flags"] = sorted(translation.flags)
+        return json.dumps(fields, ensure_ascii=False)
 
 
 def is_json(path: str | None) -> bool:
-    """Whether the name of a file says that it holds JSON lines, compressed or not."""
-    return path is not None and Path(path.lower().removesuffix(".gz")).suffix in _JSON
+    """Return True if the name of a file says that it has JSON lines, compressed or not."""
+    if path is None:
+        return False
+    return Path(path.lower().removesuffix(".gz")).suffix in _JSON_SUFFIXES
 
 
 def read_sentences(
-    path: str | None, given: Sequence[str], fields: JsonFields | None, size: int
+    path: str | None, arguments: Sequence[str], fields: JsonFields | None, size: int
 ) -> Iterator[list[Sentence]]:
-    """Chunks of at most `size` sentences from the arguments, or from a file of lines, or from standard input.
+    """Read sentences in chunks, from the arguments, from a file, or from standard input.
 
-    Without `fields` lines are text. Raises OSError or ValueError, also while reading.
+    Args:
+        path: the file, or None.
+        arguments: sentences on the command line. They are one chunk.
+        fields: the fields of JSON lines, or None for lines of text.
+        size: the most sentences of a chunk.
+
+    Raises:
+        OSError: if the file cannot be read. It may be raised while the chunks are read.
+        ValueError: if a line is invalid, or if sentences are given in two ways.
     """
-    if given and path:
+    if arguments and path:
         raise InputError("sentences were given both as arguments and as a file; give one of the two.")
-    if given:
-        return iter([list(map(Sentence, given))])
+    if arguments:
+        return iter([[Sentence(text) for text in arguments]])
     if path is not None:
         check_is_input(Path(path))
         return _chunks(_parse(iterate_lines(Path(path)), path, fields), size)
@@ -96,28 +121,44 @@ def read_sentences(
 def write_sentences(
     sentences: Sequence[Sentence], translations: Sequence[Translation], fields: JsonFields | None, keeps_breaks: bool
 ) -> Iterator[str]:
-    """The lines of an output: of JSON, or of text, where line breaks become spaces unless they are to be kept."""
+    """Yield a line for each translation.
+
+    Args:
+        sentences, translations: the sentences and their translations.
+        fields: the fields of JSON lines, or None for lines of text.
+        keeps_breaks: True if line breaks in lines of text are kept. By default they become spaces, so that each
+            sentence has one line.
+    """
     for sentence, translation in zip(sentences, translations, strict=True):
         if fields is not None:
             yield f"{fields.write(sentence, translation)}\n"
+        elif keeps_breaks:
+            yield f"{translation.text}\n"
         else:
-            yield f"{translation.text if keeps_breaks else one_line(translation.text)}\n"
+            yield f"{one_line(translation.text)}\n"
 
 
 def _parse(lines: Iterable[str], name: str, fields: JsonFields | None, first: int = 1) -> Iterator[Sentence]:
+    """Yield the sentences of lines. `name` and the number of the `first` line are for messages."""
     for number, line in enumerate(lines, start=first):
-        yield Sentence(line) if fields is None else fields.read(line, f"{name}, line {number}")
+        if fields is None:
+            yield Sentence(line)
+        else:
+            yield fields.read(line, f"{name}, line {number}")
 
 
 def _chunks(sentences: Iterator[Sentence], size: int) -> Iterator[list[Sentence]]:
+    """Yield lists of at most `size` sentences."""
     while chunk := list(islice(sentences, size)):
         yield chunk
 
 
 def _chunks_of_stdin(fields: JsonFields | None, size: int) -> Iterator[list[Sentence]]:
-    first = 1
+    """Yield the sentences of standard input as soon as they arrive, so that a pipe gets each answer at once."""
+    # A program without a console has no standard input.
     if sys.stdin is None:
         raise InputError("standard input is closed; give sentences, or --input.")
+    first = 1
     for lines in lines_as_they_arrive(sys.stdin.buffer, _STDIN):  # type: ignore[arg-type]
         yield from _chunks(_parse(lines, _STDIN, fields, first), size)
         first += len(lines)

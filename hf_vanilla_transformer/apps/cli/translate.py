@@ -1,5 +1,5 @@
-"""Translate sentences: the arguments, a file, or standard input, one sentence per line, in the same order; or
-documents of HTML and XML.
+"""Translate sentences: the arguments, the lines of a file, or the lines of standard input. The translations have the
+same order. The command also translates documents of HTML and XML, and keeps their markup.
 
 hf-vanilla-transformer translate --model_name_or_path runs/mine "two dogs" "a cat"
 hf-vanilla-transformer translate --model_name_or_path runs/mine --input input.en --output output.de
@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,21 +28,23 @@ from ...translation.translate import translate
 from ...translation.translation_details import FLAG_MEANINGS, DetailLevel, Translation
 from ..documents.translate_documents import translate_documents
 from ..terms.glossary import Glossary
-from .documents import document_files, translate_files
+from .documents import find_documents, translate_files
 from .merge_process_outputs import Processes
 from .parser import parse, program
 from .shared_options import BatchArguments, EngineArguments, load_given, load_terms
 from .text_and_json_lines import DETAILS, JsonFields, is_json, read_sentences, write_sentences
 
 
-# Sentences that are read, translated and written in one go: enough for batches of similar length, and few to lose.
+# The number of sentences that are read, translated and written together. It is large enough for batches of similar
+# lengths, and small enough that an interruption loses little work.
 CHUNK_SIZE = 2_000
-# Of several processes, so that they all get some of a short file.
+# With several processes, chunks are smaller, so that each process gets a part of a short file.
 CHUNK_SIZE_OF_SEVERAL = 500
 STDIN = "/dev/stdin"
-# Endings of subtitles, whose lines of numbers and times no model should change.
+# Suffixes of subtitles. Their lines of numbers and times must not change.
 SUBTITLES = (".srt", ".sbv", ".vtt")
-# What flags of translations mean, and what to do. "split" is what --split_sentences does.
+# What flags of translations mean, and what the user can do. The flag "split" is left out, because --split_sentences
+# sets it.
 REMEDIES = {
     "longer_than_training": f"{FLAG_MEANINGS['longer_than_training']} (split them by --split_sentences)",
     "truncated": f"{FLAG_MEANINGS['truncated']} (raise --max_new_tokens)",
@@ -53,27 +54,29 @@ REMEDIES = {
 
 @dataclass
 class TranslationArguments:
-    """Where sentences come from and translations go to."""
+    """The sentences to translate, and the file of the translations."""
 
     sentences: list[str] = option([], "Sentences.", positional=True)
     input: str | None = option(
         None,
-        "A file with a sentence per line, text or JSON (.jsonl), also .gz; or a document, .html or .xml, or a folder.",
+        "A file with a sentence per line, as text or JSON (.jsonl), also .gz; a document (.html, .xml); or a folder.",
     )
-    output: str | None = option(None, "Write translations to this file, not to stdout: text, or .jsonl; also .gz.")
-    json_lines: bool = option(False, "Standard input and output are JSON lines, with scores in the output.")
+    output: str | None = option(
+        None, "Write translations to this file, not to stdout, as text or JSON (.jsonl), also .gz."
+    )
+    json_lines: bool = option(False, "Read and write JSON lines on standard input and output; the output has scores.")
     source_column: str = option("text", "Field of JSON lines to translate.")
     target_column: str = option("translation", "Field of JSON lines for translations.")
     split_sentences: bool = option(
-        False, "Lines are texts: translate each of their sentences, and keep the white space between them."
+        False, "Split each line into sentences, translate them, and keep the white space between them."
     )
-    source_lang: str | None = option(None, "Language code of the texts to split; by default that of the tokenizer.")
+    source_lang: str | None = option(None, "Language code of the texts to split; by default the tokenizer's.")
     target_lang: str | None = option(
-        None, "Language to translate into, for a model of several target languages: fr for OPUS-MT's >>fr<<."
+        None, "Language to translate into if the model has several, such as fr for OPUS-MT's >>fr<<."
     )
     markup: Literal["html", "xml"] | None = option(None, "Keep tags, and put them around the right words.")
     num_return_sequences: int | None = option(None, "Translations per sentence, best first; the output is JSON lines.")
-    glossary: str | None = option(None, "A file of terms: in each line a term, a tab, and its translation.")
+    glossary: str | None = option(None, "A file of terms; each line has a term, a tab, and its translation.")
 
     def __post_init__(self) -> None:
         check_optional(self, "num_return_sequences")
@@ -83,8 +86,9 @@ class TranslationArguments:
             raise InputError(f"target_column is {self.target_column}, another field of the output; give another name.")
         if self.json_lines and self.input is not None and self.output is not None:
             raise InputError("json_lines is for standard input and output, and has no effect on files; leave it out.")
-        columns, is_json_used = (self.source_column, self.target_column), self.input_fields() or self.output_fields()
-        if columns != ("text", "translation") and not is_json_used:
+        has_own_columns = (self.source_column, self.target_column) != ("text", "translation")
+        has_json = self.input_fields() is not None or self.output_fields() is not None
+        if has_own_columns and not has_json:
             raise InputError("source_column and target_column have no effect on lines of text; leave them out.")
         if self.source_lang is not None and not self.split_sentences:
             raise InputError(f"source_lang is {self.source_lang}, but has no effect without --split_sentences.")
@@ -92,32 +96,43 @@ class TranslationArguments:
             raise InputError("num_return_sequences needs JSON lines; give --json_lines, or an --output in .jsonl.")
 
     def input_fields(self) -> JsonFields | None:
-        """The fields of the input, or None if it is text."""
-        is_object = is_json(self.input) if self.input is not None else self.json_lines
-        details = DETAILS if self.output_fields() else ()
-        return JsonFields(self.source_column, self.target_column, details) if is_object else None
+        """Return the fields of the input, or None if its lines are text."""
+        has_json = self.json_lines if self.input is None else is_json(self.input)
+        if not has_json:
+            return None
+        # Details are written if the output has JSON lines, so the input must not have fields of these names.
+        details = () if self.output_fields() is None else DETAILS
+        return JsonFields(self.source_column, self.target_column, details)
 
     def output_fields(self) -> JsonFields | None:
-        """The fields of the output, or None if it is text."""
-        is_object = is_json(self.output) if self.output is not None else self.json_lines
-        return JsonFields(self.source_column, self.target_column) if is_object else None
+        """Return the fields of the output, or None if its lines are text."""
+        has_json = self.json_lines if self.output is None else is_json(self.output)
+        if not has_json:
+            return None
+        return JsonFields(self.source_column, self.target_column)
 
     def has_subtitles(self) -> bool:
-        """Return True if the name of the input says that it holds subtitles, compressed or not."""
+        """Return True if the name of the input says that it has subtitles, compressed or not."""
         return self.input is not None and self.input.lower().removesuffix(".gz").endswith(SUBTITLES)
 
     def translate_kwargs(self) -> dict[str, Any]:
-        """Arguments of `translate()` and of `translate_documents()`."""
-        values = {
+        """Return arguments of `translate()` and of `translate_documents()`."""
+        arguments: dict[str, Any] = {
+            # Flags are always reported. Lines of text need no other details, which cost time.
             "return_details": DetailLevel.FLAGS if self.output_fields() is None else DetailLevel.ALL,
-            "split_sentences": (self.source_lang or True) if self.split_sentences else False,
-            "target_lang": self.target_lang,
-            "num_return_sequences": self.num_return_sequences,
         }
-        return {name: value for name, value in values.items() if value}
+        if self.split_sentences:
+            arguments["split_sentences"] = self.source_lang or True
+        if self.target_lang:
+            arguments["target_lang"] = self.target_lang
+        if self.num_return_sequences:
+            arguments["num_return_sequences"] = self.num_return_sequences
+        return arguments
 
 
 class Arguments(NamedTuple):
+    """All arguments of the verb, in the order of `--help`."""
+
     text: TranslationArguments
     model: EnsembleLoadingArguments
     engine: EngineArguments
@@ -125,86 +140,133 @@ class Arguments(NamedTuple):
     batches: BatchArguments
 
 
-def _with_sentences(args: Arguments) -> Arguments:
-    """Read the values of `--model_name_or_path` as models, then sentences, if no sentence and no input is given.
+def _separate_sentences(args: Arguments) -> Arguments:
+    """Move sentences that were parsed as models, in `--model_name_or_path runs/mine "two dogs"`, to the sentences.
 
-    A value after the first model is another model if it is a folder with a config.json.
+    The option takes several models, so it also takes the sentences after it. A value after the first one is a model if
+    it is a folder with a config.json. Nothing is moved if sentences or an input are given otherwise.
     """
-    names = args.model.model_name_or_path
     if args.text.sentences or args.text.input is not None:
         return args
-    others = list(takewhile(lambda name: (Path(name) / "config.json").is_file(), names[1:]))
-    model, count = replace(args.model, model_name_or_path=[names[0], *others]), 1 + len(others)
-    return args._replace(model=model, text=replace(args.text, sentences=names[count:]))
+    names = args.model.model_name_or_path
+    models = names[:1]
+    for name in names[1:]:
+        if not (Path(name) / "config.json").is_file():
+            break
+        models.append(name)
+    sentences = names[len(models) :]
+    return args._replace(
+        model=replace(args.model, model_name_or_path=models), text=replace(args.text, sentences=sentences)
+    )
 
 
-@contextmanager
-def _reporting(flags: Counter[str]) -> Iterator[None]:
-    """Count flagged translations on standard error at the end, also if the work is interrupted."""
-    try:
-        yield
-    finally:
-        _report(flags)
+class _Translator:
+    """Translates texts and documents with the settings of the command line, and counts flagged translations.
 
+    Args:
+        args: the arguments of the verb.
+        device: the device for the model, unless the command line names one.
+    """
 
-def _report(flags: Counter[str]) -> None:
-    if flags:
-        kinds = ", ".join(f"{flags[flag]:,} {meaning}" for flag, meaning in REMEDIES.items() if flags[flag])
-        tqdm.write(f"{flags['any']:,} of the translations may be wrong: {kinds}.", file=sys.stderr)
+    def __init__(self, args: Arguments, device: str | None):
+        self._text_args = args.text
+        self._flag_counts = Counter[str]()
+        self._flagged_translations = 0
+        terms = load_terms(args.text.glossary, args.engine)
+        model_args = replace(args.model, device=args.model.device or device)
+        self._tokenizer, self._model = load_given(model_args, args.engine)
+
+        options = {**args.text.translate_kwargs(), **args.decoding.generate_kwargs()}
+        if terms is not None:
+            options["glossary"] = Glossary(terms, self._tokenizer)
+        if terms is not None or args.text.target_lang is not None:
+            # Translating nothing checks the settings, so that an error is reported before the work.
+            translate(self._model, self._tokenizer, [], **options)
+        options["tokens_per_batch"] = args.batches.tokens_per_batch
+        if args.text.has_subtitles():
+            options["copy_letterless"] = copies_letterless(self._tokenizer, otherwise=True)
+        self._options = options
+
+    def translate_texts(self, texts: list[str], markup: str | None, **defaults: Any) -> list[Translation]:
+        """Translate texts, which have tags if `markup` is given.
+
+        The options of the command line override `defaults`.
+        """
+        settings = {**defaults, **self._options}
+        if markup is None:
+            translations = translate(self._model, self._tokenizer, texts, **settings)
+        else:
+            translations = translate_documents(self._model, self._tokenizer, texts, markup, **settings)
+        # JSON lines have the flags in the output.
+        if self._text_args.output_fields() is None:
+            for translation in translations:
+                self._count_flags(translation)
+        release_freed_memory()
+        return translations
+
+    def translate_document(self, document: str, markup: str) -> str:
+        """Translate a document. `--markup` overrides the markup that the name of its file says."""
+        # A paragraph of a document may have several sentences.
+        translations = self.translate_texts([document], self._text_args.markup or markup, split_sentences=True)
+        return translations[0].text
+
+    def _count_flags(self, translation: Translation) -> None:
+        """Count the flags of a translation that the user can do something about."""
+        flags = translation.flags & REMEDIES.keys()
+        self._flag_counts.update(flags)
+        if flags:
+            self._flagged_translations += 1
+
+    @contextmanager
+    def reporting_flags(self) -> Iterator[None]:
+        """Report the number of flagged translations on standard error at the end, even if the work is interrupted."""
+        try:
+            yield
+        finally:
+            if self._flagged_translations:
+                reports = []
+                for flag, remedy in REMEDIES.items():
+                    if self._flag_counts[flag]:
+                        reports.append(f"{self._flag_counts[flag]:,} {remedy}")
+                message = f"{self._flagged_translations:,} of the translations may be wrong: {', '.join(reports)}."
+                tqdm.write(message, file=sys.stderr)
 
 
 @program
 def main(arguments: list[str]) -> None:
     """Translate as the command line says."""
-    args = _with_sentences(parse(Arguments, __doc__, arguments, "translate"))
-    text, given = args.text, args.text.sentences
-    inputs = [] if given else [text.input or STDIN]
-    processes, flags = Processes.launched(), Counter[str]()
-    documents = document_files(text.input, text.output)
+    args = _separate_sentences(parse(Arguments, __doc__, arguments, "translate"))
+    text_args = args.text
+    sentences = text_args.sentences
+    processes = Processes.launched()
+    documents = find_documents(text_args.input, text_args.output)
     if not documents:
-        check_can_write(text.output, inputs=[*inputs, text.glossary, *args.model.model_name_or_path])
-    processes.check(text.input, text.output)
-    size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
-    chunks = None if documents else read_sentences(text.input, given, text.input_fields(), size)
-    terms = load_terms(text.glossary, args.engine)
-    tokenizer, model = load_given(replace(args.model, device=args.model.device or processes.device()), args.engine)
-    options = {**text.translate_kwargs(), **args.decoding.generate_kwargs()}
-    if terms is not None:
-        options["glossary"] = Glossary(terms, tokenizer)
-    if terms is not None or text.target_lang is not None:
-        translate(model, tokenizer, [], **options)  # Checks settings before the work.
-    options |= {"tokens_per_batch": args.batches.tokens_per_batch}
-    if text.has_subtitles():
-        options["copy_letterless"] = copies_letterless(tokenizer, otherwise=True)
-
-    def translated(texts: list[str], markup: str | None, **defaults: Any) -> list[Translation]:
-        settings = {**defaults, **options}
-        if markup is None:
-            translations = translate(model, tokenizer, texts, **settings)
-        else:
-            translations = translate_documents(model, tokenizer, texts, markup, **settings)
-        for translation in translations if text.output_fields() is None else []:
-            raised = translation.flags & REMEDIES.keys()
-            flags.update([*raised, "any"] if raised else [])
-        release_freed_memory()
-        return translations
-
-    def translated_document(document: str, kind: str) -> str:
-        # A paragraph has several sentences.
-        return translated([document], text.markup or kind, split_sentences=True)[0].text
-
-    if chunks is None:
-        with _reporting(flags):
-            translate_files(documents[processes.index :: processes.count], translated_document)
+        inputs = [] if sentences else [text_args.input or STDIN]
+        inputs += [text_args.glossary, *args.model.model_name_or_path]
+        check_can_write(text_args.output, inputs=inputs)
+    processes.check(text_args.input, text_args.output)
+    if documents:
+        translator = _Translator(args, processes.device())
+        # The processes take turns.
+        own_documents = documents[processes.index :: processes.count]
+        with translator.reporting_flags():
+            translate_files(own_documents, translator.translate_document)
         return
-    counted, started = list[int](), time.perf_counter()
-    with processes.open(text.output, counted) as file, _reporting(flags):
-        for chunk in processes.share(chunks, counted):
+
+    chunk_size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
+    chunks = read_sentences(text_args.input, sentences, text_args.input_fields(), chunk_size)
+    translator = _Translator(args, processes.device())
+    # A sentence on the command line may have line breaks of its own, which splitting keeps.
+    keeps_breaks = bool(sentences) and text_args.split_sentences
+    chunk_sizes: list[int] = []
+    start = time.perf_counter()
+    with processes.open(text_args.output, chunk_sizes) as file, translator.reporting_flags():
+        for chunk in processes.share(chunks, chunk_sizes):
             texts = [sentence.text for sentence in chunk]
-            translations = translated(texts, text.markup, show_progress=sys.stderr.isatty())
-            keeps_breaks = bool(given) and text.split_sentences
-            file.writelines(write_sentences(chunk, translations, text.output_fields(), keeps_breaks))
+            translations = translator.translate_texts(texts, text_args.markup, show_progress=sys.stderr.isatty())
+            file.writelines(write_sentences(chunk, translations, text_args.output_fields(), keeps_breaks))
             file.flush()
-    if not given and processes.index == 0:
-        seconds, count = time.perf_counter() - started, sum(counted)
+    if not sentences and processes.index == 0:
+        seconds = time.perf_counter() - start
+        count = sum(chunk_sizes)
         print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)

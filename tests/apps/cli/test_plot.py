@@ -21,9 +21,9 @@ def test_runs_of_one_name_in_a_plot(tmp_path):
     for run in runs:
         run.mkdir(parents=True)
     given = [*map(str, runs), str(tmp_path / "x" / "curve.json"), str(tmp_path / "results_seed2.json")]
-    assert plot.labels_of(given) == [*given[:2], "rate_0.1", "rate_0.3", "x", "results_seed2"]
+    assert plot.label_runs(given) == [*given[:2], "rate_0.1", "rate_0.3", "x", "results_seed2"]
     with pytest.raises(ValueError, match="a run is given twice"):
-        plot.labels_of([given[0], given[0]])
+        plot.label_runs([given[0], given[0]])
     with pytest.raises(SystemExit, match="error: no run is given; name the folder of at least one"):
         plot.main(["curve", "--output", str(tmp_path / "plot.png")])
 
