@@ -1,15 +1,15 @@
-"""Train a translation model with the stock `Seq2SeqTrainer`, on one GPU, on several, or on a CPU.
+"""Train a translation model with the stock `Seq2SeqTrainer`, on one GPU, on several GPUs, or on a CPU.
 
-This script is made to be copied and changed. On one device:
+Copy this script and change it as you need. To train on one device:
 
     python scripts/train_with_trainer.py --train_file train.en train.de --validation_file val.en val.de \
       --output_dir runs/base --bf16
 
-On 8 GPUs, one process for each:
+To train on 8 GPUs, with one process for each:
 
-    torchrun --standalone --nproc-per-node 8 scripts/train_with_trainer.py (the same arguments)
+    torchrun --standalone --nproc-per-node 8 scripts/train_with_trainer.py (the same options)
 
-If the run stops, the same command with --resume continues from the last complete checkpoint.
+If the run stops, repeat the command with --resume to continue from the last complete checkpoint.
 docs/distributed_training.md explains every step.
 """
 
@@ -53,11 +53,11 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.support.checkpoint_marks import complete_checkpoints
 
 
-# Defaults of the Trainer's arguments; the command line overrides them, and `--help` lists all of them.
+# Defaults of the Trainer's options. The command line overrides them, and `--help` lists all of them.
 DEFAULTS = {
     "max_steps": 100_000,
     "logging_steps": 100,
-    # The paper averages the last 5 checkpoints, which were written about every 1,500 updates.
+    # The paper averages the last 5 checkpoints of its base models, which were written about every 1,500 updates.
     "save_steps": 1_500,
     "save_total_limit": 10,
     # Greedy search is enough to compare the checkpoints of a run.
@@ -66,39 +66,46 @@ DEFAULTS = {
     "per_device_eval_batch_size": 64,
     "predict_with_generate": True,
     "generation_num_beams": 1,
-    # Every weight gets a gradient in every update, so DDP need not search for those without.
+    # Every weight gets a gradient in every update, so DDP need not search for weights without a gradient.
     "ddp_find_unused_parameters": False,
 }
 
 
 @dataclass
 class ScriptArguments:
-    """The data, the model and the batches; `PaperTrainingArguments` has everything else."""
+    """The options for the data, the model and the batches. `PaperTrainingArguments` has all other options."""
 
     train_file: list[str] = field(
         metadata={"help": "Two text files: line n of the second translates line n of the first."}
     )
-    validation_file: list[str] = field(metadata={"help": "Two text files for BLEU during the training."})
+    validation_file: list[str] = field(metadata={"help": "Two text files for BLEU during training."})
     tokenizer_name: str | None = field(
-        default=None, metadata={"help": "Folder of a tokenizer of this package; by default one is trained."}
+        default=None, metadata={"help": "Folder of a tokenizer of this package; by default, a tokenizer is trained."}
     )
     vocab_size: int = field(
-        default=37_000, metadata={"help": "Maximum number of tokens of a tokenizer that is trained."}
+        default=37_000, metadata={"help": "Maximum vocabulary size of the tokenizer, if it is trained."}
     )
-    preset: str = field(default="base", metadata={"help": 'Row of Table 3 of the paper: base, big, "C N=2", ...'})
+    preset: str = field(
+        default="base", metadata={"help": 'Row of Table 3 of the paper, for example base, big or "C N=2".'}
+    )
     tokens_per_batch: int = field(
-        default=25_000, metadata={"help": "Maximum tokens of one process's batch on each side, padding included."}
+        default=25_000,
+        metadata={
+            "help": "Maximum number of source tokens, and of target tokens, per batch and process, with padding."
+        },
     )
-    max_tokens: int = field(default=1_024, metadata={"help": "Pairs with more tokens on one side are left out."})
-    rate_factor: float = field(default=1.0, metadata={"help": "Factor before the learning rate of Eq. 3."})
-    average_last: int = field(default=5, metadata={"help": "Checkpoints to average at the end; 0 averages none."})
+    max_tokens: int = field(default=1_024, metadata={"help": "Leave out pairs that have more tokens on one side."})
+    rate_factor: float = field(default=1.0, metadata={"help": "Factor of the learning rate of Eq. 3."})
+    average_last: int = field(
+        default=5, metadata={"help": "Number of checkpoints to average at the end; 0 for no average."}
+    )
     resume: bool = field(default=False, metadata={"help": "Continue from the last complete checkpoint."})
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train as the command line says; every process of the run executes this function."""
-    # On recent GPUs torch prefers the attention of cuDNN, which builds an execution plan for each of the thousands of
-    # shapes that token-budget batches have. torch reads the variable once, at the first attention on a GPU.
+    """Train with the options of the command line. Every process of the run executes this function."""
+    # On recent GPUs torch prefers the attention of cuDNN, which builds an execution plan for every new shape. Batches
+    # with a token budget have thousands of shapes. torch reads the variable once, at the first attention on a GPU.
     os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
 
     args, training_args = parse(arguments)
@@ -106,14 +113,16 @@ def main(arguments: list[str] | None = None) -> None:
     set_seed(training_args.seed)
     checkpoint = find_checkpoint(training_args, args.resume)
 
-    # The first process of each machine reads and tokenizes; the others then read its files in the cache of `datasets`.
+    # The first process of each machine reads and tokenizes the pairs. The others then read its files in the cache of
+    # `datasets`.
     with training_args.main_process_first():
         pairs = load_pairs(train_files=args.train_file, validation_files=args.validation_file)
     tokenizer = load_tokenizer(args, checkpoint, pairs)
     with training_args.main_process_first():
         data = tokenize_pairs(pairs, tokenizer)
-        longest = min(args.max_tokens, args.tokens_per_batch)
-        train_data, removed = filter_pairs(data["train"], tokenizer, longest)
+        # A pair that is longer than the token budget fits into no batch.
+        max_tokens = min(args.max_tokens, args.tokens_per_batch)
+        train_data, removed = filter_pairs(data["train"], tokenizer, max_tokens)
 
     config = VanillaTransformerConfig.from_paper(args.preset, vocab_size=len(tokenizer))
     model = VanillaTransformerForConditionalGeneration(config)
@@ -127,42 +136,42 @@ def main(arguments: list[str] | None = None) -> None:
         compute_metrics=make_compute_metrics(tokenizer),
         callbacks=[CompleteCheckpoints(), StopWhenDiverged()],
     )
-    # Adam with the learning rate of section 5.3, also with FSDP2 and DeepSpeed.
+    # Adam with the learning rate of section 5.3. This also works with FSDP2 and DeepSpeed.
     PaperSchedule.use_in(trainer, factor=args.rate_factor)
-    # Different dropout masks in every process.
+    # Every process draws different dropout masks.
     ProcessSeeds.use_in(trainer)
-    # Batches by tokens instead of sentences, as in section 5.1.
+    # Batches have a number of tokens instead of sentences, as in section 5.1.
     TokenBudgetBatchSampler.use_in(trainer, tokens_per_batch=args.tokens_per_batch)
     if trainer.is_fsdp_enabled:
-        # FSDP2 does not accept a matrix that two modules hold, such as the embeddings of encoder and decoder.
+        # FSDP2 does not accept a matrix that two modules share. This makes both stacks share one module.
         model.set_input_embeddings(model.get_input_embeddings())
-    # With --push_to_hub the Trainer has created the repository. It would push the last weights when it saves them; the
-    # script pushes their average instead.
-    pushes = training_args.push_to_hub
+    # With --push_to_hub, the Trainer has created the repository. It would push the last weights when it saves them, but
+    # this script pushes the average of checkpoints.
+    push_to_hub = training_args.push_to_hub
     training_args.push_to_hub = False
 
     if trainer.is_world_process_zero():
         print(f"training pairs: {len(train_data):,}; removed: {removed}")
     trainer.train(resume_from_checkpoint=checkpoint)
-    # All processes take part in saving, because each may hold a part of the weights; the first one writes.
+    # All processes take part in saving, because each may hold a part of the weights. The first process writes them.
     trainer.save_model()
     if trainer.is_world_process_zero():
         folder = average_last_checkpoints(training_args.output_dir, args.average_last)
         print(f"the model is in {folder}")
-        if pushes:
+        if push_to_hub:
             push_run(folder, trainer.hub_model_id, message="Add the trained model", token=training_args.hub_token)
     trainer.accelerator.end_training()
 
 
 def parse(arguments: list[str] | None) -> tuple[ScriptArguments, PaperTrainingArguments]:
-    """Read the command line, or a list of arguments."""
+    """Parse the command line, or a list of arguments, and reject options that cannot work."""
     parser = HfArgumentParser((ScriptArguments, PaperTrainingArguments), description=__doc__.partition("\n")[0])
     parser.set_defaults(**DEFAULTS)
     args, training_args = parser.parse_args_into_dataclasses(arguments)
     if training_args.n_gpu > 1:
         raise SystemExit(
-            f"there are {training_args.n_gpu} GPUs for one process; start one process for each by torchrun, or choose "
-            "one by CUDA_VISIBLE_DEVICES=0."
+            f"there are {training_args.n_gpu} GPUs for one process; start one process per GPU with torchrun, or choose "
+            "one GPU with CUDA_VISIBLE_DEVICES=0."
         )
     if args.average_last < 0:
         raise SystemExit(f"--average_last is {args.average_last}; give 0 or a number of checkpoints.")
@@ -170,7 +179,12 @@ def parse(arguments: list[str] | None) -> tuple[ScriptArguments, PaperTrainingAr
 
 
 def find_checkpoint(training_args: PaperTrainingArguments, resume: bool) -> str | None:
-    """Return the checkpoint to resume from; None starts from scratch, which needs a folder without checkpoints."""
+    """Return the checkpoint to resume from, or None to start from scratch.
+
+    Raises:
+        SystemExit: if there is nothing to resume, if the run is finished, or if a new run would write into a folder
+            with checkpoints.
+    """
     folder = training_args.output_dir
     checkpoint = last_complete_checkpoint(folder)
     if not resume:
@@ -181,34 +195,38 @@ def find_checkpoint(training_args: PaperTrainingArguments, resume: bool) -> str 
         raise SystemExit(f"{folder} holds no complete checkpoint; leave out --resume, or give another --output_dir.")
     state = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json")))
     if state.global_step >= training_args.max_steps:
-        # The Trainer would make one more update.
+        # The Trainer would make one more update before it stops.
         raise SystemExit(f"{folder} is finished after {state.global_step} updates; give a larger --max_steps.")
     return checkpoint
 
 
 def load_tokenizer(args: ScriptArguments, checkpoint: str | None, pairs: DatasetDict) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of the checkpoint or of the arguments; without either, train one in the first process."""
+    """Load the tokenizer of the checkpoint or of the options. Without either, train a tokenizer on the pairs."""
     name = checkpoint or args.tokenizer_name
     if name is not None:
         return AutoTokenizer.from_pretrained(name)
-    tokenizers: list[PreTrainedTokenizerBase | None] = [None]
+    tokenizer = None
     if PartialState().is_main_process:
         sentences = chain(pairs["train"]["source"], pairs["train"]["target"])
-        tokenizers = [train_tokenizer(sentences, vocab_size=args.vocab_size)]
-    (tokenizer,) = broadcast_object_list(tokenizers)
-    return tokenizer
+        tokenizer = train_tokenizer(sentences, vocab_size=args.vocab_size)
+    # All processes get the tokenizer of the first one.
+    return broadcast_object_list([tokenizer])[0]
 
 
 def average_last_checkpoints(output_dir: str, count: int) -> Path:
-    """Average the last checkpoints; returns the folder of the average, or that of the last weights without any."""
-    newest_first = islice(complete_checkpoints(Path(output_dir)), count)
-    checkpoints = list(newest_first)[::-1]
+    """Average the last checkpoints, and return the folder of the average.
+
+    If there are no checkpoints to average, return `output_dir`, which has the last weights.
+    """
+    newest_first = complete_checkpoints(Path(output_dir))
+    checkpoints = list(islice(newest_first, count))
     if not checkpoints:
         return Path(output_dir)
-    average = Path(output_dir, "average")
-    # A run that was stopped while it wrote the average and then resumed finds the old one.
-    shutil.rmtree(average, ignore_errors=True)
-    return average_checkpoints(checkpoints, average)
+    checkpoints.reverse()
+    average_folder = Path(output_dir, "average")
+    # If a run was stopped while it wrote the average, and then resumed, there is an incomplete one.
+    shutil.rmtree(average_folder, ignore_errors=True)
+    return average_checkpoints(checkpoints, average_folder)
 
 
 if __name__ == "__main__":

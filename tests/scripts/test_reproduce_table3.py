@@ -223,9 +223,9 @@ def test_the_table(finished):
 
 def test_other_settings_are_refused(finished, files):
     folder, _ = finished
-    with pytest.raises(SystemExit, match=r"base\.json was made with seed=1, but 2 is asked for; name another"):
+    with pytest.raises(SystemExit, match=r"base\.json was made with seed=1, but 2 is asked for; name a different"):
         run(files, folder, "--seed", "2")
-    with pytest.raises(SystemExit, match=r"with max_steps=2, but 3 is asked for; name another --output_dir"):
+    with pytest.raises(SystemExit, match=r"with max_steps=2, but 3 is asked for; name a different --output_dir"):
         run(files, folder, "--max_steps", "3")
     with pytest.raises(SystemExit, match=r"with lowercase=False, but True is asked for; .* or remove the file"):
         run(files, folder, "--lowercase")

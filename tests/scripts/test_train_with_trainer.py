@@ -135,7 +135,7 @@ def test_resumes_only_what_is_not_finished(folder):
     ("arguments", "gpus", "message"),
     [
         (["--average_last", "-1"], 0, "--average_last is -1; give 0 or a number of checkpoints"),
-        ([], 2, "there are 2 GPUs for one process; start one process for each by torchrun"),
+        ([], 2, "there are 2 GPUs for one process; start one process per GPU with torchrun"),
     ],
 )
 def test_refuses_before_any_work(tmp_path, monkeypatch, arguments, gpus, message):
