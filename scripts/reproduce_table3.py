@@ -86,7 +86,7 @@ SYMBOLS = {
 
 @dataclass
 class TableArguments:
-    """The rows to train, how long to train them, and where to write the results."""
+    """The options for the rows to train, the length of the training, and the folder of the results."""
 
     _argument_group_name = "table"
 
@@ -196,7 +196,7 @@ def sizes_of(row: str) -> dict[str, int]:
 
 
 def read_result(settings: Settings) -> dict[str, Any] | None:
-    """Read the result of a row; None if the row has not been trained.
+    """Read the result of a row. Return None if the row has not been trained.
 
     Raises:
         ValueError: if the row was trained with different settings, or if the file does not hold a result.

@@ -37,7 +37,7 @@ LENGTH_PENALTIES: dict[str, Callable] = {"gnmt": gnmt_length_penalty, "hf": hf_l
 
 
 def exists(scores: Tensor) -> Tensor:
-    """Return True for each score that belongs to a hypothesis, and False for each empty slot."""
+    """Return flags that are True for scores of hypotheses, and False for empty slots."""
     return scores > NO_HYPOTHESIS / 2
 
 
@@ -59,7 +59,10 @@ def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _may_contain_true(flags: Tensor) -> bool:
-    """Return False if no element is True. On GPUs return True in any case, because reading would synchronize."""
+    """Return True if an element is True, or if that is not known.
+
+    On GPUs it is not known, because reading the elements would synchronize the device.
+    """
     return flags.device.type != "cpu" or bool(flags.any())
 
 
@@ -143,6 +146,7 @@ class BeamSearch:
         # candidates are left that can run on.
         self.num_candidates = num_beams * max(2, 1 + num_eos)
         self.length_penalty = length_penalty
+        # True if of two hypotheses with the same log P, the longer one has the better score.
         self.favors_length = length_penalty(2) > length_penalty(1)
         self.early_stopping = early_stopping
         self.limits = limits
@@ -179,19 +183,22 @@ class BeamSearch:
         num_active, num_beams = self._scores.shape
         vocabulary = log_probs.shape[-1]
         if do_sample:
-            continued = self._scores[..., None] + log_probs.view(num_active, num_beams, vocabulary)
-            continued = continued.flatten(1)
-            drawn = torch.multinomial(continued.softmax(dim=-1), min(self.num_candidates, continued.shape[1]))
-            scores = continued.gather(1, drawn)
+            # log P of each hypothesis with each token, (active, beams * vocabulary).
+            all_scores = self._scores[..., None] + log_probs.view(num_active, num_beams, vocabulary)
+            all_scores = all_scores.flatten(1)
+            drawn = torch.multinomial(all_scores.softmax(dim=-1), min(self.num_candidates, all_scores.shape[1]))
+            scores = all_scores.gather(1, drawn)
             beams = drawn // vocabulary
             tokens = drawn % vocabulary
         else:
             # The best candidates of a sentence are among the best tokens of each of its hypotheses.
-            best_scores, best_tokens = top_tokens(log_probs, min(self.num_candidates, vocabulary))
-            continued = self._scores[..., None] + best_scores.view(num_active, num_beams, -1)
-            continued = continued.flatten(1)
-            scores, best = continued.topk(min(self.num_candidates, continued.shape[1]))
-            beams = best // best_tokens.shape[1]
+            tokens_per_beam = min(self.num_candidates, vocabulary)
+            best_log_probs, best_tokens = top_tokens(log_probs, tokens_per_beam)
+            # log P of each hypothesis with each of its best tokens, (active, beams * tokens_per_beam).
+            best_scores = self._scores[..., None] + best_log_probs.view(num_active, num_beams, tokens_per_beam)
+            best_scores = best_scores.flatten(1)
+            scores, best = best_scores.topk(min(self.num_candidates, best_scores.shape[1]))
+            beams = best // tokens_per_beam
             tokens = best_tokens.view(num_active, -1).gather(1, best)
         self._candidates = (scores, beams, tokens)
         self.length += 1

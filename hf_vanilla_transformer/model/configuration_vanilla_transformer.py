@@ -236,8 +236,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if type(self) is VanillaTransformerConfig:
             auto_map, self.custom_pipelines = _describe_shipped_code()
             shipped_classes = {reference.rpartition(".")[-1] for reference in auto_map.values()}
-            # Entries for other classes stay, such as those of a derived model.
-            for name, reference in (getattr(self, "auto_map", None) or {}).items():
+            former_auto_map = getattr(self, "auto_map", None) or {}
+            for name, reference in former_auto_map.items():
+                # Entries for other classes stay, such as those of a derived model.
                 if str(reference).rpartition(".")[-1] not in shipped_classes:
                     auto_map[name] = reference
             self.auto_map = auto_map
@@ -245,6 +246,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
             if not _IS_REMOTE_CODE:
+                # The field is for the saved file. With it, transformers would ask the user to trust remote code.
                 self.__dict__.pop("custom_pipelines", None)
 
     @classmethod

@@ -36,7 +36,7 @@ _MANY_BEAMS = 100
 
 
 class SearchSetting(NamedTuple):
-    """How this package treats one setting of the search.
+    """The treatment of one setting of the search by this package.
 
     Args:
         limits (`tuple[int, int]`, *optional*): the smallest and the largest whole number that is accepted.
@@ -298,7 +298,7 @@ def only_watches(criterion: StoppingCriteria) -> bool:
 
 
 def is_implied_by_settings(criterion: StoppingCriteria, settings: GenerationConfig) -> bool:
-    """Return True if a stopping criterion tests the settings' EOS tokens or one of their length limits, and no more."""
+    """Return True if a criterion only tests for the EOS tokens of the settings, or for one of their length limits."""
     if type(criterion) is EosTokenCriteria:
         eos = settings._eos_token_tensor
         return eos is not None and criterion.eos_token_id.tolist() == eos.tolist()

@@ -71,7 +71,7 @@ def move_padding(ids: Tensor, mask: Tensor, side: str) -> tuple[Tensor, Tensor]:
 
 
 def requested_outputs(settings: GenerationConfig) -> dict[str, tuple]:
-    """Return an empty record for each output of the decoding steps that the settings request besides tokens.
+    """Return an empty record for each output, besides tokens, that the settings request for every decoding step.
 
     The keys are fields of transformers' output. Each value will have one entry per step.
     """
@@ -148,7 +148,7 @@ def search_options(prompts: Tensor, settings: GenerationConfig) -> dict[str, Any
 
 
 class NextTokenSteps:
-    """The decoding steps of a beam search: each call computes the logits of the next token by calling the model.
+    """The decoding steps of a beam search. Each call computes the logits of the next token with the model.
 
     A replacement of [`next_token_steps`] may return an object of a different class that has `outputs`, `can_prune` and
     these methods. If its `can_prune` is True, it also needs a method `select(sentences)`, which keeps the given

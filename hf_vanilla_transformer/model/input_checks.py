@@ -36,9 +36,9 @@ class InputError(ValueError):
 
 
 def can_read_values(x: Tensor) -> bool:
-    """Return True if the values of x can be read without a cost.
+    """Return True if a check may read the values of x.
 
-    Reading values would synchronize a GPU, and it fails in functions that are compiled, traced or transformed.
+    Reading values would synchronize a GPU, and it would break functions that are compiled, traced or transformed.
     """
     is_ordinary = type(x) in (Tensor, nn.Parameter) and not torch._C._are_functorch_transforms_active()
     is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
@@ -46,7 +46,7 @@ def can_read_values(x: Tensor) -> bool:
 
 
 def check_ids_or_embeds(stack: nn.Module, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
-    """Raise ValueError unless a stack gets either token ids or embeddings, or if the sequences have no token."""
+    """Raise ValueError if a stack gets both token ids and embeddings, or neither, or sequences without a token."""
     name = type(stack).__name__
     if input_ids is not None and inputs_embeds is not None:
         raise InputError(f"token ids and embeddings were both given to {name}; give one of them.")
@@ -264,7 +264,7 @@ def copies_letterless(tokenizer: PreTrainedTokenizerBase, otherwise: bool) -> bo
 
 
 def saved_letterless_share(tokenizer: PreTrainedTokenizerBase) -> float | None:
-    """Return the share that `train` saved with a tokenizer, see [`teaches_letterless`], or None without a number."""
+    """Return the share of [`teaches_letterless`] that `train` saved with a tokenizer, or None if it saved none."""
     share = getattr(tokenizer, "init_kwargs", {}).get(LETTERLESS_SHARE_FIELD)
     if isinstance(share, bool) or not isinstance(share, (int, float)):
         return None

@@ -167,7 +167,8 @@ class VanillaTransformerAttention(nn.Module):
         """Attend from `hidden_states` to `key_value_states`, or to `hidden_states` itself.
 
         Args:
-            hidden_states (`torch.Tensor` of shape `(batch, queries, d_model)`): the states that ask, Q.
+            hidden_states (`torch.Tensor` of shape `(batch, queries, d_model)`): the states that queries are computed
+                from.
             key_value_states (`torch.Tensor` of shape `(batch, keys, d_model)`, *optional*): the encoder's output, for
                 cross-attention. Without it, this is self-attention.
             attention_mask (*optional*): the mask, in the form that the attention implementation needs.
@@ -192,7 +193,7 @@ class VanillaTransformerAttention(nn.Module):
         implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         if attention is flash_attention_forward:
-            # transformers' own function applies the padding mask of the keys to the queries, too.
+            # transformers' own function would apply the padding mask of the keys to the queries as well.
             attention = flash_attention
         dropout = self.dropout if self.training else 0.0
         heads, weights = attention(
@@ -691,6 +692,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
         if shares_embeddings:
+            # The plan that `post_init` has collected from both stacks lacks the matrix that they share.
             self._tp_plan = {**self.tp_plan, "shared": "embedding_rowwise"}
 
     def get_input_embeddings(self) -> nn.Module:

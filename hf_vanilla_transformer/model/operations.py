@@ -159,7 +159,7 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: floa
 
 
 def token_sums(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute the sums over the target tokens of each sentence that perplexity and token accuracy are made of.
+    """Compute, for each sentence, the sums over target tokens from which perplexity and token accuracy follow.
 
     Args:
         logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.

@@ -1,5 +1,6 @@
 """A tokenizer with separate vocabularies of source and target. Its code travels with its model."""
 
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,16 @@ from .input_checks import InputError, sides_of
 
 
 _SPECIAL_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token")
+
+
+def _check_new_special_tokens(side_tokenizer: TokenizersBackend, new_tokens: Iterable[object]) -> None:
+    """Raise ValueError if a new special token is already an ordinary token of one side."""
+    vocabulary = side_tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
+    for token in map(str, new_tokens):
+        if token in vocabulary and token not in side_tokenizer.added_tokens_encoder:
+            raise InputError(
+                f"{token!r} is already a token of text, so it cannot become a special token; give a different name."
+            )
 
 
 class TwoVocabularyTokenizer(TokenizersBackend):
@@ -130,13 +141,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         """
         for side_tokenizer in sides_of(self):
             if special_tokens:
-                vocabulary = side_tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
-                for token in map(str, new_tokens):
-                    if token in vocabulary and token not in side_tokenizer.added_tokens_encoder:
-                        raise InputError(
-                            f"{token!r} is already a token of text, so it cannot become a special token; give a "
-                            "different name."
-                        )
+                _check_new_special_tokens(side_tokenizer, new_tokens)
             side_tokenizer._add_tokens(new_tokens, special_tokens)
         return super()._add_tokens(new_tokens, special_tokens)
 
