@@ -32,7 +32,7 @@ from ..translation.model_loading import load_ensemble
 from ..translation.translate import translate
 from ..translation.translation_details import FLAG_MEANINGS, DetailLevel
 from .model_arguments import NEW_TOKENIZER_ARGUMENTS
-from .plan import spoken_duration
+from .plan import format_duration
 from .run_arguments import Settings
 from .run_checks import check_tokenizer
 from .training_pairs import find_target_language, log_removed
@@ -249,7 +249,7 @@ class Teacher:
         list(self._translate(tokenizer, model, sample))
         seconds_per_sentence = (time.perf_counter() - started) / len(sample)
         seconds = seconds_per_sentence * len(missing) / PartialState().num_processes
-        return f"teacher: {len(missing):,} sentences to translate first, about {spoken_duration(seconds)}"
+        return f"teacher: {len(missing):,} sentences to translate first, about {format_duration(seconds)}"
 
     @cached_property
     def _monolingual_sources(self) -> list[str]:

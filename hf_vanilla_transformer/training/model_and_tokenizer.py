@@ -86,7 +86,7 @@ def load_existing_model(
             dtype=torch.float32,
             **options,
             **_attention_options(model_args),
-            **model_args.regularization(),
+            **model_args.get_regularization(),
         )
     return tokenizer, model
 

@@ -110,7 +110,7 @@ class ModelArguments(LoadingArguments):
         default = getattr(type(self), name)
         return getattr(self, name) != default
 
-    def regularization(self) -> dict[str, float]:
+    def get_regularization(self) -> dict[str, float]:
         """Return the given fields of a configuration that fine-tuning may change, by their names."""
         values = {}
         if self.dropout is not None:
@@ -148,7 +148,7 @@ class ModelArguments(LoadingArguments):
 
         Raises InputError if `config_overrides` contradicts the tokenizer.
         """
-        values: dict[str, object] = {**self.regularization()}
+        values: dict[str, object] = {**self.get_regularization()}
         sizes = {
             "encoder_layers": self.num_layers,
             "decoder_layers": self.num_layers,
@@ -191,7 +191,7 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
         "source_vocab_size": max(source_vocabulary.values()) + 1,
         "vocab_size": max(target_vocabulary.values()) + 1,
     }
-    special_ids = special_tokens(tokenizer)
+    special_ids = get_special_token_ids(tokenizer)
     for name in sorted(overrides):
         override = overrides[name]
         needed = None
@@ -210,7 +210,7 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
     return values
 
 
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+def get_special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """Return the ids of a tokenizer's special tokens, by the names of the fields of a configuration.
 
     Without a BOS token, decoding starts from the pad token, as in Marian.

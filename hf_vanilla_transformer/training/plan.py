@@ -77,7 +77,7 @@ class Plan(NamedTuple):
             f"parameters: {self.costs.parameters:,}",
             f"target tokens: {self.costs.tokens:,} in an epoch",
             f"updates: {self.costs.updates:,}",
-            f"time: {spoken_duration(self.costs.seconds)}",
+            f"time: {format_duration(self.costs.seconds)}",
             f"memory: {_format_size(self.costs.memory)}",
             f"disk: {_format_size(self.costs.disk)}",
         ]
@@ -508,7 +508,7 @@ def _describe_frequency(strategy: str, steps: float | None) -> str:
     return "every epoch"
 
 
-def spoken_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration in words, rounded up to minutes, or from 90 minutes on in hours."""
     minutes = math.ceil(seconds / 60)
     if minutes == 1:

@@ -37,7 +37,7 @@ from .recipe_overrides import override_recipe
 from .results_file import RunDescription, describe_run
 from .run_arguments import RunArguments, Settings
 from .run_checks import check_choices, check_start, is_in_folder
-from .run_saving import RunStoppedError, how_to_resume, save_arguments, save_model
+from .run_saving import RunStoppedError, describe_how_to_resume, save_arguments, save_model
 from .run_setup import build_trainer
 from .trainer_callbacks import DivergedError, EarlyStopping, RecordFacts
 from .training_pairs import check_has_validation, load_training_pairs, prepare_pairs
@@ -375,7 +375,7 @@ def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
     if settings.output.average_last is not None and lost_checkpoint is not None:
         raise RunStoppedError(
             f"the last checkpoint could not be written ({lost_checkpoint}), so the model in {output} has the weights "
-            f"of the last update, not an average. Make room; then {how_to_resume(output)}."
+            f"of the last update, not an average. Make room; then {describe_how_to_resume(output)}."
         )
     try:
         finish_run(trained)
@@ -384,7 +384,7 @@ def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
             raise
         raise RunStoppedError(
             f"{error}; the model in {output} is trained, but its scores and card are not complete. Make room; "
-            f"then {how_to_resume(output)}."
+            f"then {describe_how_to_resume(output)}."
         ) from error
 
 
@@ -409,7 +409,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
         raise RunStoppedError(str(error)) from error
     except KeyboardInterrupt as interrupt:
         if trainer.is_world_process_zero():
-            interrupt.args = (how_to_resume(output),)
+            interrupt.args = (describe_how_to_resume(output),)
         raise
     except pickle.UnpicklingError as error:
         raise RunStoppedError(
@@ -428,7 +428,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
             raise
         if trainer.state.global_step < trainer.state.max_steps:
             raise RunStoppedError(
-                f"a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}."
+                f"a checkpoint could not be written ({error}). Make room; then {describe_how_to_resume(output)}."
             ) from error
         logger.info("the last checkpoint could not be written (%s)", error)
         return error
@@ -463,5 +463,6 @@ def check_reached_its_end(trainer: Seq2SeqTrainer) -> None:
             return
     output = Path(str(trainer.args.output_dir))
     raise RunStoppedError(
-        f"the training stopped after {state.global_step:,} of {state.max_steps:,} updates; {how_to_resume(output)}."
+        f"the training stopped after {state.global_step:,} of {state.max_steps:,} updates; "
+        f"{describe_how_to_resume(output)}."
     )

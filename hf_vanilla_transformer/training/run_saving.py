@@ -40,7 +40,7 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             # Saving again would need all processes.
             raise RunStoppedError(
-                f"the model could not be written to {output} ({error}). Make room; {how_to_resume(output)}."
+                f"the model could not be written to {output} ({error}). Make room; {describe_how_to_resume(output)}."
             ) from error
         refuge = Path(tempfile.mkdtemp(prefix=f"{output.name}-"))
         save_without_pickle(trainer, refuge)
@@ -71,7 +71,7 @@ def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
     write_text(settings.output_folder / name, format_recipe(settings.to_repeat()))
 
 
-def how_to_resume(output: Path) -> str:
+def describe_how_to_resume(output: Path) -> str:
     """Describe for an error message how to continue a run that was stopped."""
     checkpoint = newest_complete(output)
     if checkpoint is None:

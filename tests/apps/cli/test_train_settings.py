@@ -166,9 +166,9 @@ def test_all_processes_go_on_from_one_checkpoint(monkeypatch):
 
 def test_special_tokens_are_the_tokenizer_s():
     numbers = {"pad_token_id": 5, "bos_token_id": None, "eos_token_id": 7}
-    of_marian = model_arguments.special_tokens(SimpleNamespace(**numbers))
+    of_marian = model_arguments.get_special_token_ids(SimpleNamespace(**numbers))
     assert of_marian == {"pad_token_id": 5, "bos_token_id": 7, "eos_token_id": 7, "decoder_start_token_id": 5}
-    ours = model_arguments.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
+    ours = model_arguments.get_special_token_ids(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
     assert ours == {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 

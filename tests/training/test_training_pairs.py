@@ -1,4 +1,4 @@
-"""Which pairs `train` trains on and validates with."""
+"""Pairs that `train` trains on and validates with."""
 
 import json
 
