@@ -241,7 +241,9 @@ def main(arguments: list[str]) -> None:
     processes = Processes.launched()
     documents = find_documents(text_args.input, text_args.output)
     if not documents:
-        inputs = [] if sentences else [text_args.input or STDIN]
+        inputs: list[str | None] = []
+        if not sentences:
+            inputs.append(text_args.input or STDIN)
         inputs += [text_args.glossary, *args.model.model_name_or_path]
         check_can_write(text_args.output, inputs=inputs)
     processes.check(text_args.input, text_args.output)
