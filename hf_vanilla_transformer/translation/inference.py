@@ -88,9 +88,9 @@ class Inference:
         coded_texts = [codes.put_before(text) for text in source_texts]
         source_ids = encode(self.tokenizer, coded_texts).input_ids
         target_ids = encode(self.tokenizer, text_target=target_texts).input_ids
-        tokenized_sources = [TokenizedText(*pair) for pair in zip(source_texts, source_ids, strict=True)]
-        tokenized_targets = [TokenizedText(*pair) for pair in zip(target_texts, target_ids, strict=True)]
-        return tokenized_sources, tokenized_targets
+        tokenized_sources = map(TokenizedText, source_texts, source_ids)
+        tokenized_targets = map(TokenizedText, target_texts, target_ids)
+        return list(tokenized_sources), list(tokenized_targets)
 
     def batches(self, lengths: list[int], task: str, unit: str) -> Iterator[list[int]]:
         """Group rows of similar length into batches, and show a progress bar.

@@ -128,7 +128,7 @@ def describe(
             source_of_hypothesis.append(source)
             token_ids_of_hypothesis.append(ends.trim(sequence))
     texts = tokenizer.batch_decode(token_ids_of_hypothesis, skip_special_tokens=True)
-    hypotheses = [TokenizedText(*pair) for pair in zip(texts, token_ids_of_hypothesis, strict=True)]
+    hypotheses = list(map(TokenizedText, texts, token_ids_of_hypothesis))
 
     forced_targets: dict[int, ForcedTarget] = {}
     if aligner is not None:

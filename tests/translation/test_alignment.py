@@ -119,10 +119,10 @@ def test_attention_comes_from_the_layers_own_masked_self_attention(model, tokeni
 def test_batches_do_not_matter(model, tokenizer, tokens_per_batch):
     sources, targets, _ = pairs(20, seed=3)
     sources, targets = ["", *sources, "two"], ["zwei", *targets, ""]
-    found = align(model, tokenizer, sources, targets, tokens_per_batch=tokens_per_batch)
+    alignments = align(model, tokenizer, sources, targets, tokens_per_batch=tokens_per_batch)
     expected = [align(model, tokenizer, [one], [other])[0] for one, other in zip(sources, targets, strict=True)]
-    assert found == expected
-    assert found[0] == found[-1] == []
+    assert alignments == expected
+    assert alignments[0] == alignments[-1] == []
     assert align(model, tokenizer, [], []) == []
 
 
@@ -130,23 +130,25 @@ def test_batches_do_not_matter(model, tokenizer, tokens_per_batch):
 def test_details_carry_the_alignment(model, tokenizer, shift):
     model.config.alignment_shift = shift
     sources = ["", *TEST[0][:12]]
-    found = translate(model, tokenizer, sources, return_details=True, num_return_sequences=2)
-    expected = align(model, tokenizer, sources, [each.text for each in found])
-    assert [each.alignment for each in found] == expected
-    assert found[0].alignment == []
-    second = [each.alternatives[0] for each in found[1:]]
-    assert [each.alignment for each in second] == align(model, tokenizer, sources[1:], [each.text for each in second])
+    translations = translate(model, tokenizer, sources, return_details=True, num_return_sequences=2)
+    expected = align(model, tokenizer, sources, [translation.text for translation in translations])
+    assert [translation.alignment for translation in translations] == expected
+    assert translations[0].alignment == []
+    second = [translation.alternatives[0] for translation in translations[1:]]
+    assert [translation.alignment for translation in second] == align(
+        model, tokenizer, sources[1:], [translation.text for translation in second]
+    )
 
 
 def test_a_truncated_translation(model, tokenizer):
     model.config.alignment_heads = [[1, 1]]
     options = {"return_details": True, "num_beams": 1}
     (whole,) = translate(model, tokenizer, ["three hundred and sixty five"], **options)
-    (found,) = translate(
+    (translation,) = translate(
         model, tokenizer, ["three hundred and sixty five"], max_new_tokens=len(whole.tokens) - 2, **options
     )
-    assert found.flags == {"truncated"}
-    assert set(found.alignment) <= set(whole.alignment)
+    assert translation.flags == {"truncated"}
+    assert set(translation.alignment) <= set(whole.alignment)
 
 
 def test_alignment_fields_are_saved(model, tokenizer, tmp_path):
@@ -155,10 +157,10 @@ def test_alignment_fields_are_saved(model, tokenizer, tmp_path):
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert (loaded.config.alignment_heads, loaded.config.alignment_shift) == ([[1, 3], [0, 0]], True)
     assert loaded.config.heads_for_alignment == [(1, 3), (0, 0)]
-    found = align(loaded, tokenizer, *TEST[:2])
-    assert found == align(model, tokenizer, *TEST[:2])
+    alignments = align(loaded, tokenizer, *TEST[:2])
+    assert alignments == align(model, tokenizer, *TEST[:2])
     loaded.config.alignment_heads = None
-    assert found != align(loaded, tokenizer, *TEST[:2])
+    assert alignments != align(loaded, tokenizer, *TEST[:2])
 
 
 @pytest.mark.parametrize(("layers", "layer"), [(1, 0), (2, 1), (3, 2), (6, 4), (12, 9)])
@@ -215,9 +217,9 @@ def test_a_model_that_gives_no_attention(model, tokenizer):
 
     with pytest.raises(ValueError, match="a Other gives no attention to align words by"):
         align(Other(), tokenizer, ["two"], ["zwei"])
-    (found,) = translate(Other(), tokenizer, ["two"], return_details=True)
-    assert found.text == "zwei"
-    assert found.alignment is None
+    (translation,) = translate(Other(), tokenizer, ["two"], return_details=True)
+    assert translation.text == "zwei"
+    assert translation.alignment is None
 
 
 needs_ctranslate2 = pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
@@ -231,28 +233,31 @@ def test_alignments_of_an_engine_are_the_model_s(model, tokenizer, tmp_path, mon
     """CTranslate2 averages the first heads of a layer, so these are moved to the front."""
     monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")
     model.config.alignment_heads, model.config.alignment_shift = heads, shift
-    for each in (model, tokenizer):
-        each.save_pretrained(tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
     engine = load_engine(str(tmp_path / "model"), threads=1)
     sources, targets, _ = pairs(12, seed=4)
     options = {"return_details": True, "num_beams": 1}
-    ours, theirs = (translate(each, tokenizer, sources, **options) for each in (model, engine))
-    assert [each.text for each in ours] == [each.text for each in theirs]
+    ours = translate(model, tokenizer, sources, **options)
+    theirs = translate(engine, tokenizer, sources, **options)
+    assert [translation.text for translation in ours] == [translation.text for translation in theirs]
     if heads is ALL_HEADS:
-        assert [each.alignment for each in theirs] == [None] * 12
+        assert [translation.alignment for translation in theirs] == [None] * 12
         with pytest.raises(ValueError, match="gives no attention to align words by: CTranslate2 averages heads of one"):
             align(engine, tokenizer, sources, targets)
     else:
-        assert [each.alignment for each in ours] == [each.alignment for each in theirs]
+        assert [translation.alignment for translation in ours] == [translation.alignment for translation in theirs]
         # Targets that the model would not have chosen, and an empty one.
         sources, targets = [*sources, "two", "two"], [*targets[1:], targets[0], "", "neun tausend"]
         assert align(engine, tokenizer, sources, targets) == align(model, tokenizer, sources, targets)
         ids = tokenizer(sources).input_ids, tokenizer(text_target=targets).input_ids
         average = model.config.heads_for_alignment
-        for one, other, found in zip(*ids, engine.attention(*ids), strict=True):
-            output = forced_pass(model, torch.tensor(one), torch.tensor([1, *other[:-1]]), output_attentions=True)
+        for source_ids, target_ids, attention in zip(*ids, engine.attention(*ids), strict=True):
+            output = forced_pass(
+                model, torch.tensor(source_ids), torch.tensor([1, *target_ids[:-1]]), output_attentions=True
+            )
             expected = sum(output.cross_attentions[layer][0, head] for layer, head in average) / len(average)
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+            torch.testing.assert_close(attention, expected, atol=1e-5, rtol=0)
     engine.close()
 
 
@@ -261,8 +266,8 @@ def test_heads_in_another_order_compute_the_same():
     attention = decisive_model().get_decoder().layers[1].encoder_attn
     states, source = torch.randn(2, 3, 32), torch.randn(2, 5, 32)
     expected, weights = attention(states, source, output_attentions=True)
-    found, moved = with_heads_first(attention, [2, 1])(states, source, output_attentions=True)
-    torch.testing.assert_close(found, expected)
+    attended, moved = with_heads_first(attention, [2, 1])(states, source, output_attentions=True)
+    torch.testing.assert_close(attended, expected)
     torch.testing.assert_close(moved, weights[:, [2, 1, 0, 3]])
     assert with_heads_first(attention, [0]) is attention
 
@@ -280,9 +285,9 @@ def test_words_of_the_source_without_a_link_get_one_for_tags(shift):
         attention = torch.tensor([[0.0, 0.0, 1.0], [0.7, 0.25, 0.05], [0.6, 0.35, 0.05]])
     words = [[0], [1], [2]]
     plain = link(attention, words, words, shift)
-    found = link(attention, words, words, shift, for_tags=True)
+    links = link(attention, words, words, shift, for_tags=True)
     assert plain == [(0, 0), (0, 1), (0, 2)]
-    assert found == [(0, 0), (0, 1), (0, 2), (1, 1)]
+    assert links == [(0, 0), (0, 1), (0, 2), (1, 1)]
 
 
 def test_unsure_links_are_left_out_for_tags():

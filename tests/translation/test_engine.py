@@ -35,9 +35,9 @@ def test_an_object_with_all_members_is_an_engine(engine):
 def test_an_object_that_lacks_a_member_is_no_engine(tokenizer, name):
     class Incomplete:
         def __init__(self, engine):
-            for each in MEMBERS:
-                if each != name:
-                    setattr(self, each, getattr(engine, each))
+            for member in MEMBERS:
+                if member != name:
+                    setattr(self, member, getattr(engine, member))
 
     assert not isinstance(Incomplete(ConstantEngine(tokenizer)), Engine)
 

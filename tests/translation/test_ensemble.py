@@ -31,11 +31,13 @@ def mean_log_probabilities(models, source, target):
 def test_an_ensemble_of_a_model_with_itself_is_that_model(search):
     model = decisive_model()
     ids, mask = pad(sentences(7, 4, 9))
-    expected, found = (each.generate(ids, attention_mask=mask, **search) for each in (model, Ensemble([model, model])))
+    expected, by_ensemble = (
+        translator.generate(ids, attention_mask=mask, **search) for translator in (model, Ensemble([model, model]))
+    )
     if search.keys() >= SCORES.keys():
-        assert found.sequences_scores.tolist() == pytest.approx(expected.sequences_scores.tolist(), abs=1e-5)
-        expected, found = expected.sequences, found.sequences
-    assert torch.equal(expected, found)
+        assert by_ensemble.sequences_scores.tolist() == pytest.approx(expected.sequences_scores.tolist(), abs=1e-5)
+        expected, by_ensemble = expected.sequences, by_ensemble.sequences
+    assert torch.equal(expected, by_ensemble)
 
 
 def test_a_wide_search_finds_the_best_of_all_sequences_by_the_mean():
@@ -52,7 +54,7 @@ def test_a_wide_search_finds_the_best_of_all_sequences_by_the_mean():
             scored[(BOS, *words)] = (words[-1] == EOS, total / gnmt_penalty(length))
     best = sorted(scored, key=scored.__getitem__, reverse=True)[:49]
     assert [tuple(until_end(row)) for row in output.sequences] == best
-    assert output.sequences_scores.tolist() == pytest.approx([scored[each][1] for each in best], abs=1e-5)
+    assert output.sequences_scores.tolist() == pytest.approx([scored[words][1] for words in best], abs=1e-5)
     for model in models:
         alone = model.generate(source[None], num_beams=49, num_return_sequences=49, max_new_tokens=3)
         assert [tuple(until_end(row)) for row in alone] != best
@@ -61,13 +63,13 @@ def test_a_wide_search_finds_the_best_of_all_sequences_by_the_mean():
 def test_cpu_decoders_and_modules_give_the_same(monkeypatch):
     ensemble, (ids, mask) = Ensemble(different_models()), pad(sentences(7, 4, 9, 2))
     made = []
-    for kind in (CPUDecoder, NextTokenSteps):
+    for decoder_class in (CPUDecoder, NextTokenSteps):
 
-        def init(self, *args, _init=kind.__init__, _kind=kind, **kwargs):
-            made.append(_kind)
+        def init(self, *args, _init=decoder_class.__init__, _decoder_class=decoder_class, **kwargs):
+            made.append(_decoder_class)
             _init(self, *args, **kwargs)
 
-        monkeypatch.setattr(kind, "__init__", init)
+        monkeypatch.setattr(decoder_class, "__init__", init)
     fast = ensemble.generate(ids, attention_mask=mask)
     assert made == [CPUDecoder, CPUDecoder]
     for options in (SCORES, {"use_cache": False}):
@@ -81,7 +83,7 @@ def test_learned_positions_of_any_model_limit_the_length():
     ids, _ = pad(sentences(7, 4, 9))
     learned = {"position_embedding_type": "learned"}
     sizes = {}, {**learned, "max_position_embeddings": 12}, {**learned, "max_position_embeddings": 10}
-    models = [small_model(**each) for each in sizes]
+    models = [small_model(**options) for options in sizes]
     for order in itertools.permutations(models):
         output = Ensemble(order).generate(ids, num_beams=2, min_length=11, early_stopping=True)
         assert output.shape[1] == 11
@@ -91,13 +93,14 @@ def test_scores_and_details_are_means(tokenizer):
     models = different_models(vocab_size=len(tokenizer))
     ensemble, sources = Ensemble(models), ["one", "two hundred and five"]
     detailed = translate(ensemble, tokenizer, sources, return_details=True, max_new_tokens=6)
-    assert [each.text for each in detailed] == translate(ensemble, tokenizer, sources, max_new_tokens=6)
-    assert all(each.alignment is None for each in detailed)
+    assert [translation.text for translation in detailed] == translate(ensemble, tokenizer, sources, max_new_tokens=6)
+    assert all(translation.alignment is None for translation in detailed)
     targets = ["eins", "zwei"]
-    of_each = [score(model, tokenizer, sources, targets) for model in models]
-    for found, *each in zip(score(ensemble, tokenizer, sources, targets), *of_each, strict=True):
-        assert found.total == pytest.approx(sum(one.total for one in each) / 2, abs=1e-4)
-        assert each[0].total != pytest.approx(each[1].total, abs=1e-2)
+    first_scores, second_scores = (score(model, tokenizer, sources, targets) for model in models)
+    mean_scores = score(ensemble, tokenizer, sources, targets)
+    for mean, first, second in zip(mean_scores, first_scores, second_scores, strict=True):
+        assert mean.total == pytest.approx((first.total + second.total) / 2, abs=1e-4)
+        assert first.total != pytest.approx(second.total, abs=1e-2)
 
 
 EMPTY_CACHES = {
@@ -137,8 +140,8 @@ def test_generation_fills_a_cache_of_the_caller(make_cache):
     ids, mask = pad(sentences(7, 4))
     expected = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5)
     cache = make_cache(ensemble)
-    found = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5, cache=cache)
-    assert torch.equal(found, expected)
+    tokens = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5, cache=cache)
+    assert torch.equal(tokens, expected)
     assert cache.get_seq_length() == expected.shape[1] - 1
 
 

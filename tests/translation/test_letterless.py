@@ -64,13 +64,13 @@ def test_pipelines_follow_the_training_pairs(model, tokenizer, tokenizer_with_sh
     texts = ["2024", "forty-two", "♪"]
     copied = TranslationPipeline(model, tokenizer_with_share(0.0), device="cpu")
     for batch_size in (1, 3):
-        found = copied(texts, batch_size=batch_size)
-        assert found == [{"translation_text": text} for text in ("2024", "zweiundvierzig", "♪")]
+        translations = copied(texts, batch_size=batch_size)
+        assert translations == [{"translation_text": text} for text in ("2024", "zweiundvierzig", "♪")]
     assert copied("2024", return_tensors=True)[0]["translation_token_ids"].tolist() == []
     for other in (tokenizer, tokenizer_with_share(1.0)):
-        found = TranslationPipeline(model, other, device="cpu")(texts)
-        assert [output["translation_text"] for output in found] == translate(model, tokenizer, texts)
-        assert found[0]["translation_text"] != "2024"
+        translations = TranslationPipeline(model, other, device="cpu")(texts)
+        assert [output["translation_text"] for output in translations] == translate(model, tokenizer, texts)
+        assert translations[0]["translation_text"] != "2024"
 
 
 @needs_documents
@@ -80,9 +80,9 @@ def test_pages_copy_letterless_texts_unless_training_pairs_translate_them(model,
     expected = [f"{copied}<p>zweiundvierzig</p>"]
     assert translate_documents(model, tokenizer, [page], format="html") == expected
     assert translate_documents(model, tokenizer_with_share(0.0), [page], format="html") == expected
-    (found,) = translate_documents(model, tokenizer_with_share(1.0), [page], format="html")
-    assert "2024" not in found
-    assert 'title="5"' not in found
+    (translation,) = translate_documents(model, tokenizer_with_share(1.0), [page], format="html")
+    assert "2024" not in translation
+    assert 'title="5"' not in translation
     xml = "<row><cell>2024</cell><cell>forty-two</cell></row>"
     assert translate_documents(model, tokenizer, [xml], format="xml") == [xml.replace("forty-two", "zweiundvierzig")]
 
@@ -118,9 +118,9 @@ def test_a_caller_decides(model, tokenizer, tokenizer_with_share):
 
 def test_terms_of_a_glossary_are_translated(model, tokenizer_with_share):
     tokenizer = tokenizer_with_share(0.0)
-    found = translate(model, tokenizer, ["24/7", "24"], glossary=Glossary({"24/7": "immer"}, tokenizer))
-    assert "immer" in found[0]
-    assert found[1] == "24"
+    translations = translate(model, tokenizer, ["24/7", "24"], glossary=Glossary({"24/7": "immer"}, tokenizer))
+    assert "immer" in translations[0]
+    assert translations[1] == "24"
 
 
 @pytest.mark.parametrize(("name", "is_copied"), [("film.srt", True), ("Film.VTT", True), ("film.txt", False)])
@@ -129,6 +129,6 @@ def test_lines_of_subtitles_without_letters_are_copied(tmp_path, name, is_copied
     (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
     command = ["--model_name_or_path", str(FIXTURE), "--input", str(tmp_path / name)]
     translate_command.main([*command, "--output", str(tmp_path / "translated")])
-    found = (tmp_path / "translated").read_text(encoding="utf-8").split("\n")
+    translations = (tmp_path / "translated").read_text(encoding="utf-8").split("\n")
     expected = ["zweiundvierzig" if line == "forty-two" else line for line in lines]
-    assert (found == expected) == is_copied
+    assert (translations == expected) == is_copied

@@ -46,8 +46,8 @@ def test_any_object_may_require_phrases(tokenizer):
     endings = Endings()
     assert isinstance(endings, RequiredPhrases)
     sentences = ["a house", "", "two", "  ", "a small house"]
-    found = translate(model, tokenizer, sentences, glossary=endings, num_beams=1, max_new_tokens=4)
-    assert found == translate(model, tokenizer, sentences, num_beams=1, max_new_tokens=4)
+    translations = translate(model, tokenizer, sentences, glossary=endings, num_beams=1, max_new_tokens=4)
+    assert translations == translate(model, tokenizer, sentences, num_beams=1, max_new_tokens=4)
     # All in one batch, longest first; blank sentences are not translated.
     ((*searched,),) = endings.searched
     assert sorted(searched) == [[], [[[7]]], [[[13]]]]

@@ -108,8 +108,8 @@ def tokenizer():
 def test_white_space_is_kept(model, tokenizer):
     text = "\n  forty-two\r\n\n\tthree \u00a0\n"
     forty_two, three = translate(model, tokenizer, ["forty-two", "three"])
-    found = translate(model, tokenizer, [text, "", " \n", "three"], split_sentences=True)
-    assert found == [f"\n  {forty_two}\r\n\n\t{three} \u00a0\n", "", " \n", three]
+    translations = translate(model, tokenizer, [text, "", " \n", "three"], split_sentences=True)
+    assert translations == [f"\n  {forty_two}\r\n\n\t{three} \u00a0\n", "", " \n", three]
 
 
 def test_a_sentence_longer_than_any_of_the_training_is_split(model, tokenizer):
@@ -117,58 +117,60 @@ def test_a_sentence_longer_than_any_of_the_training_is_split(model, tokenizer):
     longest = max(len(tokenizer(part).input_ids) for part in parts)
     tokenizer.init_kwargs["longest_training_source"] = longest
     expected = translate(model, tokenizer, parts)
-    (found,) = translate(model, tokenizer, [" ".join(parts)], split_sentences="en", return_details=True)
-    assert found.text == " ".join(expected)
-    assert "split" in found.flags
-    assert "longer_than_training" not in found.flags
+    (translation,) = translate(model, tokenizer, [" ".join(parts)], split_sentences="en", return_details=True)
+    assert translation.text == " ".join(expected)
+    assert "split" in translation.flags
+    assert "longer_than_training" not in translation.flags
     (whole,) = translate(model, tokenizer, [" ".join(parts)], return_details=True)
     assert "longer_than_training" in whole.flags
 
 
 def test_details_of_a_text_are_those_of_its_sentences(model, tokenizer):
     sentences = ["forty-two", "six thousand and three"]
-    (found,) = translate(model, tokenizer, ["\n".join(sentences)], split_sentences=True, return_details=True)
-    one, other = translate(model, tokenizer, sentences, return_details=True)
-    assert found.text == f"{one.text}\n{other.text}"
-    assert found.tokens == one.tokens + other.tokens
-    assert found.log_probs == pytest.approx(one.log_probs + other.log_probs, abs=1e-5)
-    assert found.score == pytest.approx(one.score + other.score, abs=1e-5)
-    assert not found.alternatives
+    (translation,) = translate(model, tokenizer, ["\n".join(sentences)], split_sentences=True, return_details=True)
+    first, second = translate(model, tokenizer, sentences, return_details=True)
+    assert translation.text == f"{first.text}\n{second.text}"
+    assert translation.tokens == first.tokens + second.tokens
+    assert translation.log_probs == pytest.approx(first.log_probs + second.log_probs, abs=1e-5)
+    assert translation.score == pytest.approx(first.score + second.score, abs=1e-5)
+    assert not translation.alternatives
 
 
 def test_a_blank_text_has_details(model, tokenizer):
     for text in ("", " \n"):
-        (found,) = translate(model, tokenizer, [text], split_sentences=True, return_details=True)
-        assert found == Translation(text, 0.0, [], [], [])
+        (translation,) = translate(model, tokenizer, [text], split_sentences=True, return_details=True)
+        assert translation == Translation(text, 0.0, [], [], [])
 
 
 def test_alternatives_are_the_best_combinations(model, tokenizer):
     sentences, options = ["forty-two", "three", "sixty"], {"return_details": True, "num_return_sequences": 4}
-    (found,) = translate(model, tokenizer, ["\n".join(sentences)], split_sentences=True, **options)
-    hypotheses = [(each, *each.alternatives) for each in translate(model, tokenizer, sentences, **options)]
-    ranked = sorted(product(*hypotheses), key=lambda chosen: -sum(each.score for each in chosen))[:4]
-    assert [each.text for each in (found, *found.alternatives)] == [
-        "\n".join(each.text for each in chosen) for chosen in ranked
+    (translation,) = translate(model, tokenizer, ["\n".join(sentences)], split_sentences=True, **options)
+    hypotheses = [
+        (hypothesis, *hypothesis.alternatives) for hypothesis in translate(model, tokenizer, sentences, **options)
     ]
-    assert [each.score for each in found.alternatives] == pytest.approx(
-        [sum(each.score for each in chosen) for chosen in ranked[1:]], abs=1e-4
+    ranked = sorted(product(*hypotheses), key=lambda chosen: -sum(hypothesis.score for hypothesis in chosen))[:4]
+    assert [hypothesis.text for hypothesis in (translation, *translation.alternatives)] == [
+        "\n".join(hypothesis.text for hypothesis in chosen) for chosen in ranked
+    ]
+    assert [hypothesis.score for hypothesis in translation.alternatives] == pytest.approx(
+        [sum(hypothesis.score for hypothesis in chosen) for chosen in ranked[1:]], abs=1e-4
     )
 
 
 def test_a_truncated_hypothesis_with_a_better_score_stays_an_alternative(tokenizer):
     better = Translation("cut", -1.0, ["cut"], [-1.0], None, flags=frozenset({"truncated"}))
     best = Translation("best", -2.0, ["best"], [-2.0], None, (better,))
-    found = join_translations(split_into_pieces(tokenizer, "One.\nTwo."), [best, best])
-    assert found.text == "best\nbest"
-    assert len(found.alternatives) == 1
+    translation = join_translations(split_into_pieces(tokenizer, "One.\nTwo."), [best, best])
+    assert translation.text == "best\nbest"
+    assert len(translation.alternatives) == 1
 
 
 def test_one_sentence_keeps_its_alternatives(model, tokenizer):
-    (found,) = translate(
+    (translation,) = translate(
         model, tokenizer, ["three\n"], split_sentences=True, return_details=True, num_return_sequences=2
     )
-    assert found.text.endswith("\n")
-    assert [each.text[-1] for each in found.alternatives] == ["\n"]
+    assert translation.text.endswith("\n")
+    assert [hypothesis.text[-1] for hypothesis in translation.alternatives] == ["\n"]
 
 
 def test_alignments_count_the_words_of_the_text(tokenizer):
@@ -176,9 +178,9 @@ def test_alignments_count_the_words_of_the_text(tokenizer):
 
     pieces = split_into_pieces(tokenizer, "One two. Three!\n四。五六 七。", "zh")
     reverse = [Translation(text, -1.0, [text], [-1.0], [(0, len(text.split()) - 1)]) for text, *_ in pieces]
-    found = join_translations(pieces, reverse)
-    assert found.text == "One two. Three!\n四。五六 七。"
-    assert found.alignment == [(0, 1), (2, 2), (3, 3), (3, 4)]
+    translation = join_translations(pieces, reverse)
+    assert translation.text == "One two. Three!\n四。五六 七。"
+    assert translation.alignment == [(0, 1), (2, 2), (3, 3), (3, 4)]
 
 
 def test_the_language_is_that_of_the_tokenizer(tokenizer):
@@ -190,12 +192,14 @@ def test_the_language_is_that_of_the_tokenizer(tokenizer):
 
 @pytest.mark.parametrize("source", ["three", " three" * 12])
 def test_a_loop_is_flagged_unless_the_source_has_it(model, tokenizer, source):
-    (found,) = translate(model, tokenizer, [source], return_details=True)
-    assert "repetition" not in found.flags
+    (translation,) = translate(model, tokenizer, [source], return_details=True)
+    assert "repetition" not in translation.flags
     loop = tokenizer("drei" * 20, add_special_tokens=False).input_ids
     options = {"prefix_allowed_tokens_fn": lambda _, ids: [loop[min(len(ids) - 1, len(loop) - 1)]]}
-    (found,) = translate(model, tokenizer, [source], return_details=True, num_beams=1, max_new_tokens=40, **options)
-    assert ("repetition" in found.flags) == (source == "three")
+    (translation,) = translate(
+        model, tokenizer, [source], return_details=True, num_beams=1, max_new_tokens=40, **options
+    )
+    assert ("repetition" in translation.flags) == (source == "three")
 
 
 def test_without_sentencex_one_sentence_says_so(model, tokenizer, monkeypatch):

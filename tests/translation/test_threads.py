@@ -31,8 +31,11 @@ TARGETS = ["zweiundvierzig", "neunhunderteins", "sechstausenddreizehn", "zwei"]
 XML = [f"<p>{text.replace(' ', ' <b>', 1)}{'</b>' * (' ' in text)}</p>" for text in SOURCES]
 
 
-def details(found):
-    return [(each.text, each.tokens, each.alignment, round(each.score, 3)) for each in found]
+def details(translations):
+    return [
+        (translation.text, translation.tokens, translation.alignment, round(translation.score, 3))
+        for translation in translations
+    ]
 
 
 WORK = {

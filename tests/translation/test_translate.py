@@ -39,9 +39,9 @@ def test_order_is_kept_whatever_the_batches(model, tokenizer, tokens_per_batch):
 
 def test_batches_are_as_full_as_their_longest_sentence_lets_them_be(model, tokenizer):
     lengths = [3, 12, 4, 4, 7, 1, 2, 5, 4]
-    found = list(Inference(model, tokenizer, 10).batches(lengths, "working", "sentences"))
+    batches = list(Inference(model, tokenizer, 10).batches(lengths, "working", "sentences"))
     # Of 12, 7, 5 and 4, 4 and 4, and 3, 2 and 1 tokens.
-    assert found == [[1], [4], [7, 2], [3, 8], [0, 6, 5]]
+    assert batches == [[1], [4], [7, 2], [3, 8], [0, 6, 5]]
 
 
 def score_themselves(model, tokenizer, sentences, **kwargs):
@@ -158,30 +158,30 @@ def test_scores_are_those_of_the_beams(options):
     output = model.generate(**tokenizer(sources, return_tensors="pt", padding=True), **wanted)
     targets = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
     scores = score(model, tokenizer, [source for source in sources for _ in range(4)], targets)
-    found = 0
+    num_compared = 0
     for row, target, beams, forced in zip(
         output.sequences.tolist(), targets, output.sequences_scores.tolist(), scores, strict=True
     ):
         ids = tokenizer(text_target=target).input_ids
         if row[1 : 1 + len(ids)] == ids:  # The text of another hypothesis may have other tokens.
             assert forced.normalized == pytest.approx(beams, abs=1e-5)
-            found += 1
-    assert found > 6
+            num_compared += 1
+    assert num_compared > 6
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 8, 4096])
 def test_scores_are_log_probabilities_of_each_token(model, tokenizer, tokens_per_batch):
     targets = ["a small house", "", "two", "two small houses a", "house", "small"]
-    for source, target, found in zip(
+    for source, target, scored in zip(
         SENTENCES, targets, score(model, tokenizer, SENTENCES, targets, tokens_per_batch=tokens_per_batch), strict=True
     ):
         ids = torch.tensor([1, *tokenizer(text_target=target).input_ids])
         expected = forced_log_probabilities(model, tokenizer([source], return_tensors="pt").input_ids[0], ids)
-        assert found.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
-        assert found.tokens == tokenizer.convert_ids_to_tokens(ids[1:].tolist())
-        assert found.tokens[-1] == "</s>"
-        assert found.total == pytest.approx(expected.sum().item(), abs=1e-5)
-        assert found.normalized == pytest.approx(found.total / gnmt_penalty(len(expected)), abs=1e-5)
+        assert scored.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
+        assert scored.tokens == tokenizer.convert_ids_to_tokens(ids[1:].tolist())
+        assert scored.tokens[-1] == "</s>"
+        assert scored.total == pytest.approx(expected.sum().item(), abs=1e-5)
+        assert scored.normalized == pytest.approx(scored.total / gnmt_penalty(len(expected)), abs=1e-5)
 
 
 def test_nothing_to_score(model, tokenizer):

@@ -32,18 +32,18 @@ def tokenizer():
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 1}, {"tokens_per_batch": 9}, {"num_return_sequences": 3}])
 def test_texts_and_scores_are_those_of_translate_and_score(model, tokenizer, options):
-    found = translate(model, tokenizer, SENTENCES, return_details=True, **options)
-    texts = [each.text for each in found]
+    translations = translate(model, tokenizer, SENTENCES, return_details=True, **options)
+    texts = [translation.text for translation in translations]
     assert texts == translate(model, tokenizer, SENTENCES, **options)
     for row, expected in enumerate(score(model, tokenizer, SENTENCES, texts)):
         if SENTENCES[row].strip():
-            assert found[row].tokens == expected.tokens
-            assert found[row].log_probs == pytest.approx(expected.log_probs, abs=1e-5)
-            assert found[row].score == pytest.approx(expected.normalized, abs=1e-5)
-            assert len(found[row].alternatives) == options.get("num_return_sequences", 1) - 1
-            assert not found[row].flags
+            assert translations[row].tokens == expected.tokens
+            assert translations[row].log_probs == pytest.approx(expected.log_probs, abs=1e-5)
+            assert translations[row].score == pytest.approx(expected.normalized, abs=1e-5)
+            assert len(translations[row].alternatives) == options.get("num_return_sequences", 1) - 1
+            assert not translations[row].flags
         else:
-            assert found[row] == Translation(SENTENCES[row], 0.0, [], [], [])
+            assert translations[row] == Translation(SENTENCES[row], 0.0, [], [], [])
 
 
 @pytest.mark.parametrize("as_settings", [False, True])
@@ -59,52 +59,54 @@ def test_all_hypotheses_have_the_scores_of_the_search(model, tokenizer, options,
         options = {"generation_config": settings}
     ((best,)) = translate(model, tokenizer, [source], return_details=True, **options)
     hypotheses = [best, *best.alternatives]
-    assert [each.score for each in hypotheses] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
-    assert [each.text for each in hypotheses] == tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-    assert all(each.alternatives == () for each in best.alternatives)
+    assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
+    assert [hypothesis.text for hypothesis in hypotheses] == tokenizer.batch_decode(
+        output.sequences, skip_special_tokens=True
+    )
+    assert all(hypothesis.alternatives == () for hypothesis in best.alternatives)
 
 
 def test_a_truncated_translation(model, tokenizer):
     # With several beams a shorter hypothesis, which is finished, would win.
     options = {"return_details": True, "max_new_tokens": 2, "num_beams": 1}
-    (found,) = translate(model, tokenizer, ["six thousand and thirteen"], **options)
-    assert found.flags == {"truncated"}
+    (translation,) = translate(model, tokenizer, ["six thousand and thirteen"], **options)
+    assert translation.flags == {"truncated"}
     # OPUS-MT's settings force EOS at the limit.
     (forced,) = translate(model, tokenizer, ["six thousand and thirteen"], forced_eos_token_id=2, **options)
     assert (forced.flags, forced.tokens[-1]) == ({"truncated"}, "</s>")
     (whole,) = translate(model, tokenizer, ["six"], return_details=True, forced_eos_token_id=2)
     assert whole.flags == frozenset()
-    assert len(found.tokens) == len(found.log_probs) == 2
-    ids = torch.tensor([1, *tokenizer.convert_tokens_to_ids(found.tokens)])
+    assert len(translation.tokens) == len(translation.log_probs) == 2
+    ids = torch.tensor([1, *tokenizer.convert_tokens_to_ids(translation.tokens)])
     source = tokenizer("six thousand and thirteen", return_tensors="pt").input_ids[0]
     log_probs = forced_log_probabilities(model, source, ids).tolist()
-    assert found.log_probs == pytest.approx(log_probs, abs=1e-5)
-    assert found.score == pytest.approx(sum(log_probs) / gnmt_penalty(2), abs=1e-5)
+    assert translation.log_probs == pytest.approx(log_probs, abs=1e-5)
+    assert translation.score == pytest.approx(sum(log_probs) / gnmt_penalty(2), abs=1e-5)
 
 
 @pytest.mark.parametrize("stops", [["und", "x"], "und"])
 @pytest.mark.parametrize("as_settings", [True, False])
 def test_stop_strings_end_a_translation(model, tokenizer, as_settings, stops):
-    given = {"stop_strings": stops}
+    stop_settings = {"stop_strings": stops}
     model = copy.deepcopy(model)
     if as_settings:
-        model.generation_config.update(**given)
-    (found,) = translate(
-        model, tokenizer, ["forty-two"], return_details=DetailLevel.FLAGS, **({} if as_settings else given)
+        model.generation_config.update(**stop_settings)
+    (translation,) = translate(
+        model, tokenizer, ["forty-two"], return_details=DetailLevel.FLAGS, **({} if as_settings else stop_settings)
     )
-    assert (found.text, found.flags) == ("zweiund", frozenset())
+    assert (translation.text, translation.flags) == ("zweiund", frozenset())
     options = {"return_details": DetailLevel.FLAGS, "stop_strings": "u", "max_new_tokens": 1}
-    (other,) = translate(model, tokenizer, ["forty-two"], **options)
-    assert (other.text, other.flags) == ("z", {"truncated"})
+    (truncated,) = translate(model, tokenizer, ["forty-two"], **options)
+    assert (truncated.text, truncated.flags) == ("z", {"truncated"})
 
 
 def test_flags_need_no_forced_decoding(model, tokenizer, monkeypatch):
     texts, options = ["six thousand and thirteen", "", "two"], {"max_new_tokens": 2, "num_beams": 1}
     expected = translate(model, tokenizer, texts, return_details=True, **options)
     monkeypatch.setattr(translation_details, "forced_decoding", None)
-    found = translate(model, tokenizer, texts, return_details=DetailLevel.FLAGS, **options)
-    assert [(each.text, each.tokens, each.flags) for each in found] == [
-        (each.text, each.tokens, each.flags) for each in expected
+    translations = translate(model, tokenizer, texts, return_details=DetailLevel.FLAGS, **options)
+    assert [(translation.text, translation.tokens, translation.flags) for translation in translations] == [
+        (translation.text, translation.tokens, translation.flags) for translation in expected
     ]
 
 
@@ -121,18 +123,20 @@ def test_detail_level_from_argument_unknown(model, tokenizer):
 def test_log_probabilities_are_the_model_s_without_logits_processors(model, tokenizer):
     """The search with a repetition penalty prefers other scores, but the model's are what `score()` returns."""
     texts = ["six hundred and sixty-six"]
-    (found,) = translate(model, tokenizer, texts, return_details=True, repetition_penalty=1.5)
-    assert found.log_probs == pytest.approx(score(model, tokenizer, texts, [found.text])[0].log_probs, abs=1e-5)
+    (translation,) = translate(model, tokenizer, texts, return_details=True, repetition_penalty=1.5)
+    assert translation.log_probs == pytest.approx(
+        score(model, tokenizer, texts, [translation.text])[0].log_probs, abs=1e-5
+    )
 
 
 def test_a_search_that_finds_no_hypothesis(model, tokenizer, caplog):
     def forbid(input_ids, scores):
         return torch.full_like(scores, -math.inf)
 
-    (found,) = translate(
+    (translation,) = translate(
         model, tokenizer, ["two"], return_details=True, num_return_sequences=2, logits_processor=[forbid]
     )
-    assert found == Translation("", -math.inf, [], [], None, (), frozenset(["truncated"]))
+    assert translation == Translation("", -math.inf, [], [], None, (), frozenset(["truncated"]))
 
 
 def test_forced_decoding_keeps_the_token_budget(model, tokenizer):
@@ -161,17 +165,18 @@ def test_details_through_an_engine(model, tokenizer, tmp_path, monkeypatch):
     engine = load_engine(str(FIXTURE), threads=1)
     options = {"num_beams": 4, "num_return_sequences": 2, "early_stopping": True, "return_details": True}
     alternatives = 0
-    found = (translate(each, tokenizer, SENTENCES, **options) for each in (engine, model))
-    for source, one, other in zip(SENTENCES, *found, strict=True):
-        assert (one.text, one.tokens, one.flags) == (other.text, other.tokens, other.flags)
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
-        assert one.score == pytest.approx(other.score, abs=1e-4)
+    translations_by_engine = translate(engine, tokenizer, SENTENCES, **options)
+    translations_by_model = translate(model, tokenizer, SENTENCES, **options)
+    for source, by_engine, by_model in zip(SENTENCES, translations_by_engine, translations_by_model, strict=True):
+        assert (by_engine.text, by_engine.tokens, by_engine.flags) == (by_model.text, by_model.tokens, by_model.flags)
+        assert by_engine.log_probs == pytest.approx(by_model.log_probs, abs=1e-4)
+        assert by_engine.score == pytest.approx(by_model.score, abs=1e-4)
         # The last hypotheses of both searches may differ.
-        for hypothesis in one.alternatives:
+        for hypothesis in by_engine.alternatives:
             (expected,) = score(model, tokenizer, [source], [hypothesis.text])
             if hypothesis.tokens == expected.tokens:
                 assert hypothesis.log_probs == pytest.approx(expected.log_probs, abs=1e-4)
-                assert hypothesis.score <= one.score
+                assert hypothesis.score <= by_engine.score
                 alternatives += 1
     assert alternatives > 2
     engine.close()
@@ -181,9 +186,9 @@ def test_other_ends_than_the_model_s(model, tokenizer):
     options = {"return_details": True, "num_beams": 1}
     (whole,) = translate(model, tokenizer, ["six thousand and thirteen"], **options)
     second = tokenizer.convert_tokens_to_ids(whole.tokens[1])
-    (found,) = translate(model, tokenizer, ["six thousand and thirteen"], eos_token_id=[2, second], **options)
-    assert found.tokens == whole.tokens[:2]
-    assert not found.flags
+    (translation,) = translate(model, tokenizer, ["six thousand and thirteen"], eos_token_id=[2, second], **options)
+    assert translation.tokens == whole.tokens[:2]
+    assert not translation.flags
 
 
 def test_it_is_public():

@@ -75,18 +75,18 @@ def test_normalizers(monkeypatch, is_target):
     """What a tokenizer removes or composes is no difference either."""
     monkeypatch.setattr(words, "SequenceMatcher", None)
     sides = byte_level(), byte_level()
-    for each in sides:
-        each.backend_tokenizer.normalizer = normalizer()
+    for side in sides:
+        side.backend_tokenizer.normalizer = normalizer()
     for tokenizer in (sides[0], TwoVocabularyTokenizer.of(*sides)):
         texts = TokenTexts(tokenizer, is_target)
         for text in ("\ufefftwo  hun\xaddred \u200b and\u200b zwo\u0308lf ", "\xa0e\u0301 \u200bx", "\x07", "a\x85b"):
             ids = (tokenizer(text_target=text) if is_target else tokenizer(text)).input_ids
-            found = texts.words(text, ids)
+            words_by_token = texts.words(text, ids)
             # The words of the normalized text, in their places of the given one.
             visible = [place for place, word in enumerate(text.split()) if word not in ("\u200b", "\x07")]
             plain = normalizer().normalize_str(text)
             expected = map_tokens_to_words(plain.split(), texts(ids))
-            assert found == [[visible[index] for index in each] for each in expected]
+            assert words_by_token == [[visible[index] for index in indices] for indices in expected]
 
 
 @pytest.mark.parametrize("is_target", [False, True])
@@ -101,12 +101,12 @@ def test_sentencepiece(tmp_path, name, is_target):
         ("two hundred and  forty-two", "forty-two"),
         ("two \N{VULGAR FRACTION ONE HALF} hundred", "hundred"),
     ):
-        found = found_words(tokenizer, text, is_target)
-        assert [*dict.fromkeys(index for words in found for index in words)] == list(range(len(text.split())))
-        assert found[-1] == []
+        words_by_token = found_words(tokenizer, text, is_target)
+        assert [*dict.fromkeys(index for words in words_by_token for index in words)] == list(range(len(text.split())))
+        assert words_by_token[-1] == []
         # Of a word that is tokenized alone, after the mark of its beginning.
         count = len(found_words(tokenizer, word, is_target)) - 1
-        last = [words for words in found[-1 - count : -1] if words]
+        last = [words for words in words_by_token[-1 - count : -1] if words]
         assert last
         assert all(words == [len(text.split()) - 1] for words in last)
 
@@ -120,15 +120,17 @@ def test_moses_and_byte_pair_encoding(tmp_path, name, is_target):
 
     tokenizer = AutoTokenizer.from_pretrained(from_fairseq(str(FIXTURES / "fairseq" / name), str(tmp_path / "model")))
     text = "Don't stop, two & twenty-two!"
-    found = found_words(tokenizer, text, is_target)
-    order = [index for words in found for index in words]
+    words_by_token = found_words(tokenizer, text, is_target)
+    order = [index for words in words_by_token for index in words]
     assert order == sorted(order)
     assert set(order) == set(range(5))
     # The tokens of "two", letter by letter.
     texts = TokenTexts(tokenizer, is_target)((tokenizer(text_target=text) if is_target else tokenizer(text)).input_ids)
     start = b"".join(texts).index(b"two")
     positions = [sum(map(len, texts[:place])) for place in range(len(texts))]
-    assert [found[place] for place, at in enumerate(positions) if start <= at < start + 3 and texts[place]] == [[2]] * 3
+    assert [
+        words_by_token[place] for place, at in enumerate(positions) if start <= at < start + 3 and texts[place]
+    ] == [[2]] * 3
 
 
 def test_tokens_across_words_and_unknown_tokens():

@@ -48,16 +48,16 @@ def positions(words, phrase, whole=False, silent=None):
     return {
         end
         for end in range(len(words) + 1)
-        for each in phrase
-        if list(words[max(0, end - len(each)) : end]) == each
-        and (not whole or is_whole(words, end - len(each), end, silent))
+        for alternative in phrase
+        if list(words[max(0, end - len(alternative)) : end]) == alternative
+        and (not whole or is_whole(words, end - len(alternative), end, silent))
     }
 
 
 def has_all(words, phrases, whole=False, silent=None):
     """Whether each phrase is said, and as often as it is given."""
     return all(
-        len(positions(words, phrase, whole, silent)) >= sum(sorted(each) == sorted(phrase) for each in phrases)
+        len(positions(words, phrase, whole, silent)) >= sum(sorted(required) == sorted(phrase) for required in phrases)
         for phrase in phrases
     )
 
@@ -70,8 +70,8 @@ def with_phrases(phrases, prompts=None, whole=False, silent=None):
 
     def build(num_beams, *, num_eos, **options):
         assert num_eos == 1
-        given = torch.full((len(phrases), 1), START) if prompts is None else torch.tensor(prompts)
-        options.update(phrases=frozen, letter_edges=letter_edges, prompts=given)
+        prompt_tokens = torch.full((len(phrases), 1), START) if prompts is None else torch.tensor(prompts)
+        options.update(phrases=frozen, letter_edges=letter_edges, prompts=prompt_tokens)
         return ConstrainedBeamSearch(num_beams, eos=torch.tensor([EOS]), **options)
 
     return build
@@ -90,8 +90,8 @@ def test_a_wide_beam_finds_what_an_exhaustive_search_finds(case, alpha, whole):
         for seed, (limit, needed) in enumerate([(LIMIT, phrases), (3, [[[1]]])])
     ]
     languages, kind = [Language(0), Language(1)], with_phrases([phrases, [[[1]]]], whole=whole)
-    found, _ = search(languages, 3**LIMIT, [LIMIT, 3], penalty, alpha=alpha, wanted=20, kind=kind)
-    for best, others in zip(found, expected, strict=True):
+    hypotheses, _ = search(languages, 3**LIMIT, [LIMIT, 3], penalty, alpha=alpha, wanted=20, kind=kind)
+    for best, others in zip(hypotheses, expected, strict=True):
         wanted = min(20, len(others))
         assert wanted or (whole and "repeated" in case)
         assert_same(best[:wanted], others[:wanted])
@@ -119,7 +119,9 @@ def random_phrases(draws, most=3, longest=3):
 
 def tokens_of(phrases, whole=False):
     """Of alternatives that may follow any word."""
-    return sum(min(len(each) for each in phrase if not (whole and each[0] in BEGIN)) for phrase in phrases)
+    return sum(
+        min(len(alternative) for alternative in phrase if not (whole and alternative[0] in BEGIN)) for phrase in phrases
+    )
 
 
 @pytest.mark.parametrize("num_beams", [2, 3, 5])
@@ -130,13 +132,13 @@ def test_a_narrow_beam_says_every_phrase(num_beams, wanted, whole):
     phrases = [random_phrases(draws) for _ in range(60)]
     languages = [Language(seed, ending=2.0) for seed in range(60)]
     if whole:
-        phrases = [[[*phrase, [2, *phrase[0]]] for phrase in each] for each in phrases]
-    limits = [tokens_of(each, whole) + 1 + seed % 4 for seed, each in enumerate(phrases)]
+        phrases = [[[*phrase, [2, *phrase[0]]] for phrase in phrases_of_sentence] for phrases_of_sentence in phrases]
+    limits = [tokens_of(phrases_of_sentence, whole) + 1 + seed % 4 for seed, phrases_of_sentence in enumerate(phrases)]
     kind = with_phrases(phrases, whole=whole)
-    found, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6), wanted=wanted, kind=kind)
+    hypotheses, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6), wanted=wanted, kind=kind)
     free, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6))
     assert sum(not has_all(words, needed) for ((_, words),), needed in zip(free, phrases, strict=True)) > 30
-    for (best, *others), needed in zip(found, phrases, strict=True):
+    for (best, *others), needed in zip(hypotheses, phrases, strict=True):
         assert has_all(best[1], needed, whole)
         assert all(score < -1e8 or has_all(words, needed, whole) for score, words in others)
 
@@ -147,12 +149,12 @@ def test_each_sentence_is_searched_as_if_it_were_alone(leaves):
     penalty, draws = penalty_of("gnmt", 0.6), random.Random(3)
     languages = [Language(seed, ending=seed % 3 - 1.0) for seed in range(24)]
     phrases = [random_phrases(draws) if seed % 3 else [] for seed in range(24)]
-    limits = [tokens_of(each) + 1 + seed % 5 for seed, each in enumerate(phrases)]
+    limits = [tokens_of(phrases_of_sentence) + 1 + seed % 5 for seed, phrases_of_sentence in enumerate(phrases)]
     together, _ = search(languages, 3, limits, penalty, wanted=2, kind=with_phrases(phrases), leaves=leaves)
-    for language, limit, needed, found in zip(languages, limits, phrases, together, strict=True):
+    for language, limit, needed, hypotheses in zip(languages, limits, phrases, together, strict=True):
         options = {"kind": with_phrases([needed])} if needed else {}
         (alone,), _ = search([language], 3, [limit], penalty, wanted=2, **options)
-        assert_same(found, alone)
+        assert_same(hypotheses, alone)
 
 
 def test_a_narrow_beam_is_near_the_exhaustive_search():
@@ -170,8 +172,8 @@ def test_a_prefix_counts():
     phrases = [[[1, 2]], [[3, 1], [3, 3]]]
     prompts = [[START, 1, 2, 1], [START, 2, 1, 3], [START, 3, 1, 2], [START, 1, 3, 1]]
     languages = [Language(4)] * 4
-    found, _ = search(languages, 3**LIMIT, [LIMIT] * 4, penalty, kind=with_phrases([phrases] * 4, prompts))
-    for prompt, [best] in zip(prompts, found, strict=True):
+    hypotheses, _ = search(languages, 3**LIMIT, [LIMIT] * 4, penalty, kind=with_phrases([phrases] * 4, prompts))
+    for prompt, [best] in zip(prompts, hypotheses, strict=True):
         expected = [pair for pair in everything(languages[0], LIMIT, penalty) if has_all((*prompt, *pair[1]), phrases)]
         assert_same([best], expected[:1])
 
@@ -206,10 +208,10 @@ def test_needed_after_tokens_is_that_of_following_them(seed):
             for sentence, tracked_tokens in enumerate(states.tracked_tokens.tolist()):
                 assert are_tracked[sentence, 0, token] == (token in tracked_tokens)
                 if token in tracked_tokens:
-                    found = after_tracked[sentence, :, tracked_tokens.index(token)]
+                    needed_after_token = after_tracked[sentence, :, tracked_tokens.index(token)]
                 else:
-                    found = after_others[sentence, :, token]
-                assert found.tolist() == needed[sentence].tolist()
+                    needed_after_token = after_others[sentence, :, token]
+                assert needed_after_token.tolist() == needed[sentence].tolist()
         chosen = [[draws.randrange(vocabulary) for _ in range(num_hypotheses)] for _ in range(3)]
         hypotheses = states.follow(hypotheses, torch.tensor(chosen))
 

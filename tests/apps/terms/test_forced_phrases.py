@@ -55,12 +55,12 @@ def targets(model, *args, **options):
 
 
 def test_every_hypothesis_has_the_phrases_of_its_sentence(model):
-    free, found = (targets(model, each, num_return_sequences=4) for each in (None, PHRASES))
+    free, forced = (targets(model, phrases_of_batch, num_return_sequences=4) for phrases_of_batch in (None, PHRASES))
     for number, phrases in enumerate(PHRASES):
         of_sentence = slice(4 * number, 4 * number + 4)
         assert all(lacks(target, phrases) for target in free[of_sentence]) == bool(phrases)
-        assert not [target for target in found[of_sentence] if lacks(target, phrases)]
-        assert len(set(map(tuple, found[of_sentence]))) == 4
+        assert not [target for target in forced[of_sentence] if lacks(target, phrases)]
+        assert len(set(map(tuple, forced[of_sentence]))) == 4
 
 
 def test_a_sentence_has_the_same_translation_alone_and_in_a_batch(model):
@@ -75,8 +75,10 @@ def test_a_sentence_has_the_same_translation_alone_and_in_a_batch(model):
 def test_many_beams_find_the_best_of_all_with_the_phrases():
     model, steps, phrases = small_model(vocab_size=7), 3, [[[[3], [4, 5]]], [[[6]], [[5]]], []]
     sources = torch.stack(SHORT_SOURCES[:3])
-    found = model.generate(sources, custom_generate=ForcedPhrases(phrases), num_beams=6**steps, max_new_tokens=steps)
-    for source, needed, row in zip(sources, phrases, found, strict=True):
+    translations = model.generate(
+        sources, custom_generate=ForcedPhrases(phrases), num_beams=6**steps, max_new_tokens=steps
+    )
+    for source, needed, row in zip(sources, phrases, translations, strict=True):
         everything = exhaustive_search(model, source, steps, gnmt_penalty)
         best = next(tokens for _, tokens in everything if has_all(tokens[1:], needed))
         assert (until_end(row) == everything[0][1]) == (not needed)
@@ -193,16 +195,16 @@ def test_functions_get_only_what_they_have_parameters_for(model):
 @NEVER_BY_STEPS
 def test_processes_search_until_all_of_them_have_finished(model, monkeypatch):
     """transformers drops `synced_gpus`, too; a process that ends alone would leave the others waiting."""
-    asked = []
+    values_of_synced_gpus = []
     has_unfinished = type(model)._has_unfinished_sequences
 
     def note(self, is_done, synced_gpus, device):
-        asked.append(synced_gpus)
+        values_of_synced_gpus.append(synced_gpus)
         return has_unfinished(self, is_done, False, device=device)
 
     monkeypatch.setattr(type(model), "_has_unfinished_sequences", note)
     decode(model, synced_gpus=True)
-    assert set(asked) == {True}
+    assert set(values_of_synced_gpus) == {True}
 
 
 def test_a_search_that_ends_before_the_phrases_has_no_translation(model, caplog):

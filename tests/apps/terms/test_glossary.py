@@ -72,16 +72,20 @@ def any_tokenizer(name):
 
 @pytest.mark.parametrize("text", ["Haus", "Häuser", "kleines Haus"])
 def test_each_tokenization_is_one_of_the_text(name, any_tokenizer, text):
-    found = tokenize_in_contexts(any_tokenizer, text)
+    alternatives = tokenize_in_contexts(any_tokenizer, text)
     sentences = [text, f"ein {text}", f"ein {text} und"]
     if name != "words at spaces":  # Such a tokenizer has tokens of words with their punctuation.
         sentences += [f"({text})", f"Hausboot-{text}, klein"]
-        assert len(found) > 1
+        assert len(alternatives) > 1
     for sentence in sentences:
         ids = any_tokenizer(text_target=sentence, add_special_tokens=False).input_ids
-        assert any(ids[start : start + len(each)] == each for each in found for start in range(len(ids))), sentence
-    assert all(any_tokenizer.decode(ids).strip() == text for ids in found)
-    assert len(found) == len(set(map(tuple, found)))
+        assert any(
+            ids[start : start + len(alternative)] == alternative
+            for alternative in alternatives
+            for start in range(len(ids))
+        ), sentence
+    assert all(any_tokenizer.decode(ids).strip() == text for ids in alternatives)
+    assert len(alternatives) == len(set(map(tuple, alternatives)))
 
 
 def test_edges_of_tokens(any_tokenizer):
@@ -171,7 +175,7 @@ def test_what_the_vocabulary_lacks():
 
 
 @pytest.mark.parametrize(
-    ("terms", "kind", "message"),
+    ("terms", "error", "message"),
     [
         (["a"], TypeError, "glossary is of type list; give a mapping"),
         ({"a": 5}, TypeError, "glossary has 5 for 'a'; give texts"),
@@ -182,8 +186,8 @@ def test_what_the_vocabulary_lacks():
         ({"a  b": "x", "a b": "y"}, ValueError, "glossary has 'a b' twice; "),
     ],
 )
-def test_wrong_terms(tokenizer, terms, kind, message):
-    with pytest.raises(kind, match=re.escape(message)):
+def test_wrong_terms(tokenizer, terms, error, message):
+    with pytest.raises(error, match=re.escape(message)):
         Glossary(terms, tokenizer)
 
 
@@ -228,21 +232,21 @@ def model(tokenizer):
 @pytest.mark.parametrize("tokens_per_batch", [1, 4096])
 def test_translations_have_the_terms_as_whole_words(model, tokenizer, tokens_per_batch):
     free = translate(model, tokenizer, SENTENCES, tokens_per_batch)
-    found = translate(model, tokenizer, SENTENCES, tokens_per_batch, glossary=Glossary(HOUSES, tokenizer))
+    translations = translate(model, tokenizer, SENTENCES, tokens_per_batch, glossary=Glossary(HOUSES, tokenizer))
     assert not {"Haus", "Häuser", "zwei"} & set(said(" ".join(free)))
-    assert {"Haus", "Häuser"} & set(said(found[0]))
-    assert found[1] == SENTENCES[1]
-    assert "zwei" in said(found[2])
-    assert "zwei" in said(found[3])
-    assert sum(word in HOUSES["house"] for word in said(found[3])) >= 2
+    assert {"Haus", "Häuser"} & set(said(translations[0]))
+    assert translations[1] == SENTENCES[1]
+    assert "zwei" in said(translations[2])
+    assert "zwei" in said(translations[3])
+    assert sum(word in HOUSES["house"] for word in said(translations[3])) >= 2
     other = Glossary({"houses": "Häuser"}, tokenizer)
     assert translate(model, tokenizer, SENTENCES, tokens_per_batch, glossary=other)[:3] == free[:3]
 
 
 def test_details_of_forced_translations(model, tokenizer):
     options = {"glossary": Glossary(HOUSES, tokenizer), "num_return_sequences": 2}
-    found = translate(model, tokenizer, SENTENCES, return_details=True, **options)
-    assert [each.text for each in found] == translate(model, tokenizer, SENTENCES, **options)
+    translations = translate(model, tokenizer, SENTENCES, return_details=True, **options)
+    assert [translation.text for translation in translations] == translate(model, tokenizer, SENTENCES, **options)
 
 
 def test_terms_of_documents(model, tokenizer):
@@ -297,8 +301,8 @@ def test_special_tokens_do_not_make_words_whole():
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     sentences = ["seven", "two hundred", "one hundred and four"]
     glossary = Glossary({"seven": "Quux", "hundred": "Hundert"}, tokenizer)
-    found = translate(model, tokenizer, sentences, glossary=glossary, num_beams=10)
-    for sentence, term in zip(found, ["Quux", "Hundert", "Hundert"], strict=True):
+    translations = translate(model, tokenizer, sentences, glossary=glossary, num_beams=10)
+    for sentence, term in zip(translations, ["Quux", "Hundert", "Hundert"], strict=True):
         assert re.search(rf"(?<!\w){term}(?!\w)", sentence), sentence
 
 
