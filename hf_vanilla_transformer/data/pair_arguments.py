@@ -102,7 +102,7 @@ def _gives_files_without_languages(arguments: Mapping[str, Any], recipe: Mapping
 
 
 def files_by_split(arguments: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names of the files of each split for which `arguments`, such as those of a recipe, name files."""
+    """Return the files of each split that some arguments name, for example the arguments of a recipe."""
     files = {}
     for split, argument in _FILE_ARGUMENTS.items():
         if arguments.get(argument) is not None:
@@ -118,7 +118,13 @@ def file_names(files: Files) -> list[str]:
 
 
 def find_direction(file_lists: Iterable[Sequence[str | Path]]) -> Direction | None:
-    """Return the first two different languages in which the names of aligned text files end, None without any."""
+    """Return the languages of the first aligned text files whose names end in two different languages.
+
+    Args:
+        file_lists: the files of each split.
+
+    Returns None if there are no such files.
+    """
     for files in file_lists:
         for direction in directions_of(files):
             if direction.source != direction.target:

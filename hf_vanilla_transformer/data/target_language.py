@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 
 class TargetCodes:
-    """Puts the code of the target language before sources, for a model that needs one.
+    """Put the code of the target language before sources, for a model that needs one.
 
     For a model without such codes, texts stay as they are.
 
@@ -125,6 +125,7 @@ def codes_of(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
 # Cached, because reading the whole vocabulary for each sentence would take longer than tokenizing the sentence.
 @lru_cache(maxsize=8)
 def _codes_in_vocabulary(tokenizer: PreTrainedTokenizerBase, added_tokens: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what [`codes_of`] returns, for a tokenizer with these added tokens."""
     source_side, _ = sides_of(tokenizer)
     tokens = {*source_side.get_vocab(), *added_tokens}
     codes = sorted(token for token in tokens if _CODE.fullmatch(token))

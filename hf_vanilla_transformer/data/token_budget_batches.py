@@ -196,7 +196,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
 
 class _SamplerHolder:
-    """Holds a Trainer's sampler, and replaces it if the Trainer's training data or seed have been replaced."""
+    """The sampler of a Trainer, which is built anew if the Trainer's training data or seed have been replaced."""
 
     def __init__(
         self, trainer: Trainer, tokens_per_batch: int, lengths: tuple[ArrayLike, ArrayLike] | None = None
@@ -253,7 +253,7 @@ class _SamplerHolder:
 
 
 class _SetEpochAndLogPadding(TrainerCallback):
-    """Sets the sampler's epoch, and logs the share of padding once.
+    """A callback that sets the sampler's epoch, and logs the share of padding once.
 
     The epoch is set here, because after a resume in several processes neither the Trainer nor accelerate finds the
     sampler.

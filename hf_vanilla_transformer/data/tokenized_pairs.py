@@ -93,7 +93,7 @@ def check_are_texts(pairs: Dataset) -> None:
 def describe_tokenizer(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[str, str, str] | PreTrainedTokenizerBase:
-    """Describe everything on which token ids depend, equally for equal tokenizers in every process.
+    """Describe everything on which token ids depend, so that equal tokenizers are described equally in every process.
 
     Returns:
         The tokenizer's class, and its models and its settings as JSON. The tokenizer itself would differ between

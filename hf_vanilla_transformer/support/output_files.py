@@ -61,7 +61,7 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[IO[Any]]:
-    """Open an output file for text, which gets its name when it is complete; for None, yield standard output.
+    """Open an output file for text, which gets its name when it is complete. For None, yield standard output.
 
     A file whose name ends in .gz is compressed. If the job fails, the part that was written stays in a file next to it.
     """

@@ -6,7 +6,7 @@ import torch
 
 
 def peak_memory(device: torch.device | None = None) -> int | None:
-    """Return the peak memory of this process so far, in bytes, or with a CUDA device the peak memory of that GPU.
+    """Return the peak memory of this process so far, in bytes. For a CUDA device, return the GPU's peak memory.
 
     Returns None on Windows, which has no `resource` module to report it.
     """

@@ -94,15 +94,15 @@ class _Loader(yaml.SafeLoader):
 
 
 class _TextLoader(_Loader):
-    """Reads each scalar as the text that is written in the file. Only `null` becomes None."""
+    """A loader that reads each scalar as the text that is written in the file. Only `null` becomes None."""
 
 
 class _ValueLoader(_Loader):
-    """Reads numbers, truth values and `null` as YAML 1.2 does."""
+    """A loader that reads numbers, truth values and `null` as YAML 1.2 does."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes strings so that both loaders, and loaders of YAML 1.1, read the same strings."""
+    """A writer of strings that both loaders, and loaders of YAML 1.1, read as the same strings."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         # Within double quotes, PyYAML escapes characters that it would otherwise change, such as U+0085, which is a

@@ -27,7 +27,7 @@ def skip_unused_logits(trainer: Trainer) -> None:
 def with_skip_logits(
     trainer: Trainer, model: nn.Module, inputs: Mapping[str, object], return_outputs: bool
 ) -> dict[str, object]:
-    """Return a batch with `skip_logits=True` if of the model's outputs only its own loss is read.
+    """Return a batch with `skip_logits=True` if the loss is the only output of the model that is read.
 
     The batch stays as it is in these cases:
 

@@ -15,7 +15,7 @@ class UserError(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does, but with exit code 143."""
+    """The signal SIGTERM, which ends a command as Ctrl-C does, but with exit code 143."""
 
 
 def exit_code_of(interrupt: KeyboardInterrupt) -> int:
