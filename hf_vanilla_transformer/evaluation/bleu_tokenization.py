@@ -41,7 +41,7 @@ REFERENCES_TO_DETECT_SCRIPT = 1_000
 
 
 def find_bleu_tokenization(language: str | None) -> str | None:
-    """Return sacrebleu's tokenization for a target language that needs one of its own.
+    """Return sacrebleu's tokenization for a target language, or None if the default tokenization suits it.
 
     Args:
         language (`str`, *optional*): a language code such as `"ja"`, `"zh_CN"`, `"zho_Hans"` or `"cmn"`.

@@ -46,6 +46,7 @@ def choose_search(
     scores: dict[str, float] = {}
 
     def compute_bleu(search: dict[str, Any]) -> float:
+        """Return BLEU of the translations by a search, and note it in `scores`."""
         description = describe_search(model, search)
         # The best search of the first step is tried again in the second one.
         if description not in scores:

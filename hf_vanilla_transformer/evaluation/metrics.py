@@ -68,7 +68,7 @@ class Comparison(TypedDict):
 
 
 class MetricScore(TypedDict):
-    """What a metric computes: the score, usually in percent, and the signature that says how it was computed."""
+    """The score of a metric, usually in percent, and the signature that says how it was computed."""
 
     score: float
     signature: str
@@ -76,7 +76,7 @@ class MetricScore(TypedDict):
 
 
 class CorpusScore(Protocol):
-    """What a [`Scorer`] returns."""
+    """The result of a [`Scorer`]."""
 
     @property
     def score(self) -> float:
@@ -84,7 +84,7 @@ class CorpusScore(Protocol):
 
 
 class Scorer(Protocol):
-    """The methods of sacrebleu's scorers that [`SacreBleuMetric`] calls."""
+    """An object with those methods of a sacrebleu scorer that [`SacreBleuMetric`] calls."""
 
     def corpus_score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], /) -> CorpusScore:
         """Score all hypotheses together. Each item of `references` has one reference for each hypothesis."""
@@ -147,6 +147,7 @@ class SacreBleuMetric(evaluate.Metric):
         super().add_batch(predictions=predictions, references=references, **kwargs)
 
     def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
+        """Compute the score, and compare it with the baseline `against` if that is among the options."""
         against = options.pop("against", None)
         reference_streams = _make_reference_streams(references)
         scorer = self.scorer(**options)
@@ -268,6 +269,7 @@ class Bleu(SacreBleuMetric):
     options = ("tokenize", "lowercase")
 
     def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
+        """Compute BLEU; raise ValueError if sacrebleu has no tokenization with the name `tokenize`."""
         tokenize = options.get("tokenize") or choose_bleu_tokenization(references)
         options["tokenize"] = tokenize
         if tokenize not in BLEU.TOKENIZERS:
@@ -305,6 +307,7 @@ class Ter(SacreBleuMetric):
     higher_is_better = False
 
     def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
+        """Compute TER, with spaces around the characters of scripts that write no spaces between words."""
         splits_characters = options.pop("split_characters", True)
         pattern = _UNSPACED_CHARACTER_OR_KANA if options.get("asian_support") else UNSPACED_CHARACTER
         # Only the references decide, so that the scores of several systems have the same signature.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScoringArguments:
-    """How to compute BLEU, chrF and TER. The signature of each score states it."""
+    """Options for BLEU, chrF and TER. The signature of each score contains their values."""
 
     _argument_group_name = "scoring"
 

@@ -59,6 +59,7 @@ class CompleteCheckpoints(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        """Remove the marks of later checkpoints, and take over the removal of old ones from the Trainer."""
         if state.is_hyper_param_search:
             raise InputError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
@@ -74,6 +75,7 @@ class CompleteCheckpoints(TrainerCallback):
         seed_order_of_lengths(args, state, kwargs["train_dataloader"])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Mark the new checkpoint when all processes have written it, and then remove old checkpoints."""
         if args.save_only_model:
             return
         # Other processes may still be writing their files, such as random states.

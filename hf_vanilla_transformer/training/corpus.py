@@ -75,7 +75,11 @@ class Corpus(NamedTuple):
         return [batches[index] for index in random_order]
 
     def count_padded_tokens(self, batches: list[list[int]]) -> NDArray[np.int64]:
-        """Count the tokens of both sides of each batch, padding included; returns an array of shape `(batches,)`."""
+        """Count the tokens of each batch on both sides, padding included.
+
+        Returns:
+            `np.ndarray` of shape `(batches,)`: number of tokens of each batch.
+        """
         counts = []
         for batch in batches:
             padded_length = int(self.source_lengths[batch].max() + self.target_lengths[batch].max())

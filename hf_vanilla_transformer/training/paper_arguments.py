@@ -56,6 +56,7 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     ddp_timeout: int = option(_DAY, "Seconds that processes wait for each other, on GPUs and CPUs.")
 
     def __post_init__(self) -> None:
+        """Check `ddp_timeout`, and make it count on CPUs as well."""
         # Python and torch cannot represent times that are much longer than a year.
         check_number("ddp_timeout", self.ddp_timeout, 1, _YEAR)
         if self.use_cpu:

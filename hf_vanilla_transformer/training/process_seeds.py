@@ -1,4 +1,4 @@
-"""Give processes that train together different dropout masks."""
+"""Give each of the processes that train together different dropout masks."""
 
 from typing import Any
 

@@ -118,6 +118,12 @@ class _ChunkedLoss(torch.autograd.Function):
         weight: float,
         label_smoothing: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the loss and the sums of [`r_drop_loss`], and save the gradient for the backward pass.
+
+        Args:
+            target_positions (`torch.LongTensor` of shape `(targets,)`): indices of the tokens that have a target.
+            logits, labels, weight, label_smoothing: as in [`r_drop_loss`].
+        """
         loss = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
         sums = loss.new_zeros(3)
         gradient = torch.zeros_like(logits)

@@ -73,7 +73,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         return loss
 
     def _add_training_sums(self, sums: torch.Tensor, start_time: float) -> None:
-        """Add the sums of a training batch that began at a time."""
+        """Add the sums of a training batch, which began at `start_time`, to the sums of the batches before it."""
         if self._training_sums is None:
             self._training_sums = sums
             self._start_time = start_time

@@ -255,6 +255,7 @@ class LogRunSizes(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        """Log the precision, the sizes, and a warm-up that takes the whole training."""
         if state.logging_steps >= state.max_steps:
             # Ten entries are enough to see whether the loss falls.
             state.logging_steps = max(1, state.max_steps // 10)
@@ -293,6 +294,7 @@ class LogExamples(TrainerCallback):
         self.examples = pairs.select(pick_evenly_spaced_rows(len(pairs), EXAMPLES_PER_EVALUATION))
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Translate and log the examples, unless the training has diverged."""
         # A model whose training has diverged may generate no valid token.
         loss = kwargs["metrics"].get("eval_loss", 0)
         if not math.isfinite(loss):

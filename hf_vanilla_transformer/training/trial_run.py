@@ -66,7 +66,7 @@ TokenizedPair = dict[str, list[int]]
 
 
 class TrialJob(TypedDict):
-    """The content of `job.json`: what the child process has to measure."""
+    """The content of `job.json`, which tells the child process what to measure."""
 
     arguments: dict[str, Any]
     """Arguments of `train`."""
@@ -80,7 +80,7 @@ class TrialJob(TypedDict):
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a trial measured; it is the content of `result.json`.
+    """The measurements of a trial, which are the content of `result.json`.
 
     Args:
         update_seconds_per_token: median time of an update, divided by its tokens on both sides, padding included.
