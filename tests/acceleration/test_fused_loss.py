@@ -168,7 +168,7 @@ def test_states_without_a_label_may_be_infinite(replace_logits):
     torch.testing.assert_close(actual, expected)
 
 
-def test_it_equals_the_loss_of_the_package_under_autocast():
+def test_fused_loss_equals_chunked_loss_under_autocast():
     states, weight, bias, labels = inputs(61, with_bias=True)
 
     def compute(function):
@@ -183,7 +183,7 @@ def test_it_equals_the_loss_of_the_package_under_autocast():
         assert rms(actual - expected) <= 4 * torch.finfo(torch.bfloat16).eps * rms(expected)
 
 
-def test_nothing_is_computed_for_frozen_weights():
+def test_no_gradient_for_frozen_weights():
     states, weight, _, labels = inputs(64)
     loss, _ = fused_smoothed_cross_entropy(states, weight.requires_grad_(), labels, 0.1)
     assert torch.autograd.grad(loss, [weight])[0].any()

@@ -28,33 +28,33 @@ def test_ordinary_tensors_on_one_gpu(as_with_cuda, monkeypatch):
     assert not are_on_one_nvidia_gpu([on_gpu(2), torch.zeros(2).as_subclass(OtherGpu)])
 
 
-def test_a_gpu_of_another_maker(as_with_cuda, monkeypatch):
+def test_gpu_of_another_vendor(as_with_cuda, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     assert not are_on_one_nvidia_gpu([on_gpu(2)])
 
 
-def give_kernel(monkeypatch, kernel):
+def install_kernel(monkeypatch, kernel):
     """Put a function in the place of the module that needs Triton."""
     module = SimpleNamespace(replace_logits_by_gradient_in_triton=kernel, COLUMNS_PER_BLOCK=16)
     monkeypatch.setitem(sys.modules, "hf_vanilla_transformer.acceleration.triton_loss", module)
 
 
 @pytest.fixture(autouse=True)
-def as_if_never_tried():
+def forget_earlier_checks():
     triton_works.cache_clear()
     yield
     triton_works.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_triton_is_tried_once_for_a_dtype(monkeypatch, dtype):
+def test_triton_works_runs_the_kernel_once_per_dtype(monkeypatch, dtype):
     dtypes = []
 
     def kernel(logits, labels, label_probability):
         dtypes.append(logits.dtype)
         return replace_logits_by_gradient(logits, labels, label_probability)
 
-    give_kernel(monkeypatch, kernel)
+    install_kernel(monkeypatch, kernel)
     assert triton_works(CPU, dtype)
     assert triton_works(CPU, dtype)
     assert dtypes == [dtype]
@@ -72,8 +72,8 @@ def wrong_kernel(logits, labels, label_probability):
     ("kernel", "reason"),
     [(no_compiler, "RuntimeError: Failed to find C compiler."), (wrong_kernel, "its results are wrong")],
 )
-def test_where_triton_does_not_work_a_warning_says_why(monkeypatch, caplog, kernel, reason):
-    give_kernel(monkeypatch, kernel)
+def test_triton_works_warns_with_the_reason(monkeypatch, caplog, kernel, reason):
+    install_kernel(monkeypatch, kernel)
     with caplog.at_level(logging.WARNING):
         assert not triton_works(CPU, torch.bfloat16)
         assert not triton_works(CPU, torch.bfloat16)
@@ -82,7 +82,7 @@ def test_where_triton_does_not_work_a_warning_says_why(monkeypatch, caplog, kern
     assert reason in record.getMessage()
 
 
-def test_triton_s_own_kernel():
+def test_triton_works_with_the_kernel():
     if missing_for_triton(CPU) is not None:
         pytest.skip(missing_for_triton(CPU))
     assert triton_works(CPU, torch.float32)

@@ -21,13 +21,13 @@ MOST_LAUNCHES = 57
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_triton_computes_with_three_dtypes(dtype, as_with_cuda):
+def test_can_use_triton_with_three_dtypes(dtype, as_with_cuda):
     states, weight, bias = on_gpu(1, 2, 8, dtype=dtype), on_gpu(5, 8, dtype=dtype), on_gpu(5, dtype=dtype)
     assert loss_of_states._can_use_triton(states, weight, None)
     assert loss_of_states._can_use_triton(states, weight, bias)
 
 
-def test_what_triton_leaves_to_others(as_with_cuda):
+def test_can_use_triton_is_false(as_with_cuda):
     states, weight = on_gpu(1, 2, 8), on_gpu(5, 8)
     assert not loss_of_states._can_use_triton(torch.zeros(1, 2, 8), torch.zeros(5, 8), None)
     assert not loss_of_states._can_use_triton(states.double(), weight.double(), None)
@@ -35,7 +35,7 @@ def test_what_triton_leaves_to_others(as_with_cuda):
     assert not loss_of_states._can_use_triton(states, weight, torch.zeros(5))
 
 
-def take_triton_s_way(monkeypatch, replace_logits, chunk_bytes=8 * 64 * 2):
+def force_triton(monkeypatch, replace_logits, chunk_bytes=8 * 64 * 2):
     """Compute losses on the CPU as on a GPU, in chunks of eight rows of at most 64 logits."""
     monkeypatch.setattr(loss_of_states, "_can_use_triton", lambda states, weight, bias: True)
     monkeypatch.setattr(loss_of_states, "triton_works", lambda device, dtype: True)
@@ -49,7 +49,7 @@ def losses_and_gradients(function, model, states, labels):
     return [total.detach(), sums, *torch.autograd.grad(total, [states, model.lm_head.weight])]
 
 
-def test_the_fused_loss_takes_the_place_of_the_plain_one(monkeypatch):
+def test_model_uses_the_fused_loss(monkeypatch):
     """With Triton's function replaced by its formula, the rest of the way is the one on a GPU."""
     chunks = []
 
@@ -63,18 +63,18 @@ def test_the_fused_loss_takes_the_place_of_the_plain_one(monkeypatch):
     labels = labels.masked_fill(real == 0, -100)
     expected = losses_and_gradients(plain(smoothed_cross_entropy_of_states), model, states, labels)
 
-    take_triton_s_way(monkeypatch, replace_logits, chunk_bytes=8 * 64 * 4)
+    force_triton(monkeypatch, replace_logits, chunk_bytes=8 * 64 * 4)
     actual = losses_and_gradients(smoothed_cross_entropy_of_states, model, states, labels)
     assert chunks == [8, 8, 5]
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("memory", "expected"), [(8, 1 / 8), (16, 1 / 4), (80, 1), (141, 1)])
-def test_small_gpus_hold_small_chunks(memory, expected):
+def test_choose_chunk_bytes(memory, expected):
     assert choose_chunk_bytes(memory * GIBIBYTE) == expected * GIBIBYTE
 
 
-def test_without_triton_the_loss_is_computed_in_chunks(monkeypatch):
+def test_without_triton_the_chunked_loss_is_used(monkeypatch):
     monkeypatch.setattr(loss_of_states, "_can_use_triton", lambda states, weight, bias: True)
     monkeypatch.setattr(loss_of_states, "triton_works", lambda device, dtype: False)
     states, weight = torch.randn(1, 3, 8), torch.randn(5, 8)
@@ -91,7 +91,7 @@ def test_launches_of_the_loss(monkeypatch):
         log_sum, label_logit, is_highest = logits.new_zeros(3, len(logits), dtype=torch.float32)
         return RowTerms(log_sum, label_logit, is_highest)
 
-    take_triton_s_way(monkeypatch, replace_logits)
+    force_triton(monkeypatch, replace_logits)
     states = torch.randn(2, 8, 16).bfloat16().requires_grad_()
     weight = torch.randn(64, 16).requires_grad_()
     labels = torch.randint(64, (2, 8))

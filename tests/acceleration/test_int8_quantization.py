@@ -65,7 +65,7 @@ def by_the_formula(quantised, x):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_integers_are_the_nearest(dtype):
+def test_from_linear_rounds_to_the_nearest_integer(dtype):
     exact = layer().to(dtype)
     with torch.no_grad():
         exact.weight[3] = 0
@@ -87,23 +87,23 @@ def test_integers_are_the_nearest(dtype):
 )
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 3)], ids=str)
-def test_numbers_are_rounded_on_the_way_without_gradients_alone(shape, bias):
+def test_inputs_are_quantized_only_without_gradients(shape, bias):
     quantised, x = Int8Linear.from_linear(layer(bias=bias)), 3 * torch.randn(*shape, 24)
     expected, allowed = by_the_formula(quantised, x)
     np.testing.assert_allclose(float64(quantised(x)), expected, atol=1e-5)
     with torch.no_grad():
-        found = float64(quantised(x))
-    assert found.shape == expected.shape
-    assert (np.abs(found - expected) <= allowed).all()
-    assert np.abs(found - expected).max() > 1e-4
+        output = float64(quantised(x))
+    assert output.shape == expected.shape
+    assert (np.abs(output - expected) <= allowed).all()
+    assert np.abs(output - expected).max() > 1e-4
 
 
 @torch.no_grad()
-def test_several_side_by_side_are_as_each_alone():
+def test_pack_several_layers():
     layers = [Int8Linear.from_linear(layer(out_features=size, seed=size)) for size in (8, 3, 5)]
     x = torch.randn(4, 24)
     together = pack(*layers)
-    assert torch.equal(together(x), torch.cat([each(x) for each in layers], dim=-1))
+    assert torch.equal(together(x), torch.cat([quantised(x) for quantised in layers], dim=-1))
     assert torch.equal(together.relu(x), together(x).clamp(min=0))
     residual = torch.randn(4, 16)
     assert torch.equal(together.plus(x, residual), residual + together(x))
@@ -113,15 +113,15 @@ def test_several_side_by_side_are_as_each_alone():
 def test_bfloat16_stays_bfloat16():
     quantised, x = Int8Linear.from_linear(layer().bfloat16()), torch.randn(5, 24).bfloat16()
     expected, allowed = by_the_formula(quantised, x)
-    found = quantised(x)
-    assert found.dtype == torch.bfloat16
-    assert (np.abs(float64(found) - expected) <= allowed + 2**-8 * np.abs(expected)).all()
-    assert torch.equal(pack(quantised).relu(x), found.clamp(min=0))
+    output = quantised(x)
+    assert output.dtype == torch.bfloat16
+    assert (np.abs(float64(output) - expected) <= allowed + 2**-8 * np.abs(expected)).all()
+    assert torch.equal(pack(quantised).relu(x), output.clamp(min=0))
 
 
 @pytest.mark.parametrize("part", ["weight", "weight_scale", "bias"])
 @torch.no_grad()
-def test_a_write_through_data_is_seen(part):
+def test_write_through_data_changes_the_output(part):
     quantised, x = Int8Linear.from_linear(layer()), torch.randn(3, 24)
     before = quantised(x)
     getattr(quantised, part).data[4] *= -1
@@ -133,16 +133,16 @@ def test_a_write_through_data_is_seen(part):
 
 
 @torch.no_grad()
-def test_a_copy_is_on_its_own():
+def test_copy_is_independent():
     quantised, x = Int8Linear.from_linear(layer()), torch.randn(3, 24)
-    before, other = quantised(x), copy.deepcopy(quantised)
-    other.weight.zero_()
-    assert torch.equal(other(x), other.bias.expand(3, -1))
+    before, duplicate = quantised(x), copy.deepcopy(quantised)
+    duplicate.weight.zero_()
+    assert torch.equal(duplicate(x), duplicate.bias.expand(3, -1))
     assert torch.equal(quantised(x), before)
 
 
 @torch.no_grad()
-def test_processors_without_the_instructions_compute_the_formula(monkeypatch):
+def test_cpu_without_int8_matmuls_computes_the_formula(monkeypatch):
     monkeypatch.setattr(prepacked_weights, "_INT8_ENGINES", ())
     quantised, x = Int8Linear.from_linear(layer()), torch.randn(3, 24)
     expected, _ = by_the_formula(quantised, x)
@@ -153,7 +153,7 @@ def test_processors_without_the_instructions_compute_the_formula(monkeypatch):
 
 
 @torch.no_grad()
-def test_a_row_of_zeros_is_its_bias():
+def test_row_of_zeros_gives_its_bias():
     exact, x = layer(), torch.randn(3, 24)
     exact.weight[3] = 0
     assert torch.equal(Int8Linear.from_linear(exact)(x)[:, 3], exact.bias[3].expand(3))
@@ -161,7 +161,7 @@ def test_a_row_of_zeros_is_its_bias():
 
 @torch.no_grad()
 @pytest.mark.compiles
-def test_a_compiled_layer_computes_the_formula():
+def test_compiled_layer_computes_the_formula():
     quantised, x = Int8Linear.from_linear(layer()), torch.randn(3, 24)
     expected, _ = by_the_formula(quantised, x)
     compiled = torch.compile(quantised, backend="eager", fullgraph=True)
@@ -174,14 +174,14 @@ def quantise_where_warnings_are_errors():
     Int8Linear.from_linear(nn.Linear(8, 8))(torch.ones(1, 8))
 
 
-def test_nothing_warns(tmp_path):
+def test_quantizing_logs_no_warning(tmp_path):
     # In a process of its own, because torch warns once.
     log = tmp_path / "log"
     assert exit_code(start(quantise_where_warnings_are_errors, log=log)) == 0, log.read_text()
 
 
-def load(folder=FIXTURE, kind=AutoModelForSeq2SeqLM, **kwargs):
-    return kind.from_pretrained(folder, quantization_config=Int8Config(), **kwargs)
+def load(folder=FIXTURE, model_class=AutoModelForSeq2SeqLM, **kwargs):
+    return model_class.from_pretrained(folder, quantization_config=Int8Config(), **kwargs)
 
 
 @torch.no_grad()
@@ -208,7 +208,7 @@ def test_all_matrices_but_the_embeddings_are_int8():
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_it_says_what_the_float32_model_says(num_beams):
+def test_int8_model_translates_like_float32(num_beams):
     expected = EXPECTED[f"{num_beams} beams"]
     output = translate(load(), AutoTokenizer.from_pretrained(FIXTURE), list(expected), num_beams=num_beams)
     equal = sum(ours == theirs for ours, theirs in zip(output, expected.values(), strict=True))
@@ -216,7 +216,7 @@ def test_it_says_what_the_float32_model_says(num_beams):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_saved_one_is_loaded_as_it_was(tmp_path, dtype):
+def test_saved_int8_model_is_loaded_unchanged(tmp_path, dtype):
     model = load(dtype=dtype)
     model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["quantization_config"]["quant_method"] == (
@@ -239,10 +239,10 @@ def test_a_saved_one_is_loaded_as_it_was(tmp_path, dtype):
         assert torch.equal(model.lm_head(states), logits(model))
 
 
-def test_nothing_is_missing_and_nothing_left_over(tmp_path):
+def test_loading_reports_no_missing_and_no_unexpected_keys(tmp_path):
     load().save_pretrained(tmp_path)
     _, info = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_models_of_any_shape(tmp_path, shape):
     assert (logits(model) - exact).square().mean() < 0.01 * exact.square().mean()
 
 
-def test_what_is_int8_can_be_made_float_again():
+def test_dequantize():
     exact, model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), load()
     again = model.dequantize()
     assert not any(type(module) is Int8Linear for module in again.modules())
@@ -269,7 +269,7 @@ def test_what_is_int8_can_be_made_float_again():
     assert 0 < difference < 0.01 * logits(exact).square().mean()
 
 
-def test_a_loaded_one_can_be_made_float_again(tmp_path):
+def test_dequantize_a_loaded_model(tmp_path):
     load().save_pretrained(tmp_path)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     model.save_pretrained(tmp_path / "copy")
@@ -316,12 +316,12 @@ def test_steps_read_weights_written_after_packing(int8_model):
     assert_rounding_explains(*results)
 
 
-def test_it_is_not_trained_by_itself(int8_model, tmp_path):
+def test_int8_model_is_not_trained_without_adapters(int8_model, tmp_path):
     with pytest.raises(ValueError, match="purely quantized"):
         Seq2SeqTrainer(int8_model, PaperTrainingArguments(output_dir=str(tmp_path / "run")))
 
 
-def test_adapters_on_it_are_trained(int8_model, tmp_path, monkeypatch):
+def test_adapters_on_int8_model_are_trained(int8_model, tmp_path, monkeypatch):
     peft = pytest.importorskip("peft")
     adapted = peft.get_peft_model(int8_model, peft.LoraConfig(target_modules=["q_proj", "v_proj", "fc2"]))
     arguments = {"max_steps": 12, "learning_rate": 0.02, "lr_scheduler_type": "constant", "logging_steps": 1}
@@ -337,7 +337,7 @@ def test_adapters_on_it_are_trained(int8_model, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("safe_merge", [False, True])
-def test_adapters_are_merged_into_what_was_turned_back(int8_model, safe_merge):
+def test_adapters_are_merged_after_dequantize(int8_model, safe_merge):
     peft = pytest.importorskip("peft")
     settings = peft.LoraConfig(target_modules=["q_proj", "v_proj", "fc2"], init_lora_weights=False)
     before = logits(int8_model)
@@ -363,15 +363,15 @@ def test_peft_still_cannot_merge_adapters_into_integers(int8_model):
     assert (merged - before).abs().mean() < 0.1 * (expected - before).abs().mean()
 
 
-def test_a_model_that_is_untied_later_is_saved_whole(tmp_path):
+def test_model_that_is_untied_later_is_saved_whole(tmp_path):
     model = load()
     model.config.tie_word_embeddings = False
     model.save_pretrained(tmp_path)
     assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)), logits(model))
 
 
-def test_a_missing_matrix_has_a_clear_error(tmp_path):
-    load(kind=AutoModel).save_pretrained(tmp_path)
+def test_missing_matrix_raises(tmp_path):
+    load(model_class=AutoModel).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="lacks int8 matrices"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
 
@@ -384,14 +384,14 @@ def test_the_vocabulary_of_int8_weights_keeps_its_size():
     assert model.lm_head.out_features == 100
 
 
-def test_weights_become_int8_on_one_device(tmp_path):
+def test_several_devices_raise(tmp_path):
     model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
     model.hf_device_map = {"model": "cpu", "lm_head": "disk"}
     with pytest.raises(ValueError, match="device_map spreads the model"):
         Int8Quantizer(Int8Config(), pre_quantized=False).postprocess_model(model)
 
 
-def test_models_of_others_have_a_clear_error(tmp_path):
+def test_other_models_raise(tmp_path):
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     BartModel(BartConfig(vocab_size=20, max_position_embeddings=20, **sizes, **heads)).save_pretrained(tmp_path)
@@ -400,7 +400,7 @@ def test_models_of_others_have_a_clear_error(tmp_path):
         load(tmp_path, BartModel)
 
 
-def test_the_documented_way(tmp_path, monkeypatch, capsys):
+def test_documented_example(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = run(blocks("int8")[0])
     assert "['zweiundvierzig', 'sieben']" in capsys.readouterr().out

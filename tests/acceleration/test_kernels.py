@@ -25,7 +25,7 @@ from tests.models import IMPORTED, VOCAB_SIZE, decisive_model, pad, patch_everyw
 from tests.rounding import RandomRounding, explained
 
 
-class Asker(torch.nn.Module):
+class CallingLayer(torch.nn.Module):
     """What an attention function sees of the module that calls it."""
 
     def __init__(self, is_causal=False):
@@ -67,7 +67,7 @@ class TestAttention:
         query, key, value = queries_keys_values(target=9, dtype=dtype)
         mask = torch.rand(2, 1, 9, 7, generator=torch.Generator().manual_seed(1)) < 0.6
         mask[..., 0] = True
-        output, weights = attention(Asker(), query, key, value, mask, scaling=0.5)
+        output, weights = attention(CallingLayer(), query, key, value, mask, scaling=0.5)
         assert weights is None
         assert fused_calls == []
         exact = by_the_formula(query, key, value, mask)
@@ -76,16 +76,18 @@ class TestAttention:
         # A row for each head of each query.
         assert explained(output.flatten(0, 2), exact.flatten(0, 2), rounded.flatten(0, 2))
         additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
-        assert torch.equal(attention(Asker(), query, key, value, additive, scaling=0.5)[0], output)
+        assert torch.equal(attention(CallingLayer(), query, key, value, additive, scaling=0.5)[0], output)
 
     @pytest.mark.parametrize("long", [False, True])
     @pytest.mark.parametrize("is_causal", [True, False])
-    def test_an_argument_comes_before_what_the_module_says(self, is_causal, long, fused_calls):
+    def test_argument_is_causal_overrides_the_module(self, is_causal, long, fused_calls):
         """Whichever way computes it."""
         length = 200 if long else 5
         query, key, value = queries_keys_values(target=length, source=length)
         with torch.no_grad():
-            output, _ = attention(Asker(not is_causal), query, key, value, None, scaling=0.5, is_causal=is_causal)
+            output, _ = attention(
+                CallingLayer(not is_causal), query, key, value, None, scaling=0.5, is_causal=is_causal
+            )
         mask = torch.ones(length, length, dtype=torch.bool)
         expected = by_the_formula(query, key, value, mask.tril() if is_causal else mask)
         torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
@@ -94,65 +96,67 @@ class TestAttention:
     @pytest.mark.parametrize("is_causal", [True, False])
     def test_without_a_mask(self, is_causal):
         query, key, value = queries_keys_values(target=6, source=6)
-        output, _ = attention(Asker(is_causal), query, key, value, None, scaling=0.5)
+        output, _ = attention(CallingLayer(is_causal), query, key, value, None, scaling=0.5)
         mask = torch.ones(6, 6, dtype=torch.bool)
         expected = by_the_formula(query, key, value, mask.tril() if is_causal else mask)
         torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
 
-    def test_one_query_looks_at_all_keys_that_it_is_given(self):
+    def test_single_query_attends_to_all_keys(self):
         query, key, value = queries_keys_values(target=1, source=6)
-        output, _ = attention(Asker(is_causal=True), query, key, value, None, scaling=0.5)
+        output, _ = attention(CallingLayer(is_causal=True), query, key, value, None, scaling=0.5)
         expected = by_the_formula(query, key, value, torch.ones(1, 6, dtype=torch.bool))
         torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-    def test_a_query_that_may_look_nowhere_gives_no_nan(self, dtype):
+    def test_query_without_keys_gives_no_nan(self, dtype):
         query, key, value = queries_keys_values(dtype=dtype)
         # All scores are far below 0.
         query, key = query.abs() * 10, -10 * key.abs()
         mask = torch.zeros(2, 1, 5, 7, dtype=torch.bool)
-        output, _ = attention(Asker(), query, key, value, mask, scaling=0.5)
+        output, _ = attention(CallingLayer(), query, key, value, mask, scaling=0.5)
         output.sum().backward()
         assert output.isfinite().all()
         assert value.grad.isfinite().all()
 
-    def test_long_sentences_go_to_torch(self, fused_calls):
+    def test_long_sentences_use_fused_attention(self, fused_calls):
         longest = attention_module._LONGEST_UNFUSED[torch.float32]
         for source in (longest, longest + 1):
-            attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
+            attention(CallingLayer(), *queries_keys_values(source=source), None, scaling=0.5)
         assert fused_calls == [longest + 1]
 
-    def test_without_avx512_torch_computes_all(self, fused_calls, monkeypatch):
+    def test_without_avx512_fused_attention_is_used(self, fused_calls, monkeypatch):
         patch_everywhere(monkeypatch, "has_avx512", lambda: False)
-        attention(Asker(), *queries_keys_values(), None, 0.5)
+        attention(CallingLayer(), *queries_keys_values(), None, 0.5)
         assert fused_calls == [7]
 
-    def test_a_query_that_may_look_nowhere_gets_the_mean_of_the_values(self, monkeypatch):
+    def test_query_without_keys_gets_the_mean_of_values(self, monkeypatch):
         for has_avx512 in (True, False):
             patch_everywhere(monkeypatch, "has_avx512", lambda has_avx512=has_avx512: has_avx512)
             for source in (7, 100):
                 query, key, value = queries_keys_values(source=source)
-                output, _ = attention(Asker(), query, key, value, torch.zeros(2, 1, 5, source, dtype=torch.bool), 0.5)
+                output, _ = attention(
+                    CallingLayer(), query, key, value, torch.zeros(2, 1, 5, source, dtype=torch.bool), 0.5
+                )
                 torch.testing.assert_close(output, value.mean(dim=2).unsqueeze(1).expand_as(output))
 
-    def test_where_products_of_float32_are_left_to_onednn(self, fused_calls):
+    def test_lower_precision_allows_longer_unfused_attention(self, fused_calls):
         longest = attention_module._LONGEST_UNFUSED[torch.float32]
         before = torch.get_float32_matmul_precision()
         try:
             torch.set_float32_matmul_precision("medium")
-            attention(Asker(), *queries_keys_values(source=longest + 1), None, scaling=0.5)
+            attention(CallingLayer(), *queries_keys_values(source=longest + 1), None, scaling=0.5)
         finally:
             torch.set_float32_matmul_precision(before)
         assert fused_calls == []
 
-    def test_both_ways_agree_with_gradients(self, fused_calls, monkeypatch):
+    def test_fused_and_unfused_gradients_agree(self, fused_calls, monkeypatch):
         mask = torch.ones(2, 1, 5, 7, dtype=torch.bool)
         mask[1, :, :, 4:] = False
         results = []
         for longest in (7, 6):
             monkeypatch.setattr(attention_module, "_LONGEST_UNFUSED", {torch.float32: longest})
             inputs = queries_keys_values()
-            output, _ = attention(Asker(), *inputs, mask, scaling=0.5)
+            output, _ = attention(CallingLayer(), *inputs, mask, scaling=0.5)
             output.square().sum().backward()
             results.append([output, *(x.grad for x in inputs)])
         assert fused_calls == [7]
@@ -160,19 +164,21 @@ class TestAttention:
             torch.testing.assert_close(product, fused, rtol=1e-5, atol=1e-5)
 
     @torch.no_grad()
-    def test_weights_are_dropped(self):
+    def test_dropout_of_attention_weights(self):
         query, key, _ = queries_keys_values()
         # Each value has a channel of its own, so the output is the weights.
         value, rate = torch.eye(7).expand(2, 3, 7, 7), 0.3
         weights = by_the_formula(query, key, value, torch.ones(5, 7, dtype=torch.bool))
         torch.manual_seed(0)
-        outputs = [attention(Asker(), query, key, value, None, scaling=0.5, dropout=rate)[0] for _ in range(200)]
+        outputs = [attention(CallingLayer(), query, key, value, None, scaling=0.5, dropout=rate)[0] for _ in range(200)]
         outputs = torch.stack(outputs).double()
-        kept = outputs != 0
-        torch.testing.assert_close(outputs[kept], (weights / (1 - rate)).expand_as(outputs)[kept], rtol=1e-4, atol=0)
-        assert abs((~kept).double().mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / kept.numel())
+        is_kept = outputs != 0
+        torch.testing.assert_close(
+            outputs[is_kept], (weights / (1 - rate)).expand_as(outputs)[is_kept], rtol=1e-4, atol=0
+        )
+        assert abs((~is_kept).double().mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / is_kept.numel())
 
-    def test_it_is_what_a_model_takes_when_nothing_is_asked_for(self, fused_calls):
+    def test_default_attention_of_models(self, fused_calls):
         model = small_model()
         assert model.config._attn_implementation == "vanilla_transformer"
         source = torch.stack(sentences(6, 6))
@@ -180,7 +186,7 @@ class TestAttention:
         assert fused_calls == []
 
     @pytest.mark.parametrize("name", ["eager", "sdpa"])
-    def test_what_is_asked_for_is_obeyed(self, name, tmp_path, monkeypatch):
+    def test_named_attention_is_used(self, name, tmp_path, monkeypatch):
         monkeypatch.setattr(attention_module, "attention", None)
         small_model().save_pretrained(tmp_path)
         for model in (
@@ -193,17 +199,17 @@ class TestAttention:
             assert model.model.decoder.layers[0].encoder_attn.config._attn_implementation == name
 
     @pytest.mark.compiles
-    def test_a_compiled_model_does_not_depend_on_the_length(self):
+    def test_compiled_attention_takes_any_length(self):
         graphs = CompileCounter()
         compiled = torch.compile(
-            lambda query, key, value: attention(Asker(), query, key, value, None, scaling=0.5)[0],
+            lambda query, key, value: attention(CallingLayer(), query, key, value, None, scaling=0.5)[0],
             backend=graphs,
             fullgraph=True,
             dynamic=True,
         )
         for source in (7, attention_module._LONGEST_UNFUSED[torch.float32] + 1):
             query, key, value = queries_keys_values(source=source)
-            expected, _ = attention(Asker(), query, key, value, None, scaling=0.5)
+            expected, _ = attention(CallingLayer(), query, key, value, None, scaling=0.5)
             torch.testing.assert_close(compiled(query, key, value), expected)
         assert graphs.frame_count == 1
 
@@ -222,7 +228,7 @@ class TestMaskWithoutSync:
 
     @pytest.mark.parametrize("queries", [1, 5, 7])
     @pytest.mark.parametrize("mask_function", [causal_mask_function, bidirectional_mask_function])
-    def test_it_is_the_mask_of_transformers(self, monkeypatch, masks, mask_function, queries):
+    def test_mask_equals_that_of_transformers(self, monkeypatch, masks, mask_function, queries):
         patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: False)
         for mask in masks:
             sizes = {"batch_size": 3, "q_length": queries, "kv_length": 5, "mask_function": mask_function}
@@ -239,7 +245,7 @@ class TestMaskWithoutSync:
 
     @pytest.mark.parametrize("on_cpu", [True, False])
     @pytest.mark.parametrize("mask_function", [causal_mask_function, bidirectional_mask_function])
-    def test_a_mask_is_left_out_where_no_value_is_read(self, monkeypatch, masks, mask_function, on_cpu):
+    def test_mask_is_left_out_on_cpus_only(self, monkeypatch, masks, mask_function, on_cpu):
         patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: on_cpu)
         options = {"batch_size": 3, "q_length": 5, "kv_length": 5, "mask_function": mask_function}
         options["allow_is_causal_skip"] = mask_function is causal_mask_function
@@ -259,15 +265,15 @@ class TestDropout:
         assert abs((output == 0).sum().item() / len(ones) - rate) < min(2e-4, spread + 2**-17)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-    def test_what_is_kept_is_divided_by_the_rate_really_kept(self, dtype):
+    def test_scale_follows_from_the_rounded_rate(self, dtype):
         torch.manual_seed(0)
         x = torch.randn(301, 7, dtype=dtype)
         output = drop(x, 0.3)
         assert output.dtype == dtype
-        kept = output != 0
-        assert 0.6 < kept.double().mean() < 0.8
+        is_kept = output != 0
+        assert 0.6 < is_kept.double().mean() < 0.8
         really_kept = 1 - round(0.3 * 2**16) / 2**16
-        torch.testing.assert_close(output[kept], (x / really_kept)[kept])
+        torch.testing.assert_close(output[is_kept], (x / really_kept)[is_kept])
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_each_position_is_dropped_at_the_rate(self, dtype):
@@ -282,11 +288,11 @@ class TestDropout:
         torch.manual_seed(0)
         draws, x = 4_000, torch.ones(50, dtype=dtype)
         # Two layers one after the other, many times: correlations between any two of their positions.
-        kept = torch.stack([torch.cat([drop(x, rate), drop(x, rate)]) for _ in range(draws)]).T.float()
-        correlations = torch.corrcoef(kept) - torch.eye(100)
+        keep_masks = torch.stack([torch.cat([drop(x, rate), drop(x, rate)]) for _ in range(draws)]).T.float()
+        correlations = torch.corrcoef(keep_masks) - torch.eye(100)
         assert correlations.abs().max() < 5.5 / math.sqrt(draws)
 
-    def test_each_place_of_a_model_draws_its_own(self, monkeypatch):
+    def test_each_dropout_of_a_model_draws_its_own_mask(self, monkeypatch):
         drawn, random_keep = [], linear_and_dropout._random_keep
 
         def record(*args):
@@ -299,9 +305,9 @@ class TestDropout:
         model(input_ids=source, labels=source)
         # Of the embeddings of both stacks, and of two sub-layers of each encoder layer and three of each decoder layer.
         assert len(drawn) == 2 + 2 * model.config.encoder_layers + 3 * model.config.decoder_layers
-        assert all(not torch.equal(one, other) for one, other in itertools.combinations(drawn, 2))
+        assert all(not torch.equal(first, second) for first, second in itertools.combinations(drawn, 2))
 
-    def test_torch_s_default_device_changes_nothing(self):
+    def test_default_device_of_torch_changes_nothing(self):
         x = torch.ones(8, 8)
         torch.manual_seed(1)
         expected = drop(x, 0.5)
@@ -324,7 +330,7 @@ class TestDropout:
         assert drop(x, 0.5, training=False) is x
         assert torch.equal(drop(x, 1.0), torch.zeros(10))
 
-    def test_rates_too_small_for_16_bits_are_not_lost(self, ones):
+    def test_rate_too_small_for_16_bits(self, ones):
         torch.manual_seed(0)
         # 36 of 36 million numbers on average.
         assert 10 < (drop(ones, 1e-6) == 0).sum() < 80
@@ -333,19 +339,19 @@ class TestDropout:
         torch.manual_seed(0)
         x = torch.randn(6, 5)
         output = drop(x.T, 0.5)
-        kept = output != 0
-        torch.testing.assert_close(output[kept], 2 * x.T[kept])
+        is_kept = output != 0
+        torch.testing.assert_close(output[is_kept], 2 * x.T[is_kept])
         assert drop(torch.ones(0, 3), 0.5).shape == (0, 3)
 
     def test_torch_func(self):
         torch.manual_seed(0)
         rate, x = 0.3, torch.ones(10_000)
         gradient = torch.func.grad(lambda x: drop(x, rate).sum())(x)
-        kept = gradient != 0
-        assert abs((~kept).double().mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / len(x))
-        torch.testing.assert_close(gradient[kept], (x / (1 - rate))[kept])
+        is_kept = gradient != 0
+        assert abs((~is_kept).double().mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / len(x))
+        torch.testing.assert_close(gradient[is_kept], (x / (1 - rate))[is_kept])
 
-    def test_gradients_go_where_the_numbers_went(self):
+    def test_dropout_gradients(self):
         x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
 
         def dropped(x):
@@ -401,7 +407,7 @@ class TestLossOfStates:
 
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
     @pytest.mark.parametrize("rows_by_d_model", [0, 1, 2])
-    def test_it_is_torch_s_cross_entropy(self, monkeypatch, label_smoothing, rows_by_d_model):
+    def test_loss_equals_cross_entropy_of_torch(self, monkeypatch, label_smoothing, rows_by_d_model):
         monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS", 7)
         monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS_PER_D_MODEL", rows_by_d_model)
         states, weight, labels = states_weight_labels()
@@ -429,7 +435,7 @@ class TestLossOfStates:
             alone = loss_of_states(states, weight, labels, 0.1, bias=bias)
         torch.testing.assert_close(alone, expected.detach(), rtol=1e-12, atol=0)
 
-    def test_its_sums_are_those_of_the_logits(self, monkeypatch):
+    def test_sums_equal_those_of_the_logits(self, monkeypatch):
         monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS", 7)
         monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS_PER_D_MODEL", 0)
         states, weight, labels = states_weight_labels()
@@ -475,23 +481,23 @@ class TestLossOfStates:
             plain_loss(states, weight, labels, 0.1)
         assert largest.numbers == 20 * 50 * 500
 
-    def test_no_more_rows_of_logits_in_memory_than_promised(self):
+    def test_at_most_512_rows_of_logits_are_in_memory(self):
         states, weight, labels = states_weight_labels((40, 50), 500, torch.float32)
         with LargestTensor() as largest:
             loss_of_states(states, weight, labels, 0.1).backward()
         assert largest.numbers <= 512 * 500
 
-    def test_without_gradients_none_is_computed(self, monkeypatch):
+    def test_no_gradient_is_computed_without_grad_mode(self, monkeypatch):
         states, weight, labels = states_weight_labels()
         expected = loss_of_states(states, weight, labels, 0.1)
         products, linear = [], torch.nn.functional.linear
-        monkeypatch.setattr(torch.nn.functional, "linear", lambda *each: products.append(each) or linear(*each))
+        monkeypatch.setattr(torch.nn.functional, "linear", lambda *args: products.append(args) or linear(*args))
         with torch.no_grad():
             loss = loss_of_states(states, weight, labels, 0.1)
         assert len(products) == 1
         assert loss == expected.detach()
 
-    def test_only_the_gradients_that_are_wanted(self):
+    def test_only_requested_gradients_are_computed(self):
         states, weight, labels = states_weight_labels()
         loss_of_states(states, weight.detach(), labels, 0.1).backward()
         frozen = states.grad
@@ -533,7 +539,7 @@ class TestSkippingLogits:
             torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("is_training", [True, False])
-    def test_there_are_logits_unless_they_are_not_wanted(self, is_training):
+    def test_skip_logits_leaves_out_logits(self, is_training):
         model = small_model(dropout=0.0).train(is_training)
         source = torch.stack(sentences(5, 5))
         whole, skipped = (
@@ -550,7 +556,7 @@ class TestSkippingLogits:
     @pytest.mark.parametrize(
         "change", ["hook", "pre-hook", "global hook", "parametrization", "subclass", "forward", "loss"]
     )
-    def test_what_is_done_to_the_softmax_s_matrix_is_done(self, change, request):
+    def test_modified_output_projection_is_called(self, change, request):
         model = small_model(dropout=0.0, tie_word_embeddings=False).train()
         plain = training_step(model)[0].loss
         if change == "hook":
@@ -618,30 +624,30 @@ def onednn_calls(monkeypatch):
 class TestLinear:
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("shape", [(7, 20), (3, 5, 20), (1, 20)])
-    def test_it_is_the_layer(self, onednn_calls, bias, shape):
+    def test_linear_equals_the_layer(self, onednn_calls, bias, shape):
         torch.manual_seed(0)
         layer = torch.nn.Linear(20, 30, bias=bias)
         inputs = torch.randn(shape, requires_grad=True)
         output, expected = linear(layer, inputs), layer(inputs)
         assert len(onednn_calls) == 1
         torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
-        wanted = [inputs, *layer.parameters()]
-        gradients = torch.autograd.grad(output.square().sum(), wanted)
-        for ours, theirs in zip(gradients, torch.autograd.grad(expected.square().sum(), wanted), strict=True):
+        leaves = [inputs, *layer.parameters()]
+        gradients = torch.autograd.grad(output.square().sum(), leaves)
+        for ours, theirs in zip(gradients, torch.autograd.grad(expected.square().sum(), leaves), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("frozen", ["weight", "input", None])
-    def test_only_what_a_gradient_needs_is_kept(self, onednn_calls, frozen):
-        layer, inputs, kept = torch.nn.Linear(20, 30), torch.randn(7, 20, requires_grad=frozen != "input"), []
+    def test_only_tensors_for_gradients_are_saved(self, onednn_calls, frozen):
+        layer, inputs, saved_shapes = torch.nn.Linear(20, 30), torch.randn(7, 20, requires_grad=frozen != "input"), []
         layer.weight.requires_grad_(frozen != "weight")
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: saved_shapes.append(x.shape) or x, lambda x: x):
             output = linear(layer, inputs)
         assert len(onednn_calls) == 1
         shapes = {"weight": [(30, 20)], "input": [(7, 20)], None: [(7, 20), (30, 20)]}[frozen]
-        assert kept == shapes
-        wanted = [each for each in (inputs, *layer.parameters()) if each.requires_grad]
-        expected = torch.autograd.grad(layer(inputs).square().sum(), wanted)
-        for ours, theirs in zip(torch.autograd.grad(output.square().sum(), wanted), expected, strict=True):
+        assert saved_shapes == shapes
+        leaves = [tensor for tensor in (inputs, *layer.parameters()) if tensor.requires_grad]
+        expected = torch.autograd.grad(layer(inputs).square().sum(), leaves)
+        for ours, theirs in zip(torch.autograd.grad(output.square().sum(), leaves), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
     def test_second_derivatives(self, onednn_calls):
@@ -655,7 +661,7 @@ class TestLinear:
         torch.testing.assert_close(*penalties, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("change", ["half", "double", "medium", "autocast", "disabled", "small", "AVX2"])
-    def test_where_torch_does_as_well(self, onednn_calls, monkeypatch, change):
+    def test_onednn_is_not_called(self, onednn_calls, monkeypatch, change):
         layer, inputs = torch.nn.Linear(4, 3), torch.ones(5, 4)
         if change in ("half", "double"):
             dtype = torch.bfloat16 if change == "half" else torch.float64
@@ -685,7 +691,7 @@ class TestLinear:
         ("backend", "precision", "uses_onednn"),
         [(torch.backends.cuda.matmul, "tf32", True), (torch.backends.mkldnn.matmul, "bf16", False)],
     )
-    def test_torch_s_newer_settings_of_precision(self, onednn_calls, backend, precision, uses_onednn):
+    def test_newer_precision_settings_of_torch(self, onednn_calls, backend, precision, uses_onednn):
         """After one of them torch.get_float32_matmul_precision() raises RuntimeError."""
         before, ids, model = backend.fp32_precision, torch.tensor([[5, 6, 7, 2]]), small_model().train()
         try:
@@ -700,7 +706,7 @@ class TestLinear:
             backend.fp32_precision = before
         assert torch.get_float32_matmul_precision() == "highest"
 
-    def test_a_whole_model(self, onednn_calls):
+    def test_gradients_of_a_model_with_and_without_onednn(self, onednn_calls):
         model = small_model(dropout=0.0).train()
         fast, gradients = training_step(model)
         assert onednn_calls
@@ -833,26 +839,26 @@ class TestTabulatedPositions:
         again = copy.deepcopy(model)(input_ids=source, decoder_input_ids=source).logits
         assert torch.equal(again, logits)
 
-    def test_every_position_while_decoding(self, tables, monkeypatch):
+    def test_decoding_with_and_without_tables(self, tables, monkeypatch):
         """With the cache of each kind, and an offset of the first position."""
         model = decisive_model(**IMPORTED)
         source = torch.stack(sentences(5, 5))
         settings = {"num_beams": 1, "max_new_tokens": 12}
-        found = model.generate(source, **settings)
+        actual = model.generate(source, **settings)
         static = model.generate(source, cache_implementation="static", disable_compile=True, **settings)
         assert len(tables) == 1
         without_tables(monkeypatch)
         expected = model.generate(source, **settings)
-        assert torch.equal(found, expected)
+        assert torch.equal(actual, expected)
         assert torch.equal(static, expected)
 
     @pytest.mark.parametrize("bound", [None, 9000])
     def test_without_a_table_cpus_compute_each_position_once(self, computed, tables, bound):
         position_ids = torch.tensor([[8990, 8991, 8992], [8991, 8992, 8993]])
-        found = tabulated_positions(position_ids, 8, bound=bound)
+        actual = tabulated_positions(position_ids, 8, bound=bound)
         assert computed == [4]
         assert tables == {}
-        assert torch.equal(found, FORMULA(position_ids, 8))
+        assert torch.equal(actual, FORMULA(position_ids, 8))
 
 
 def without_tables(monkeypatch):
@@ -868,10 +874,10 @@ class TestHalfPrecision:
         layer = torch.nn.Linear(20, 30, bias=bias).to(dtype)
         inputs = torch.randn(3, 5, 20).to(dtype).requires_grad_()
         output, exact = linear(layer, inputs), copy.deepcopy(layer).double()
-        wanted = exact(inputs.double())
-        torch.testing.assert_close(output, wanted.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+        exact_output = exact(inputs.double())
+        torch.testing.assert_close(output, exact_output.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
         gradients = torch.autograd.grad(output.double().square().sum(), [inputs, *layer.parameters()])
-        expected = torch.autograd.grad(wanted.square().sum(), [inputs, *exact.parameters()])
+        expected = torch.autograd.grad(exact_output.square().sum(), [inputs, *exact.parameters()])
         for ours, theirs in zip(gradients, expected, strict=True):
             assert ours.dtype == dtype
             assert (ours - theirs).norm() < 2 * torch.finfo(dtype).eps * theirs.norm()
@@ -882,13 +888,13 @@ class TestHalfPrecision:
         inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids}
         exact = copy.deepcopy(model).double()
         exact.set_attn_implementation("eager")
-        found = model(**inputs).logits
-        assert found.dtype == dtype
+        actual = model(**inputs).logits
+        assert actual.dtype == dtype
         with torch.no_grad():
             expected = exact(**inputs).logits
             with RandomRounding(dtype):
                 rounded = exact(**inputs).logits
-        assert explained(found, expected, rounded)
+        assert explained(actual, expected, rounded)
 
     @pytest.mark.parametrize("supported", [True, False])
     def test_matmuls_that_the_cpu_lacks_warn_once(self, monkeypatch, caplog, supported):
@@ -921,7 +927,7 @@ class TestHalfPrecision:
         (False, torch.float32, True),
     ],
 )
-def test_which_products_a_cpu_has(monkeypatch, supported, dtype, has):
+def test_cpu_supports_matmul_in(monkeypatch, supported, dtype, has):
     ask = None if supported is None else lambda: supported
     operators = {"_is_mkldnn_bf16_supported": ask, "_is_mkldnn_fp16_supported": ask} if ask else {}
     monkeypatch.setattr(linear_and_dropout.torch.ops, "mkldnn", SimpleNamespace(**operators))

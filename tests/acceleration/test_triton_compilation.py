@@ -26,7 +26,7 @@ FLOAT, BFLOAT, LONG, INT = "*fp32", "*bf16", "*i64", "*i32"
 def compile_kernel(kernel, warps, constants, **types):
     """Compile for tensors that begin at multiples of 16 bytes; returns the PTX code and what the GPU code uses."""
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
-    aligned = [name for name, kind in types.items() if kind.startswith("*") or name == "width"]
+    aligned = [name for name, type_name in types.items() if type_name.startswith("*") or name == "width"]
     places = [list(kernel.arg_names).index(name) for name in aligned]
     source = ASTSource(
         fn=kernel,

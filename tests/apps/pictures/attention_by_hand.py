@@ -21,7 +21,7 @@ def attention_by_hand(model: PreTrainedModel, source: list[int], target: list[in
         recorded.append(weights[0])
         return weights @ v
 
-    config, weights = model.config, {name: each.double().numpy() for name, each in model.state_dict().items()}
+    config, weights = model.config, {name: weight.double().numpy() for name, weight in model.state_dict().items()}
     states, eps = {}, config.layer_norm_eps
     for side, ids in (("encoder", source), ("decoder", target)):
         matrix = weights[f"model.{side}.embed_tokens.weight"]

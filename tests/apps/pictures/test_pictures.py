@@ -65,7 +65,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_a_matrix_is_the_formula_with_the_words_of_the_pair(model, tokenizer, expected, kind):
+def test_plot_attention_matrix(model, tokenizer, expected, kind):
     figure = pictures.plot_attention(model, tokenizer, SENTENCE, TARGET, kind=kind, layer=1, head=2)
     (drawn,) = images(figure)
     np.testing.assert_allclose(drawn, expected[kind][1, 2], atol=1e-6)
@@ -78,19 +78,19 @@ def test_a_matrix_is_the_formula_with_the_words_of_the_pair(model, tokenizer, ex
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_a_sheet_has_every_head_of_a_layer(model, tokenizer, expected, kind):
+def test_plot_attention_heads(model, tokenizer, expected, kind):
     figure = pictures.plot_attention(model, tokenizer, SENTENCE, TARGET, kind=kind)
     np.testing.assert_allclose(images(figure), expected[kind][-1], atol=1e-6)
     assert [axes.get_title() for axes in figure.axes[:4]] == [f"head {head}" for head in range(4)]
 
 
-def test_every_head_of_every_layer(model, tokenizer, expected):
+def test_plot_attention_layers(model, tokenizer, expected):
     figure = pictures.plot_attention(model, tokenizer, SENTENCE, TARGET, style="layers")
     np.testing.assert_allclose(images(figure), expected["cross"].reshape(12, 4, 4), atol=1e-6)
     assert figure.axes[7].get_title() == "layers[1], head 3"
 
 
-def test_lines_lead_from_queries_to_keys(model, tokenizer, expected):
+def test_plot_attention_lines(model, tokenizer, expected):
     figure = pictures.plot_attention(model, tokenizer, SENTENCE, "zwei kleine", style="lines", head=1, layer=0)
     (lines,) = figure.axes[0].collections
     queries, keys = figure.axes[:2]
@@ -106,16 +106,16 @@ def test_lines_lead_from_queries_to_keys(model, tokenizer, expected):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_the_translation_is_that_of_the_search(model, tokenizer, num_beams):
+def test_forward_pass_of_the_best_hypothesis(model, tokenizer, num_beams):
     """With beams, attention is that of the winner, which changed its beam on the way."""
     ids = tokenizer(SENTENCE, return_tensors="pt")
     options = {"num_beams": num_beams, "max_new_tokens": 12, "length_penalty": 1.0}
     row = model.generate(**ids, **options)[0].tolist()
-    found = forward_pass(model, tokenizer, SENTENCE, **options)
+    pair = forward_pass(model, tokenizer, SENTENCE, **options)
     expected = attention_by_hand(model, ids.input_ids[0].tolist(), row[:-1])
     for kind in WORDS:
-        np.testing.assert_allclose(getattr(found, kind), expected[kind], atol=1e-6)
-    assert len(found.target_tokens) == len(row) - 1
+        np.testing.assert_allclose(getattr(pair, kind), expected[kind], atol=1e-6)
+    assert len(pair.target_tokens) == len(row) - 1
 
 
 def test_beams_differ_from_greedy_search(model, tokenizer):
@@ -123,29 +123,29 @@ def test_beams_differ_from_greedy_search(model, tokenizer):
     assert translate(model, tokenizer, [SENTENCE], num_beams=1) != translate(model, tokenizer, [SENTENCE], num_beams=4)
 
 
-def test_decoding_that_starts_from_the_pad_token(tokenizer):
+def test_forward_pass_that_starts_from_the_pad_token(tokenizer):
     """As Marian's models do."""
     model = decisive_model(vocab_size=len(tokenizer), decoder_start_token_id=0)
     ids = tokenizer(SENTENCE, return_tensors="pt")
     options = {"num_beams": 4, "max_new_tokens": 12}
     row = model.generate(**ids, **options)[0, 1:].tolist()
-    found = forward_pass(model, tokenizer, SENTENCE, **options)
-    assert found.read_tokens[0] == "<pad>"
-    assert found.read_tokens[1:] == found.target_tokens[:-1]
-    assert len(found.target_tokens) == len(row)
+    pair = forward_pass(model, tokenizer, SENTENCE, **options)
+    assert pair.read_tokens[0] == "<pad>"
+    assert pair.read_tokens[1:] == pair.target_tokens[:-1]
+    assert len(pair.target_tokens) == len(row)
 
 
 def test_words_of_two_vocabularies():
     sides = [train_tokenizer([text] * 3, vocab_size=300, show_progress=False) for text in (SENTENCE, TARGET)]
     tokenizer = TwoVocabularyTokenizer.of(*sides)
     model = decisive_model(vocab_size=len(sides[1]), source_vocab_size=len(sides[0]))
-    found = forward_pass(model, tokenizer, SENTENCE, TARGET)
-    assert (found.target_tokens, found.source_tokens) == WORDS["cross"]
+    pair = forward_pass(model, tokenizer, SENTENCE, TARGET)
+    assert (pair.target_tokens, pair.source_tokens) == WORDS["cross"]
     masks = masks_of(model, tokenizer, [SENTENCE], [TARGET])
     assert (masks.read_tokens, masks.source_tokens) == ([WORDS["decoder"][1]], [WORDS["cross"][1]])
 
 
-def test_padding_to_longer_hypotheses_is_no_part_of_the_translation(numbers):
+def test_forward_pass_removes_padding(numbers):
     model, tokenizer = numbers
     options = {"num_beams": 4, "num_return_sequences": 4}
     rows = model.generate(**tokenizer("seven", return_tensors="pt"), **options)
@@ -153,7 +153,7 @@ def test_padding_to_longer_hypotheses_is_no_part_of_the_translation(numbers):
     assert forward_pass(model, tokenizer, "seven", **options).target_tokens == ["sieb", "en", "</s>"]
 
 
-def test_the_mode_of_the_model_is_restored(model, tokenizer):
+def test_mode_of_the_model_is_restored(model, tokenizer):
     model.train()
     forward_pass(model, tokenizer, SENTENCE, TARGET)
     masks_of(model, tokenizer, [SENTENCE], [TARGET])
@@ -162,7 +162,7 @@ def test_the_mode_of_the_model_is_restored(model, tokenizer):
     assert not model.model.encoder.layers[0].self_attn._forward_pre_hooks
 
 
-def test_token_probabilities_are_those_of_the_score(numbers):
+def test_plot_token_probabilities_equals_score(numbers):
     pair = ("forty-two", "vierundzwanzig")
     figure = pictures.plot_token_probabilities(*numbers, *pair)
     (expected,) = score(*numbers, *([text] for text in pair))
@@ -177,7 +177,7 @@ def test_token_probabilities_are_those_of_the_score(numbers):
         assert patch.get_facecolor() == colours(max(0, 1 + log_prob / 5))
 
 
-def test_masks_are_padding_and_look_ahead(numbers):
+def test_plot_masks(numbers):
     model, tokenizer = numbers
     figure = pictures.plot_masks(model, tokenizer, ["seven", "six"], ["sieben", "sechs"])
     sources, targets = ["seven", "</s>", "<pad>"], ["<s>", "sieb", "en", "<pad>"]
@@ -194,7 +194,7 @@ def test_masks_are_padding_and_look_ahead(numbers):
     assert words(figure.axes[1].get_yticklabels()) == targets[:longest]
 
 
-def test_positions_are_the_papers():
+def test_plot_positions_of_the_paper():
     figure = pictures.plot_positions(length=30, d_model=64)
     table = paper_numpy.positional_encoding(30, 64)
     drawn, products = images(figure)
@@ -211,7 +211,7 @@ def test_positions_are_the_papers():
         ({"position_embedding_type": "learned"}, None),
     ],
 )
-def test_positions_of_a_model(fields, expected):
+def test_plot_positions_of_a_model(fields, expected):
     model = decisive_model(**fields)
     if expected is None:
         expected = model.model.encoder.embed_positions.weight[:9].detach().numpy()
@@ -219,7 +219,7 @@ def test_positions_of_a_model(fields, expected):
     np.testing.assert_allclose(drawn, expected, atol=1e-6)
 
 
-def test_the_schedule_is_equation_3():
+def test_plot_schedule_is_equation_3():
     figure = pictures.plot_schedule([256, 512], [1000, 4000], updates=6000)
     (axes,) = figure.axes
     settings = [(width, warmup) for width in (256, 512) for warmup in (1000, 4000)]
@@ -262,7 +262,7 @@ def drawn_texts(figure, monkeypatch) -> list:
     ("source", "target", "theme"), [("forty-two", "zweiundvierzig", "dark"), (LONG, LONG_TARGET, "light")]
 )
 @pytest.mark.parametrize("name", DRAWN)
-def test_no_word_is_cut_off_or_overlaps_another(numbers, name, source, target, theme, monkeypatch):
+def test_texts_do_not_overlap_and_are_inside(numbers, name, source, target, theme, monkeypatch):
     figure = DRAWN[name](*numbers, source, target, theme=theme)
     page = figure.bbox
     texts = drawn_texts(figure, monkeypatch)
@@ -300,10 +300,10 @@ def test_svg_has_words_and_pdf_and_png_are_files(numbers, tmp_path):
     assert {"ty", "fünf", "$", "</s>", "source (key)"} <= words_of_svg(tmp_path / "a.SVG")
 
 
-def test_dollars_are_no_formula(numbers, tmp_path, monkeypatch):
-    found = forward_pass(*numbers, "seven", "sieben")
-    found = found._replace(target_tokens=["$a$"] * len(found.target_tokens))
-    monkeypatch.setattr(token_probabilities, "forward_pass", lambda *args: found)
+def test_dollar_signs_are_no_formula(numbers, tmp_path, monkeypatch):
+    pair = forward_pass(*numbers, "seven", "sieben")
+    pair = pair._replace(target_tokens=["$a$"] * len(pair.target_tokens))
+    monkeypatch.setattr(token_probabilities, "forward_pass", lambda *args: pair)
     pictures.save_figure(pictures.plot_token_probabilities(*numbers, "seven"), tmp_path / "a.svg")
     assert "$a$" in words_of_svg(tmp_path / "a.svg")
 
@@ -324,7 +324,7 @@ def test_a_figure_saves_itself(numbers):
     )
 
 
-def test_nothing_global_changes(numbers, tmp_path):
+def test_settings_of_matplotlib_do_not_change(numbers, tmp_path):
     before = dict(matplotlib.rcParams)
     for name in ("lines", "masks", "probabilities", "positions", "schedule"):
         pictures.save_figure(DRAWN[name](*numbers, "seven", "sieben", theme="dark"), tmp_path / "a.svg")
@@ -346,12 +346,12 @@ def test_nothing_global_changes(numbers, tmp_path):
         ({"num_beams": 3}, "num_beams has no effect on a target that is given"),
     ],
 )
-def test_arguments_that_do_not_fit(model, tokenizer, arguments, message):
+def test_plot_attention_rejects_arguments(model, tokenizer, arguments, message):
     with pytest.raises(ValueError, match=message):
         pictures.plot_attention(model, tokenizer, SENTENCE, TARGET, **arguments)
 
 
-def test_input_that_cannot_be_drawn(model, tokenizer):
+def test_invalid_input_raises(model, tokenizer):
     with pytest.raises(ValueError, match="a sentence is empty"):
         forward_pass(model, tokenizer, " \u200b")
     with pytest.raises(TypeError, match="sources contains 3, a int; give strings"):
@@ -373,7 +373,7 @@ def test_input_that_cannot_be_drawn(model, tokenizer):
         forward_pass(engine, tokenizer, "a")
 
 
-def test_weights_that_are_nan(tokenizer):
+def test_nan_weights_raise(tokenizer):
     model = decisive_model(vocab_size=len(tokenizer))
     with torch.no_grad():
         model.model.encoder.layers[0].fc1.bias[0] = torch.nan

@@ -30,7 +30,7 @@ def test_byte_level_tokens_are_the_characters_of_the_sentence(byte_level, text):
     assert not {"Ġ", "Ã", "�", ""} & set(texts)
 
 
-def test_a_character_of_several_tokens_is_in_each():
+def test_character_of_several_tokens_is_in_each():
     tokenizer = train_tokenizer(["a"], 259, show_progress=False, normalization="none")
     ids = tokenizer("aü日 ").input_ids
     assert token_texts(tokenizer, ids) == ["a", "ü…", "…ü", "日…", "…日…", "…日", "␣", "</s>"]
