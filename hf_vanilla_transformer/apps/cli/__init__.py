@@ -1,3 +1,3 @@
-"""The command line: one module per verb, which parses, calls and prints; `main` chooses the verb."""
+"""The command line. Each verb has a module that parses its arguments, calls the package, and prints the result."""
 
 PROGRAM = "hf-vanilla-transformer"

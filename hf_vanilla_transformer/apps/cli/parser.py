@@ -142,7 +142,7 @@ def _check_outputs(values: dict[str, Any], recipe: str) -> None:
 
 
 class _Argument(NamedTuple):
-    """A field of a dataclass of arguments.
+    """An argument of the command line, which is a field of a dataclass.
 
     `type` is the type itself, because `field.type` may be its name. `group` is the argument's group in `--help`.
     """

@@ -1,8 +1,8 @@
-"""This model's weights in other systems, and theirs in this model, one module per system, each with a proof.
+"""Convert models between this package and other systems, and prove that the result is equal to its source.
 
-`from_marian`, `from_hf_marian`, `from_fsmt` and `from_fairseq` write a trained folder from another system's model,
-`to_ctranslate2` and `to_hf_marian` write a model for CTranslate2 and for transformers' Marian; they are imported on
-first use.
+There is one module for each system. `from_marian`, `from_hf_marian`, `from_fsmt` and `from_fairseq` write a trained
+folder from a different system's model. `to_ctranslate2` and `to_hf_marian` write a model for CTranslate2, and for
+transformers' Marian class. The functions are imported when they are first used.
 """
 
 from importlib import import_module
@@ -20,10 +20,12 @@ __all__ = ["from_fairseq", "from_fsmt", "from_hf_marian", "from_marian", "to_ctr
 
 
 def __getattr__(name: str) -> Any:
-    # A system's module imports what its source needs.
+    # Imported late, because the module of a system imports the libraries that its source needs.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{name.partition('_')[2]}", __name__), name)
+    # from_marian is in the module marian, and so on.
+    system = name.partition("_")[2]
+    return getattr(import_module(f".{system}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""An engine that computes in CTranslate2: it generates, scores and aligns in the place of a model."""
+"""An engine that generates, scores and aligns with CTranslate2 instead of torch."""
 
 import copy
 import json

@@ -173,7 +173,7 @@ def read_checkpoint(path: Path) -> tuple[StateDict, dict[str, Any]]:
 
 
 def check_arguments(args: Mapping[str, Any], path: Path) -> None:
-    """Raise ValueError if training arguments are missing, or if this model cannot represent them; all are named."""
+    """Raise ValueError if training arguments are missing, or if this model cannot represent some of them."""
     for name in ("source_lang", "target_lang", "encoder_embed_dim", "decoder_embed_dim"):
         if name not in args:
             raise InputError(f"{path} does not say its {name}, so it is no translation model of fairseq.")

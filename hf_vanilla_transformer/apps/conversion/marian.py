@@ -272,7 +272,7 @@ def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def check_settings(settings: Mapping[str, Any], path: Path) -> None:
-    """Raise ValueError, naming all settings at fault, if this model cannot represent a model of Marian."""
+    """Raise ValueError if this model cannot represent some of the settings. The message names all of them."""
     unfit_fields = find_unfit(settings, _REQUIRED_SETTINGS)
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:

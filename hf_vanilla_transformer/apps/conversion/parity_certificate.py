@@ -1,4 +1,4 @@
-"""The certificate of a conversion (`parity.json`): how far two models differ that should be equal."""
+"""Make the certificate of a conversion (`parity.json`), which says how far a model differs from its source."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,7 +120,7 @@ def add_scores(
     tokenizer: PreTrainedTokenizerBase,
     hypotheses: Sequence[ScoredHypothesis],
 ) -> Certificate:
-    """Return the certificate with one more entry of `log_probs`, `marian`: how far our scores differ from Marian's.
+    """Add an entry `marian` to the `log_probs` of a certificate, which says how far our scores differ from Marian's.
 
     Marian scores whole hypotheses, so the entry is the largest difference of their total log-probabilities, in nats per
     token. Hypotheses that Marian truncated are skipped.

@@ -1,4 +1,4 @@
-"""The source of a conversion: recognize its system, load its files safely, and check that it can be converted.
+"""Recognize the source of a conversion, load its files safely, and check that it can be converted.
 
 Files of a source are untrusted. No code of a source is run, and damaged files raise ValueError.
 """
@@ -40,7 +40,7 @@ _TRAINER_FILES = {"optimizer.pt", "scheduler.pt", "scaler.pt"}
 
 @dataclass(frozen=True)
 class UnfitField:
-    """A setting of a source that this model cannot represent, and the values that it could."""
+    """A setting of a source that this model cannot represent, and the values that it must have instead."""
 
     name: str
     value: object
