@@ -318,15 +318,16 @@ class BeamSearch:
             num_return_sequences,)`; and, in the shape of the tokens, the row of the model's batch that produced each
             token, or -1 after the end of a hypothesis.
         """
-        scores = torch.cat([self._finished.scores, self._truncated.scores], dim=1)
-        ends = torch.cat([self._finished.ends, self._truncated.ends], dim=1)
-        # A stable sort that moves empty slots to the end, and keeps the order of hypotheses.
-        order = exists(scores).int().argsort(dim=1, descending=True, stable=True)
-        order = order[:, : self.num_return_sequences]
-        scores = scores.gather(1, order)
-        ends = ends.gather(1, order[..., None].expand(-1, -1, 3))
-        lengths, end_beams, end_tokens = ends.unbind(-1)
-        lengths = lengths.where(exists(scores), 0)
+        all_scores = torch.cat([self._finished.scores, self._truncated.scores], dim=1)
+        all_ends = torch.cat([self._finished.ends, self._truncated.ends], dim=1)
+        # A stable sort moves empty slots to the end, and keeps the order of the hypotheses.
+        order = exists(all_scores).int().argsort(dim=1, descending=True, stable=True)
+        best = order[:, : self.num_return_sequences]
+        scores = all_scores.gather(1, best)
+        ends = all_ends.gather(1, best[..., None].expand(-1, -1, 3))
+        end_lengths, end_beams, end_tokens = ends.unbind(-1)
+        # An empty slot has no tokens.
+        lengths = end_lengths.where(exists(scores), 0)
 
         tokens = torch.full((*lengths.shape, int(lengths.max())), self._fill, device=lengths.device)
         rows = torch.full_like(tokens, _NO_ROW)

@@ -309,6 +309,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         transformers drops the tokenizer of stop strings, the streamer and `synced_gpus` if `custom_generate` is a
         function. A function that has parameters of these names gets them.
         """
+        # transformers removes arguments from `kwargs`, so the first call gets a copy.
         without_custom = super()._extract_generation_mode_kwargs(
             None, dict(kwargs), synced_gpus, assistant_model, streamer
         )

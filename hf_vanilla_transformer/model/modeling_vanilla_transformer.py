@@ -460,6 +460,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         check_ids_or_embeds(self, input_ids, inputs_embeds)
         if inputs_embeds is not None:
             return inputs_embeds
+        # On CPUs, torch raises IndexError for an id without a row.
         try:
             return self.embed_tokens(input_ids)
         except IndexError as error:

@@ -223,6 +223,7 @@ class PlainTranslationPipeline(Pipeline):
         if not return_text and not return_tensors:
             raise InputError("return_tensors and return_text are both False, so nothing is returned; give one of them.")
 
+        # The text if the sentence is its own translation. Then the generated tokens are dropped.
         copied = model_outputs["copied"]
         rows = []
         for row in model_outputs["token_ids"][0]:
@@ -230,6 +231,7 @@ class PlainTranslationPipeline(Pipeline):
                 rows.append(row[row != self.tokenizer.pad_token_id])
             else:
                 rows.append(row[:0])
+
         translations: list[dict[str, Any]] = [{} for _ in rows]
         if return_tensors:
             for translation, row in zip(translations, rows, strict=True):
