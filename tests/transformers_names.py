@@ -18,21 +18,21 @@ Attributes = Mapping[str, tuple[str, ...]]
 
 
 def missing_parameters(listed: Parameters) -> Iterator[str]:
-    """What the installed transformers lacks of the listed methods and functions, as one sentence each."""
+    """Yield a sentence for each listed method, function or parameter that the installed transformers lacks."""
     for place, methods in listed.items():
-        for name, parameters in methods.items():
+        for name, used_parameters in methods.items():
             function = getattr(pkgutil.resolve_name(place), name, None)
             if function is None:
                 yield f"{place} has no {name}"
                 continue
-            available = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
-            by_position, _, by_name = (part.strip(", ") for part in parameters.partition("*"))
-            expected = re.findall(r"\w+", by_position)
-            if available[: len(expected)] != expected:
-                yield f"{place}.{name} takes {available}, not {expected} first"
+            parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
+            by_position, _, by_name = used_parameters.partition("*")
+            first_parameters = re.findall(r"\w+", by_position)
+            if parameters[: len(first_parameters)] != first_parameters:
+                yield f"{place}.{name} takes {parameters}, not {first_parameters} first"
             for parameter in re.findall(r"\w+", by_name):
-                if parameter not in available:
-                    yield f"{place}.{name} takes {available}, not {parameter}"
+                if parameter not in parameters:
+                    yield f"{place}.{name} takes {parameters}, not {parameter}"
 
 
 def missing_attributes(listed: Attributes) -> Iterator[str]:
@@ -127,7 +127,7 @@ def identifiers(paths: list[Path]) -> set[str]:
 
 
 def refused_parameters(modules: list[ModuleType], listed: Parameters) -> Iterator[str]:
-    """Parameters of listed methods that an override of these modules does not accept, as one sentence each."""
+    """Parameters of listed methods that an override of these modules does not accept, as one sentence parameter."""
     for our_class, _ in bases_in_transformers(modules):
         for place, methods in listed.items():
             base = pkgutil.resolve_name(place)
