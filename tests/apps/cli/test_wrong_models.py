@@ -73,7 +73,7 @@ FAULTS = {
     "another width": (lambda folder: change_config(folder, d_ff=8), "its weights have other shapes than"),
     "a smaller vocabulary": (
         lambda folder: change_config(folder, vocab_size=9),
-        "vocabulary 9|other shapes than",
+        "vocabulary has 9|other shapes than",
     ),
     "another end": (
         lambda folder: change_config(folder, eos_token_id=5),
