@@ -43,11 +43,11 @@ SENTENCES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["html", "xml"])
+@pytest.mark.parametrize("markup_format", ["html", "xml"])
 @pytest.mark.parametrize("name", SENTENCES)
-def test_tags_are_around_the_right_words(model, tokenizer, name, kind):
+def test_translate_documents_places_tags(model, tokenizer, name, markup_format):
     source, expected = SENTENCES[name]
-    assert translate_documents(model, tokenizer, [source], format=kind) == [expected]
+    assert translate_documents(model, tokenizer, [source], format=markup_format) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_tags_are_around_the_right_words(model, tokenizer, name, kind):
         ("<b>ga</b> x", "\u304b\u3099x", [(0, 0), (1, 1)], "<b>\u304b\u3099</b>x"),
     ],
 )
-def test_without_spaces_tags_are_around_letters(source, target, links, expected):
+def test_render_places_tags_around_letters_in_scripts_without_spaces(source, target, links, expected):
     assert Document("html", source).render([target], [links]) == expected
 
 
@@ -75,13 +75,13 @@ def test_without_spaces_tags_are_around_letters(source, target, links, expected)
         ("<b>Calc</b> and it", "Calc und Calc", "Calc <b>und</b> Calc"),
     ],
 )
-def test_names_and_numbers_are_linked_with_themselves(source, target, expected):
+def test_render_links_equal_names_and_numbers(source, target, expected):
     wrong = [(0, 1), (1, 0), (2, 2)]
     assert Document("html", source).render([target], [wrong]) == expected
 
 
 @pytest.mark.parametrize("splits", [False, True])
-def test_links_of_letters_come_from_tokens(model, tokenizer, splits, monkeypatch):
+def test_translate_documents_links_letters_by_tokens(model, tokenizer, splits, monkeypatch):
     """As if no spaces divided the words of Latin letters."""
     for module in ("apps.documents.translate_documents", "apps.documents.tag_placement"):
         pattern = f"hf_vanilla_transformer.{module}.WORDS_AND_LETTERS"
@@ -90,11 +90,11 @@ def test_links_of_letters_come_from_tokens(model, tokenizer, splits, monkeypatch
     expected = [SENTENCES[name][1] for name in ("one word", "two words", "nested")]
     if splits:
         pytest.importorskip("sentencex")
-        sources, expected = (["<br>".join(each)] for each in (sources, expected))
+        sources, expected = (["<br>".join(lines)] for lines in (sources, expected))
     assert translate_documents(model, tokenizer, sources, format="html", split_sentences=splits) == expected
 
 
-def test_empty_tags(model, tokenizer):
+def test_translate_documents_with_empty_elements(model, tokenizer):
     of_xml = {
         "three <x/>hundred<y id='1'/>": "drei <x/>hundert<y id='1'/>",
         "<x/>forty two <y/>": "<x/>zwei und vierzig <y/>",
@@ -105,60 +105,64 @@ def test_empty_tags(model, tokenizer):
         assert translate_documents(model, tokenizer, of_html[:1], format="html") == of_html[1:]
 
 
-@pytest.mark.parametrize("kind", ["html", "xml"])
-def test_comments_and_elements_without_text_come_out_once(model, tokenizer, kind):
+@pytest.mark.parametrize("markup_format", ["html", "xml"])
+def test_translate_documents_writes_comments_and_empty_elements_once(model, tokenizer, markup_format):
     for source in ("forty <!-- one --> two", "<b></b>forty <i> </i>two"):
-        (found,) = translate_documents(model, tokenizer, [source], format=kind)
-        assert re.sub(r"\s+", " ", re.sub("<.*?>", "", found)).strip() == "zwei und vierzig"
-        assert Counter(re.findall("<.*?>", found)) == Counter(re.findall("<.*?>", source))
+        (rendered,) = translate_documents(model, tokenizer, [source], format=markup_format)
+        assert re.sub(r"\s+", " ", re.sub("<.*?>", "", rendered)).strip() == "zwei und vierzig"
+        assert Counter(re.findall("<.*?>", rendered)) == Counter(re.findall("<.*?>", source))
 
 
-def test_details_are_those_of_the_text(model, tokenizer):
+def test_translate_documents_returns_details_of_one_block(model, tokenizer):
     options = {"return_details": True, "num_return_sequences": 2}
-    (found,) = translate_documents(model, tokenizer, ["<b>forty</b> two"], format="html", **options)
+    (rendered,) = translate_documents(model, tokenizer, ["<b>forty</b> two"], format="html", **options)
     (plain,) = translate(model, tokenizer, ["forty two"], **options)
-    assert found.text == "zwei <b>und vierzig</b>"
-    assert found._replace(text=plain.text, alternatives=plain.alternatives) == plain
-    (other,) = found.alternatives
+    assert rendered.text == "zwei <b>und vierzig</b>"
+    assert rendered._replace(text=plain.text, alternatives=plain.alternatives) == plain
+    (other,) = rendered.alternatives
     assert re.sub("<.*?>", "", other.text) == plain.alternatives[0].text
     assert "<b>" in other.text
 
 
 @pytest.mark.parametrize("splits", [False, True])
-def test_no_sentence_crosses_the_end_of_a_block(model, tokenizer, splits):
+def test_translate_documents_ends_sentences_at_blocks(model, tokenizer, splits):
     pytest.importorskip("sentencex")
     source = "<p>forty\n two</p> <ul><li><b>twenty</b> one</li><li>six<br>ninety</li></ul>\n<td>four"
-    (found,) = translate_documents(model, tokenizer, [source], format="html", split_sentences=splits)
-    assert found == ("<p>zwei und vierzig</p> <ul><li>ein <b>und zwanzig</b></li><li>sechs<br>neunzig</li></ul>\nvier")
+    (rendered,) = translate_documents(model, tokenizer, [source], format="html", split_sentences=splits)
+    assert rendered == (
+        "<p>zwei und vierzig</p> <ul><li>ein <b>und zwanzig</b></li><li>sechs<br>neunzig</li></ul>\nvier"
+    )
     assert translate_documents(model, tokenizer, ["<td>four<td>two"], format="html") == ["<td>vier</td><td>zwei</td>"]
     source = "<doc>\n <p>forty\n two</p>\n <p>six</p></doc>"
-    (found,) = translate_documents(model, tokenizer, [source], format="xml", split_sentences=splits)
-    assert found == "<doc>\n <p>zwei und vierzig</p>\n <p>sechs</p></doc>"
+    (rendered,) = translate_documents(model, tokenizer, [source], format="xml", split_sentences=splits)
+    assert rendered == "<doc>\n <p>zwei und vierzig</p>\n <p>sechs</p></doc>"
 
 
-def test_details_of_several_blocks(model, tokenizer):
+def test_translate_documents_returns_details_of_several_blocks(model, tokenizer):
     options = {"return_details": True, "num_return_sequences": 2}
-    (found,) = translate_documents(model, tokenizer, ["<p><b>forty</b> two</p><p>six</p>"], format="html", **options)
+    (rendered,) = translate_documents(model, tokenizer, ["<p><b>forty</b> two</p><p>six</p>"], format="html", **options)
     plain = translate(model, tokenizer, ["forty two", "six"], **options)
-    assert found.text == "<p>zwei <b>und vierzig</b></p><p>sechs</p>"
-    assert found.tokens == plain[0].tokens + plain[1].tokens
-    assert found.score == pytest.approx(plain[0].score + plain[1].score, abs=1e-5)
-    second = re.sub("<.*?>", " ", found.alternatives[0].text).split()
-    assert second == [word for each in plain for word in each.alternatives[0].text.split()]
+    assert rendered.text == "<p>zwei <b>und vierzig</b></p><p>sechs</p>"
+    assert rendered.tokens == plain[0].tokens + plain[1].tokens
+    assert rendered.score == pytest.approx(plain[0].score + plain[1].score, abs=1e-5)
+    second = re.sub("<.*?>", " ", rendered.alternatives[0].text).split()
+    assert second == [word for translation in plain for word in translation.alternatives[0].text.split()]
 
 
-@pytest.mark.parametrize("kind", ["html", "xml"])
-def test_elements_that_are_too_deep(model, tokenizer, kind):
+@pytest.mark.parametrize("markup_format", ["html", "xml"])
+def test_translate_documents_limits_the_depth(model, tokenizer, markup_format):
     for depth in (200, 201):
         source = "<b>" * depth + "one" + "</b>" * depth
         if depth == 200:
-            assert translate_documents(model, tokenizer, [source], format=kind) == [source.replace("one", "eins")]
+            assert translate_documents(model, tokenizer, [source], format=markup_format) == [
+                source.replace("one", "eins")
+            ]
         else:
             with pytest.raises(ValueError, match="more than 200 tags are inside each other, the last one '<b>'"):
-                translate_documents(model, tokenizer, [source], format=kind)
+                translate_documents(model, tokenizer, [source], format=markup_format)
 
 
-def test_what_is_blank(model, tokenizer):
+def test_translate_documents_copies_blank_documents(model, tokenizer):
     blank = ["", "<br>", " <b> </b>", "<p>&nbsp;</p>", "<p> | </p>\n", "{{name}} https://a.b/c"]
     assert translate_documents(model, tokenizer, [*blank, "two"], format="html") == [*blank, "zwei"]
 
@@ -166,28 +170,28 @@ def test_what_is_blank(model, tokenizer):
 # Rendering: links by hand.
 
 
-def render(kind, source, target, *links):
-    document = Document(kind, source)
+def render(markup_format, source, target, *links):
+    document = Document(markup_format, source)
     (text,) = document.texts
     return text, document.render([target], [list(links)])
 
 
-def test_entities_are_characters_for_the_model():
-    text, found = render("html", "a&nbsp;&lt; b &gt; &amp; &#233;", "x\N{NO-BREAK SPACE}< y > & é")
+def test_render_unescapes_and_escapes_entities():
+    text, rendered = render("html", "a&nbsp;&lt; b &gt; &amp; &#233;", "x\N{NO-BREAK SPACE}< y > & é")
     assert text == "a\N{NO-BREAK SPACE}< b > & é"
-    assert found == "x&nbsp;&lt; y &gt; &amp; é"
+    assert rendered == "x&nbsp;&lt; y &gt; &amp; é"
     assert render("html", "AT&T ?a=1&b=2", "AT&T ?a=1&b=2") == ("AT&T ?a=1&b=2", "AT&amp;T ?a=1&amp;b=2")
     assert render("xml", "1 &lt; <b>2</b> &#x26; <![CDATA[<3>]]>", "1 < 2 & <3>", (2, 2))[1] == (
         "1 &lt; <b>2</b> &amp; &lt;3&gt;"
     )
 
 
-def test_a_whole_document_of_xml():
+def test_render_xml_with_prolog():
     prolog = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE r SYSTEM "a.dtd">'
-    text, found = render("xml", f"{prolog}\n<r>one <b>two</b></r>", "zwei eins", (0, 1), (1, 0))
+    text, rendered = render("xml", f"{prolog}\n<r>one <b>two</b></r>", "zwei eins", (0, 1), (1, 0))
     assert text == "one two"
-    assert found == f"{prolog}\n<r><b>zwei</b> eins</r>"
-    assert ElementTree.fromstring(found.encode())[0].text == "zwei"
+    assert rendered == f"{prolog}\n<r><b>zwei</b> eins</r>"
+    assert ElementTree.fromstring(rendered.encode())[0].text == "zwei"
 
 
 @pytest.mark.parametrize(
@@ -200,13 +204,13 @@ def test_a_whole_document_of_xml():
         '<?xml version="1.0"?>',
     ],
 )
-def test_prologs_of_xml(prolog):
+def test_render_keeps_prologs_of_xml(prolog):
     document = f"{prolog}\n<r>one</r>"
     assert ElementTree.fromstring(document).text == "one"
     assert identical("xml", document) == (document, ["one"])
 
 
-def test_entities_do_not_divide_a_text_of_xml():
+def test_render_keeps_texts_with_entities_whole():
     for source in (
         "<p>\n    one &amp; two\n  </p>",
         "<p>a&amp;b <b>c</b>&lt;\n</p>",
@@ -218,23 +222,23 @@ def test_entities_do_not_divide_a_text_of_xml():
     assert identical("xml", '\ufeff<?xml version="1.0"?><p>one</p>')[0] == '<?xml version="1.0"?><p>one</p>'
 
 
-def test_characters_that_xml_forbids():
+def test_render_replaces_characters_that_xml_forbids():
     assert render("xml", "<b>one</b>", "e\x0bi\x00ns", (0, 0))[1] == "<b>e i ns</b>"
 
 
-def test_punctuation_stays_outside():
+def test_render_leaves_punctuation_outside():
     links = [(0, 1), (1, 0)]
     assert render("xml", "(<b>one</b>), <i>two!</i>", "zwei! (eins),", *links)[1] == "<i>zwei!</i> (<b>eins</b>),"
     assert render("xml", "<b>(one),</b> two", "zwei (eins),", *links)[1] == "zwei <b>(eins),</b>"
 
 
-def test_words_that_are_apart_in_the_translation():
+def test_render_places_a_tag_around_the_larger_part():
     """The tag goes around the larger part, over a word without links, and not over words of others."""
     links = [(0, 0), (0, 1), (0, 3), (1, 4), (0, 5)]
     assert render("xml", "<b>one</b> two", "a b - c D e", *links)[1] == "<b>a b - c</b> D e"
 
 
-def test_words_without_links_end_a_tag():
+def test_render_ends_a_tag_at_many_unlinked_words():
     """A tag reaches over a few of them to another word of its own, but not over many."""
     for count, expected in ((9, "<b>a {} z</b> two"), (11, "<b>a</b> {} z two")):
         target = f"a {' '.join('-' * count)} z two"
@@ -242,30 +246,32 @@ def test_words_without_links_end_a_tag():
         assert render("xml", "<b>one</b> two", target, *links)[1] == expected.format(" ".join("-" * count))
 
 
-def test_adjacent_tags_share_no_word():
+def test_render_gives_a_word_to_one_of_two_adjacent_tags():
     assert render("xml", "<b>one</b><i>two</i>", "eins", (0, 0))[1] == "<b>eins</b><i></i>"
     assert render("xml", "<b>one</b> <i>two</i>", "eins", (0, 0), (1, 0))[1] == "<i></i><b>eins</b>"
 
 
-def test_a_word_of_several_tags_is_in_one_of_them():
-    """As German compounds are, which have less than half of their links with each."""
+def test_render_gives_a_word_of_several_tags_to_one_of_them():
+    """As German compounds are, which have less than half of their links with one element."""
     links = [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
-    found = render("xml", "<b>three hundred</b> <i>forty</i> <u>two</u> five", "dreihundertzweiundvierzigfünf", *links)
-    assert re.sub("<[iu]></[iu]>", "", found[1]) == "<b>dreihundertzweiundvierzigfünf</b>"
+    rendered = render(
+        "xml", "<b>three hundred</b> <i>forty</i> <u>two</u> five", "dreihundertzweiundvierzigfünf", *links
+    )
+    assert re.sub("<[iu]></[iu]>", "", rendered[1]) == "<b>dreihundertzweiundvierzigfünf</b>"
     # The larger one does not take it from the one that has most of it.
-    found = render("xml", "<b>a b c</b> <i>d e</i>", "x", (0, 0), (3, 0), (4, 0))
-    assert found[1].replace("<b></b>", "") == "<i>x</i>"
+    rendered = render("xml", "<b>a b c</b> <i>d e</i>", "x", (0, 0), (3, 0), (4, 0))
+    assert rendered[1].replace("<b></b>", "") == "<i>x</i>"
 
 
-def test_names_and_texts_of_any_script():
+def test_render_names_and_texts_of_any_script():
     assert render("xml", "<é ü='ß'>één</é> <x/>twee", "eins zwei", (0, 0), (1, 1))[1] == "<é ü='ß'>eins</é> <x/>zwei"
 
 
-def test_words_without_links():
+def test_render_without_links():
     assert render("xml", "one <b>two</b> three", "x y")[1].replace(" ", "").replace("<b></b>", "") == "xy"
 
 
-def test_parts_of_words():
+def test_render_places_tags_inside_words():
     assert render("html", "the B<sub>max</sub> rises", "Bmax steigt", (1, 0), (2, 1))[1] == "B<sub>max</sub> steigt"
     assert render("xml", "H<l>2</l>O<l>x</l> here", "hier H2Ox", (0, 1), (1, 0))[1] == "hier H<l>2</l>O<l>x</l>"
     assert render("html", "a note<sup>a</sup>.", "ein Hinweisa.", (0, 0), (1, 1))[1] == "ein Hinweis<sup>a</sup>."
@@ -273,9 +279,9 @@ def test_parts_of_words():
     assert render("html", "<b>S</b>ave it", "behalte es", (0, 0), (1, 1))[1] == "<b>behalte</b> es"
 
 
-def identical(kind, source):
+def identical(markup_format, source):
     """The document with each text as its own translation, and the texts."""
-    document = Document(kind, source)
+    document = Document(markup_format, source)
     links = [[(word, word) for word in range(len(text.split()))] for text in document.texts]
     return document.render(document.texts, links), document.texts
 
@@ -296,10 +302,10 @@ NOT_TRANSLATED = {
 
 
 @pytest.mark.parametrize("source", NOT_TRANSLATED)
-def test_what_is_not_translated_comes_out_unchanged_and_in_place(source):
-    found, texts = identical("html", source)
+def test_render_keeps_what_is_not_translated(source):
+    rendered, texts = identical("html", source)
     assert texts == NOT_TRANSLATED[source]
-    assert tree(found) == tree(source)
+    assert tree(rendered) == tree(source)
 
 
 @pytest.mark.parametrize(
@@ -331,11 +337,11 @@ def test_what_is_not_translated_comes_out_unchanged_and_in_place(source):
         ("<b>12 <code>x</code></b> <i></i>", "12", "zwölf", [(0, 0)], "<b>zwölf <code>x</code></b> <i></i>"),
     ],
 )
-def test_elements_without_letters_are_protected(source, text, target, links, expected):
+def test_render_protects_elements_without_letters(source, text, target, links, expected):
     assert render("html", source, target, *links) == (text, expected)
 
 
-def test_elements_without_letters_are_copied(model, tokenizer):
+def test_translate_documents_copies_elements_without_letters(model, tokenizer):
     source = '<p>forty two<sup><a href="#n">[27]</a></sup> <b>3</b></p><p><b>20</b>-<i>24</i></p>'
     expected = source.replace("forty two", "zwei und vierzig")
     assert translate_documents(model, tokenizer, [source], format="html") == [expected]
@@ -385,32 +391,40 @@ def test_elements_without_letters_are_copied(model, tokenizer):
         ("go to {0} now", "go to now", "geh jetzt zu", [(0, 0), (1, 2)], "geh jetzt zu {0}"),
     ],
 )
-def test_parts_that_are_left_out_keep_their_neighbors(source, text, target, links, expected):
+def test_render_keeps_neighbors_of_protected_elements(source, text, target, links, expected):
     assert render("html", source, target, *links) == (text, expected)
 
 
-def test_a_part_that_is_left_out_follows_the_translation_of_its_neighbor():
-    text, found = render("html", "go to <code>/tmp</code> now", "jetzt geh zu", (0, 1), (1, 2), (2, 0))
+def test_translate_documents_places_protected_elements_next_to_neighbors():
+    text, rendered = render("html", "go to <code>/tmp</code> now", "jetzt geh zu", (0, 1), (1, 2), (2, 0))
     assert text == "go to now"
-    assert found in ("<code>/tmp</code> jetzt geh zu", "jetzt geh zu <code>/tmp</code>")
+    assert rendered in ("<code>/tmp</code> jetzt geh zu", "jetzt geh zu <code>/tmp</code>")
     assert render("html", "Hi {{name}}, go", "geh, hallo", (0, 1), (1, 0))[1] == "geh, hallo {{name}}"
     assert render("xml", "press <kbd>a&amp;b</kbd>.", "drücke.", (0, 0))[1] == "drücke <kbd>a&amp;b</kbd>."
 
 
-@pytest.mark.parametrize("kind", ["html", "xml"])
-def test_readings_stay_with_a_copied_text(kind):
+@pytest.mark.parametrize("markup_format", ["html", "xml"])
+def test_render_keeps_readings_of_copied_texts(markup_format):
     source = "<ruby>漢<rp>(</rp><rt>kan</rt><rp>)</rp>字<rp>(</rp><rt>ji</rt><rp>)</rp></ruby> means <b>x</b>"
     links = [(0, 2), (1, 2), (2, 1), (3, 0)]
-    assert render(kind, source, "x heißt Kanji", *links) == ("漢字 means x", "<b>x</b> heißt <ruby>Kanji</ruby>")
+    assert render(markup_format, source, "x heißt Kanji", *links) == (
+        "漢字 means x",
+        "<b>x</b> heißt <ruby>Kanji</ruby>",
+    )
     # The second letter is linked with the wrong one, but the text is the same.
     links = [(0, 2), (1, 2), (0, 3), (2, 1), (3, 0)]
     ruby = source.removesuffix(" means <b>x</b>")
-    assert render(kind, source, "x heißt 漢字", *links)[1] == f"<b>x</b> heißt {ruby}"
+    assert render(markup_format, source, "x heißt 漢字", *links)[1] == f"<b>x</b> heißt {ruby}"
     source = "<ruby><rb><b>漢字</b></rb><rtc><rt>kanji</rt></rtc></ruby> is"
-    assert render(kind, source, "ist Kanji", (0, 1), (1, 1), (2, 0))[1] == "ist <ruby><rb><b>Kanji</b></rb></ruby>"
-    assert identical(kind, source) == (source, ["漢字 is"])
+    assert (
+        render(markup_format, source, "ist Kanji", (0, 1), (1, 1), (2, 0))[1]
+        == "ist <ruby><rb><b>Kanji</b></rb></ruby>"
+    )
+    assert identical(markup_format, source) == (source, ["漢字 is"])
     # Without a letter in the base, all of it is protected.
-    assert render(kind, "one <ruby>3<rt>san</rt></ruby>", "eins", (0, 0))[1] == "eins <ruby>3<rt>san</rt></ruby>"
+    assert (
+        render(markup_format, "one <ruby>3<rt>san</rt></ruby>", "eins", (0, 0))[1] == "eins <ruby>3<rt>san</rt></ruby>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -420,19 +434,19 @@ def test_readings_stay_with_a_copied_text(kind):
         "{n, plural, one {# file} other {{name} has {m, select, x {a} other {b}}}}",
     ],
 )
-def test_placeholders_are_protected_as_a_whole(placeholder):
+def test_render_protects_placeholders(placeholder):
     source = escape(f"two {placeholder} one")
     expected = escape(f"{placeholder} eins zwei")
     assert render("xml", source, "eins zwei", (0, 1), (1, 0)) == ("two one", expected)
 
 
 @pytest.mark.parametrize("text", ["100 % der Fälle", "a 50% discount", "5 % s", "{see below} one", "a<b and c>d"])
-def test_ordinary_text_is_not_protected(text):
+def test_render_does_not_protect_ordinary_text(text):
     assert identical("xml", escape(text)) == (escape(text), [text])
     assert identical("xml", f"{escape(text)} %s") == (f"{escape(text)} %s", [text])
 
 
-def test_placeholders_with_elements_inside():
+def test_render_protects_placeholders_with_elements_inside():
     plural = "{n, plural, one {<b>#</b> file} other {<b>#</b> <i>files</i>}}"
     assert render("html", f"{plural} are left", "übrig sind", (0, 1), (1, 0)) == ("are left", f"{plural} übrig sind")
     assert render("xml", "{{ <b>a</b> }}: one", "eins", (0, 0))[1] == "{{ <b>a</b> }} eins"
@@ -442,7 +456,7 @@ def test_placeholders_with_elements_inside():
     assert identical("html", "one \ufffc <b>two</b> {0}\ufffc")[0] == "one \ufffc <b>two</b> {0}\ufffc"
 
 
-def test_many_placeholders_next_to_each_other():
+def test_render_many_adjacent_placeholders():
     """Joined parts are not nested, which would exceed Python's limit of recursion."""
     source = f"one {', '.join(['{0}'] * 3000)} two"
     assert identical("html", source) == (source, ["one two"])
@@ -467,22 +481,22 @@ def test_many_placeholders_next_to_each_other():
         ("2 &lt;3&gt; 4", ["2 <3> 4"]),
     ],
 )
-def test_html_in_xml(content, texts):
+def test_render_html_in_xml(content, texts):
     for source in (f"<d><e>{content}</e><e>six</e></d>", content):
-        found, found_texts = identical("xml", source)
-        assert sorted(found_texts) == sorted(texts + ["six"] * (source != content))
-        assert found == source
+        rendered, rendered_texts = identical("xml", source)
+        assert sorted(rendered_texts) == sorted(texts + ["six"] * (source != content))
+        assert rendered == source
     assert identical("xml", f'<d><e translate="no">{content}</e></d>')[1] == []
 
 
 @pytest.mark.parametrize("text", ["R&amp;D; sales", "Q&amp;A;", "&amp;foo; one"])
-def test_an_ampersand_and_a_semicolon_are_no_html(text):
+def test_render_does_not_take_an_ampersand_for_html(text):
     """Otherwise the text would be HTML that is escaped, and its ampersand would be escaped twice."""
     source = f"<d><e>{text}</e></d>"
     assert identical("xml", source)[0] == source
 
 
-def test_punctuation_inside_of_a_tag_is_written_once():
+def test_render_writes_punctuation_inside_of_a_tag_once():
     """Also if a mark follows whose word, in the translation, ends in the same punctuation."""
     source = "Das <i>Haus</i><code>x</code> steht"
     assert render("html", source, "Stands the house.", (0, 1), (1, 2), (2, 0))[1] == (
@@ -490,23 +504,23 @@ def test_punctuation_inside_of_a_tag_is_written_once():
     )
     source = 'Das <i>Haus</i><a href="#a">[1]</a> steht'
     links = [(0, 0), (1, 1), (2, 2)]
-    found = render("html", source, "The “house”. stands", *links)[1]
-    assert re.sub("<.*?>", "", found).replace("[1]", "").replace("  ", " ") == "The “house”. stands"
+    rendered = render("html", source, "The “house”. stands", *links)[1]
+    assert re.sub("<.*?>", "", rendered).replace("[1]", "").replace("  ", " ") == "The “house”. stands"
 
 
-def test_escaped_html_in_xhtml_is_shown():
+def test_render_takes_escaped_html_in_xhtml_for_text():
     source = "<html><body><p>use &lt;b&gt;two&lt;/b&gt; or &lt;p&gt;</p></body></html>"
     assert identical("xml", source) == (source, ["use two or"])
 
 
-def test_html_in_xml_is_translated_as_markup(model, tokenizer):
+def test_translate_documents_html_in_xml(model, tokenizer):
     source = '<rss><title>two</title><content>{}</content><e a="b"/></rss>'
     html = '<p title="six">forty <b>two</b><br></p><p>{} <code>x</code></p>'
     for spelled in (f"<![CDATA[{html}]]>", escape(html)):
-        (found,) = translate_documents(model, tokenizer, [source.format(spelled.format("ten"))], format="xml")
+        (rendered,) = translate_documents(model, tokenizer, [source.format(spelled.format("ten"))], format="xml")
         translated = html.replace("six", "sechs").replace("forty <b>two</b>", "<b>zwei</b> und vierzig").format("zehn")
         spelled = f"<![CDATA[{translated}]]>" if spelled.startswith("<!") else escape(translated)
-        assert found == source.replace("two", "zwei").format(spelled)
+        assert rendered == source.replace("two", "zwei").format(spelled)
     # Text never becomes markup, nor ends the section.
     document = Document("xml", "<d><![CDATA[<p>one</p>]]></d>")
     assert document.render(["]]><b>\x00"], [[]]) == "<d><![CDATA[<p>]]&gt;&lt;b&gt; </p>]]></d>"
@@ -514,17 +528,17 @@ def test_html_in_xml_is_translated_as_markup(model, tokenizer):
     assert ElementTree.fromstring(document.render(["]]>"], [[]])).text == "<script>x</script>]]&gt;"
 
 
-def test_html_in_xml_is_checked():
+def test_document_limits_the_depth_of_html_in_xml():
     with pytest.raises(ValueError, match="more than 200 tags are inside each other"):
         Document("xml", f"<d>{escape('<b>' * 201 + 'one' + '</b>' * 201)}</d>")
 
 
-def test_attributes_with_text(model, tokenizer):
+def test_translate_documents_translates_attributes(model, tokenizer):
     source = (
         '<p title="forty two">six <img alt=" twenty  one " src=x></p><input placeholder=ten value=ten aria-label="">'
     )
-    (found,) = translate_documents(model, tokenizer, [source], format="html")
-    assert found == (
+    (rendered,) = translate_documents(model, tokenizer, [source], format="html")
+    assert rendered == (
         '<p title="zwei und vierzig">sechs <img alt=" ein und zwanzig " src="x"></p>'
         '<input placeholder="zehn" value="ten" aria-label="">'
     )
@@ -562,30 +576,30 @@ def test_attributes_with_text(model, tokenizer):
         "one<sup>2</sup> (<sup>3</sup>).",
     ],
 )
-def test_spaces_stay_where_they_are(source):
+def test_render_keeps_spaces_around_tags(source):
     assert identical("html", source)[0] == source
     of_xml = re.sub("(<(img|input)[^>]*)>", r"\1/>", source).replace("&nbsp;", "\xa0")
     assert identical("xml", of_xml)[0] == of_xml
 
 
-def test_placeholders_of_attributes_are_protected():
+def test_render_protects_placeholders_of_attributes():
     document = Document("html", '<img alt="{0}"><input title=" one  %s two. " placeholder="find {name}" value="x">')
     assert document.texts == ["one two.", "find"]
-    found = document.render(["zwei eins.", "suche"], [[(0, 1), (1, 0)], [(0, 0)]])
-    assert found == '<img alt="{0}"><input title=" %s zwei eins. " placeholder="suche {name}" value="x">'
+    rendered = document.render(["zwei eins.", "suche"], [[(0, 1), (1, 0)], [(0, 0)]])
+    assert rendered == '<img alt="{0}"><input title=" %s zwei eins. " placeholder="suche {name}" value="x">'
     assert document.has_tags
     assert not Document("html", '<img alt="one">').has_tags
 
 
-def test_lines_of_preformatted_text_stay():
+def test_render_keeps_lines_of_preformatted_text():
     source = "<pre>\n\n  one\n two <b>three\n\tfour</b></pre><textarea>\none\n  two</textarea>"
-    found, texts = identical("html", source)
+    rendered, texts = identical("html", source)
     assert texts == ["one", "two", "three", "four", "one", "two"]
-    assert found == source.replace("<textarea>\n", "<textarea>")
+    assert rendered == source.replace("<textarea>\n", "<textarea>")
     assert render("xml", "one\n  two", "eins zwei")[0] == "one two"
 
 
-def test_white_space_that_stays():
+def test_render_keeps_white_space_between_blocks():
     for source in ("<p>&nbsp;&nbsp;one </p>\n\n  <p>two&nbsp;</p>", "<td>&nbsp;</td><td>a</td>", "<b>&nbsp;</b> one"):
         assert identical("html", source)[0] == source
 
@@ -605,30 +619,30 @@ def test_white_space_that_stays():
         ("one <i/>two three", "eins <i>zwei drei</i>"),
     ],
 )
-def test_html_is_repaired(source, expected):
-    text, found = render("html", source, "eins zwei drei", (0, 0), (1, 1), (2, 2))
-    assert found == expected
+def test_render_repairs_html(source, expected):
+    text, rendered = render("html", source, "eins zwei drei", (0, 0), (1, 1), (2, 2))
+    assert rendered == expected
     assert not re.search("script|if|CDATA|php|title", text)
 
 
-def test_a_whole_page():
+def test_render_whole_page():
     page = (
         '<!-- a --><!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "x.dtd">\n<html lang=en><head><title>one</title>'
         "<meta charset=utf-8></head><body onload=x><button>two</button></body></html><!-- b -->"
     )
-    found, texts = identical("html", page)
+    rendered, texts = identical("html", page)
     assert texts == ["one", "two"]
-    assert tree(found) == tree(page)
+    assert tree(rendered) == tree(page)
     assert tree(identical("html", f"<!-- <!doctype x> -->{page}")[0]) == tree(f"<!-- <!doctype x> -->{page}")
-    assert '<!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "x.dtd">' in found
+    assert '<!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "x.dtd">' in rendered
 
 
 @pytest.mark.parametrize("before", ['<?xml version="1.0"?>\n', "<!-- a -->\n<?x-y z?>", "<!-- a -->\n" * 100, "\ufeff"])
-def test_what_may_come_before_a_page_and_a_fragment(before):
+def test_render_keeps_comments_before_pages_and_fragments(before):
     page = '<!DOCTYPE html><html lang="en"><head><title>one</title></head><body class="x"><p>two</p></body></html>'
-    found, texts = identical("html", before + page)
+    rendered, texts = identical("html", before + page)
     assert texts == ["one", "two"]
-    assert found.endswith(page)
+    assert rendered.endswith(page)
     assert identical("html", f"{before}<td>one</td>")[0].endswith("<td>one</td>")
 
 
@@ -637,11 +651,11 @@ def tree(markup):
     parser = html5lib.HTMLParser(tree=html5lib.getTreeBuilder("etree"))
     is_page = re.match(r"\s*(<!--.*?-->)?<(!doctype|html|body)", markup, re.IGNORECASE) is not None
     root = parser.parse(markup) if is_page else parser.parseFragment(markup)
-    found = []
+    nodes = []
 
     def add(node, depth):
         is_element = isinstance(node.tag, str)
-        found.append((depth, node.tag, sorted(map(str, node.attrib.items()))) if is_element else (depth, node.text))
+        nodes.append((depth, node.tag, sorted(map(str, node.attrib.items()))) if is_element else (depth, node.text))
         add_text(node.text if is_element else "", depth)
         for child in node:
             add(child, depth + 1)
@@ -649,10 +663,10 @@ def tree(markup):
 
     def add_text(text, depth):
         if text := "".join((text or "").split()):
-            found.append((depth, "text", text))
+            nodes.append((depth, "text", text))
 
     add(root, 0)
-    return found
+    return nodes
 
 
 # What turns into live markup where a tool reads HTML otherwise than browsers do, or writes it without escaping.
@@ -681,26 +695,28 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("source", HOSTILE)
-def test_text_never_becomes_markup(source):
-    found, texts = identical("html", source)
-    assert [each[:3] for each in tree(found) if each[1] != "text"] == [
-        each[:3] for each in tree(source) if each[1] != "text"
+def test_render_never_turns_text_into_markup(source):
+    rendered, texts = identical("html", source)
+    assert [node[:3] for node in tree(rendered) if node[1] != "text"] == [
+        node[:3] for node in tree(source) if node[1] != "text"
     ]
     # Whatever a model says.
     document = Document("html", source)
-    found = document.render(["<img src=x onerror=alert(1)> \"'--></textarea></title>"] * len(texts), [[]] * len(texts))
-    assert [each[1] for each in tree(found) if each[1] != "text"] == [
-        each[1] for each in tree(source) if each[1] != "text"
+    rendered = document.render(
+        ["<img src=x onerror=alert(1)> \"'--></textarea></title>"] * len(texts), [[]] * len(texts)
+    )
+    assert [node[1] for node in tree(rendered) if node[1] != "text"] == [
+        node[1] for node in tree(source) if node[1] != "text"
     ]
 
 
-def test_html_that_would_be_read_otherwise():
+def test_render_rejects_html_that_browsers_would_read_otherwise():
     source = "<math><mtext><table><mglyph><style><!--</style><img title='--&gt;&lt;img src=1 onerror=alert(1)&gt;'>one"
     with pytest.raises(ValueError, match="browsers would read the translation otherwise; correct the HTML"):
         identical("html", source)
 
 
-def test_entities_of_xml_are_not_expanded():
+def test_document_does_not_expand_entities_of_xml():
     bomb = '<!DOCTYPE r [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><r>&b;</r>'
     with pytest.raises(ValueError, match="is not well-formed XML"):
         Document("xml", bomb)
@@ -722,14 +738,14 @@ def test_entities_of_xml_are_not_expanded():
         ("<b>" + "one " * 100, "mismatched tag at character 406"),
     ],
 )
-def test_xml_that_is_not_well_formed(model, tokenizer, source, reason):
+def test_translate_documents_rejects_malformed_xml(model, tokenizer, source, reason):
     with pytest.raises(
         ValueError, match=rf"is not well-formed XML: .*({reason}).*; correct it, or give format=\"html\""
     ):
         translate_documents(model, tokenizer, ["one", source], format="xml")
 
 
-def test_other_markup(model, tokenizer):
+def test_translate_documents_rejects_other_formats(model, tokenizer):
     with pytest.raises(ValueError, match="format is 'tex'; choose one of html, xml"):
         translate_documents(model, tokenizer, ["one"], format="tex")
 
@@ -754,18 +770,18 @@ MARKUP = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(markup=MARKUP, target=TEXTS, links=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12))
-def test_any_well_formed_sentence_stays_so(markup, target, links):
+def test_render_any_well_formed_xml(markup, target, links):
     document = Document("xml", markup)
     assert not any("<!--" in text for text in document.texts)
     pairs = [
         [pair for pair in links if pair[0] < len(text.split()) and pair[1] < len(target.split())]
         for text in document.texts
     ]
-    found = document.render([target] * len(pairs), pairs)
-    trees = [ElementTree.fromstring(f'<r xmlns:x="u">{text}</r>') for text in (markup, found)]
-    tags = [Counter((each.tag, str(each.attrib)) for each in tree.iter()) for tree in trees]
+    rendered = document.render([target] * len(pairs), pairs)
+    trees = [ElementTree.fromstring(f'<r xmlns:x="u">{text}</r>') for text in (markup, rendered)]
+    tags = [Counter((element.tag, str(element.attrib)) for element in tree.iter()) for tree in trees]
     assert tags[0] == tags[1]
-    assert found.count("<!--") == markup.count("<!--")
+    assert rendered.count("<!--") == markup.count("<!--")
 
 
 # Without select, whose content browsers read otherwise than html5lib since 2023, and tables, for which it has a fault.
@@ -791,24 +807,24 @@ SOUP = st.lists(STARTS | NESTED.map("</{}>".format) | st.sampled_from(PARTS), ma
 
 @settings(max_examples=300, deadline=None)
 @given(markup=SOUP, is_page=st.booleans())
-def test_any_tags_of_html_give_the_tree_that_browsers_read(markup, is_page):
+def test_render_any_html_as_browsers_read_it(markup, is_page):
     if is_page:
         markup = f"<!DOCTYPE html><body>{markup}"
-    found, _ = identical("html", markup)
+    rendered, _ = identical("html", markup)
 
     def without_texts(read):
-        return [each for each in read if each[1] != "text"]
+        return [node for node in read if node[1] != "text"]
 
-    assert without_texts(tree(found)) == without_texts(tree(markup))
-    assert Counter("".join(each[2] for each in tree(found) if each[1] == "text")) == Counter(
-        "".join(each[2] for each in tree(markup) if each[1] == "text")
+    assert without_texts(tree(rendered)) == without_texts(tree(markup))
+    assert Counter("".join(node[2] for node in tree(rendered) if node[1] == "text")) == Counter(
+        "".join(node[2] for node in tree(markup) if node[1] == "text")
     )
     document = Document("html", markup)
     other = document.render(["<b>&"] * len(document.texts), [[]] * len(document.texts))
     assert without_texts(tree(other)) == without_texts(tree(markup))
 
 
-def test_alignments_decide(model, tokenizer):
+def test_translate_documents_places_tags_by_alignments(model, tokenizer):
     """A tag follows its word where another attention would put it elsewhere."""
     (links,) = align(model, tokenizer, ["forty two"], ["zwei und vierzig"])
     assert {(0, 2), (1, 0)} <= set(links)

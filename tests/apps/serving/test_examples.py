@@ -22,8 +22,8 @@ def arguments_in(command):
 
 def test_the_commands_are_understood(monkeypatch):
     (command,) = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), flags=re.MULTILINE)
-    for each in (command, COMPOSE["services"]["translation"]["command"].strip()):
-        understand("hf_vanilla_transformer.apps.cli.serve", arguments_in(each), monkeypatch)
+    for command_line in (command, COMPOSE["services"]["translation"]["command"].strip()):
+        understand("hf_vanilla_transformer.apps.cli.serve", arguments_in(command_line), monkeypatch)
 
 
 def test_both_wait_longer_than_the_server():

@@ -53,7 +53,7 @@ def test_a_client_that_leaves_frees_its_place(service_of, model_that_waits):
         stayer = threads.submit(call, address, "POST", "/", {"inputs": ["a", "b"]})
         wait_until(lambda: service._limits.in_flight == 2)
         may_go_on.set()
-        assert [each["translation_text"] for each in stayer.result()[2]] == ["A", "B"]
+        assert [answer["translation_text"] for answer in stayer.result()[2]] == ["A", "B"]
 
 
 def test_a_request_that_takes_too_long(service_of, model_that_waits):

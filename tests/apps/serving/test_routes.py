@@ -28,12 +28,14 @@ class TestHub:
     def test_texts_and_languages_that_the_model_does_not_state(self, call):
         parameters = {"src_lang": "tlh", "tgt_lang": "Quenya"}
         _, _, body = call("POST", "/", {"inputs": ["nine", "", "seven"], "parameters": parameters})
-        assert [each["translation_text"] for each in body] == ["neun", "", "sieben"]
+        assert [answer["translation_text"] for answer in body] == ["neun", "", "sieben"]
 
     def test_settings_of_the_search(self, call, model, tokenizer):
         for options in ({"num_beams": 1, "max_new_tokens": 2}, {"num_beams": 2, "length_penalty": 5.0}):
             body = call("POST", "/", {"inputs": "forty-two", "parameters": {"generate_parameters": options}})[2]
-            assert [each["translation_text"] for each in body] == translate(model, tokenizer, ["forty-two"], **options)
+            assert [answer["translation_text"] for answer in body] == translate(
+                model, tokenizer, ["forty-two"], **options
+            )
 
     def test_flags(self, call, model, tokenizer):
         parameters = {"generate_parameters": {"max_new_tokens": 2}}
@@ -46,17 +48,17 @@ class TestHub:
     def test_texts_without_visible_characters_are_their_translations(self, call):
         texts = ["\u200b", " \ufeff\n", "nine", "\u00ad"]
         body = call("POST", "/", {"inputs": texts})[2]
-        assert [each["translation_text"] for each in body] == ["\u200b", " \ufeff\n", "neun", "\u00ad"]
+        assert [answer["translation_text"] for answer in body] == ["\u200b", " \ufeff\n", "neun", "\u00ad"]
 
     def test_terms(self, call, service_of, model, tokenizer):
         from tests.apps.serving.support import call as call_at
         from tests.apps.serving.support import serving
 
-        given = {"inputs": "nine", "parameters": {"generate_parameters": {"glossary": {"nine": ["zehn", "elf"]}}}}
+        request = {"inputs": "nine", "parameters": {"generate_parameters": {"glossary": {"nine": ["zehn", "elf"]}}}}
         (expected,) = translate(model, tokenizer, ["nine"], glossary=Glossary({"nine": ["zehn", "elf"]}, tokenizer))
-        assert call("POST", "/", given)[2] == [{"translation_text": expected}] != [{"translation_text": "neun"}]
-        given["parameters"]["generate_parameters"]["num_beams"] = 1
-        status, _, body = call("POST", "/", given)
+        assert call("POST", "/", request)[2] == [{"translation_text": expected}] != [{"translation_text": "neun"}]
+        request["parameters"]["generate_parameters"]["num_beams"] = 1
+        status, _, body = call("POST", "/", request)
         assert status == 422
         assert "glossaries need beam search, but num_beams is 1" in body["error"]
         # Those of the server are for requests that have none.
@@ -64,8 +66,8 @@ class TestHub:
         service._generate_kwargs = {"glossary": Glossary({"nine": "sieben"}, tokenizer)}
         with serving(service) as address:
             assert "sieben" in call_at(address, "POST", "/", {"inputs": "nine"})[2][0]["translation_text"]
-            del given["parameters"]["generate_parameters"]["num_beams"]
-            assert call_at(address, "POST", "/", given)[2] == [{"translation_text": expected}]
+            del request["parameters"]["generate_parameters"]["num_beams"]
+            assert call_at(address, "POST", "/", request)[2] == [{"translation_text": expected}]
 
     @pytest.mark.parametrize(
         ("body", "status", "message"),
@@ -85,18 +87,18 @@ class TestHub:
             ({"inputs": "n" * 10_001}, 413, "the body has more than 10,000 bytes"),
         ],
     )
-    def test_what_is_wrong_is_told(self, call, body, status, message):
-        found, _, answer = call("POST", "/", body)
-        assert found == status
+    def test_answers_errors(self, call, body, status, message):
+        answered_status, _, answer = call("POST", "/", body)
+        assert answered_status == status
         assert message in answer["error"]
 
-    @pytest.mark.parametrize("kind", ["text/plain; charset=utf-8", FORM, ""])
-    def test_other_kinds_of_bodies(self, call, kind):
-        status, _, answer = call("POST", "/", b'{"inputs": "nine"}', **{"Content-Type": kind})
+    @pytest.mark.parametrize("content_type", ["text/plain; charset=utf-8", FORM, ""])
+    def test_rejects_other_content_types(self, call, content_type):
+        status, _, answer = call("POST", "/", b'{"inputs": "nine"}', **{"Content-Type": content_type})
         assert status == 415
-        assert answer == {"error": f"the Content-Type is {kind.partition(';')[0]!r}; send application/json."}
+        assert answer == {"error": f"the Content-Type is {content_type.partition(';')[0]!r}; send application/json."}
 
-    def test_engines_refuse_in_their_words(self, service_of, monkeypatch):
+    def test_answers_errors_of_engines(self, service_of, monkeypatch):
         from hf_vanilla_transformer.apps.serving import service
         from tests.apps.serving.support import call, serving
 
@@ -164,11 +166,11 @@ class TestLibreTranslate:
             (["nine", 3], "q: item 1 of the list, 3, is no text; give a text, or a list of texts."),
         ],
     )
-    def test_texts_that_are_none(self, call, texts, message):
+    def test_rejects_values_that_are_no_texts(self, call, texts, message):
         status, _, answer = call("POST", "/translate", {"q": texts, "source": "en", "target": "de"})
         assert (status, answer) == (422, {"error": message})
 
-    def test_json_that_is_no_object(self, call):
+    def test_rejects_json_that_is_no_object(self, call):
         status, _, answer = call("POST", "/translate", ["nine"])
         assert (status, answer) == (422, {"error": "the body is JSON of another kind; send an object, {...}."})
 
@@ -176,7 +178,7 @@ class TestLibreTranslate:
         body = call("POST", "/translate", {"q": ["nine", ""], "source": "auto", "target": "de", "alternatives": 2})[2]
         expected = translate(model, tokenizer, ["nine"], return_details=True, num_return_sequences=3)[0]
         assert body["translatedText"] == [expected.text, ""] == ["neun", ""]
-        assert body["alternatives"] == [[each.text for each in expected.alternatives], []]
+        assert body["alternatives"] == [[alternative.text for alternative in expected.alternatives], []]
 
     def test_more_alternatives_than_beams(self, call):
         body = call("POST", "/translate", {"q": "nine", "source": "en", "target": "de", "alternatives": 7})[2]
@@ -203,9 +205,9 @@ class TestLibreTranslate:
         assert "at most 200 characters" in answer["error"]
 
     def test_pages_of_other_origins(self, call):
-        asked = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+        preflight = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
         status, headers, _ = call(
-            "OPTIONS", "/translate", **asked, **{"Access-Control-Request-Headers": "content-type"}
+            "OPTIONS", "/translate", **preflight, **{"Access-Control-Request-Headers": "content-type"}
         )
         assert status == 200
         assert headers["Access-Control-Allow-Origin"] == "*"
@@ -230,7 +232,7 @@ class TestLibreTranslate:
         assert body == {"translatedText": "neun"}
 
     @pytest.mark.parametrize(
-        ("body", "kind", "status", "message"),
+        ("body", "content_type", "status", "message"),
         [
             (b"q=%ff&source=en&target=de", FORM, 400, "send UTF-8"),
             (b"q=\xff&source=en&target=de", FORM, 400, "send UTF-8"),
@@ -257,9 +259,9 @@ class TestLibreTranslate:
             (b'{"q": "nine", "source": "en", "target": "de", "alternatives": 99}', "application/json", 422, "altern"),
         ],
     )
-    def test_what_is_wrong_is_told(self, call, body, kind, status, message):
-        found, _, answer = call("POST", "/translate", body, **{"Content-Type": kind})
-        assert found == status
+    def test_answers_errors(self, call, body, content_type, status, message):
+        answered_status, _, answer = call("POST", "/translate", body, **{"Content-Type": content_type})
+        assert answered_status == status
         assert message in answer["error"]
         assert "\n" not in answer["error"]
         assert "LibreRequest" not in answer["error"]
@@ -270,15 +272,15 @@ class TestLibreTranslate:
         expected = translate_documents(model, tokenizer, body["q"], format="html")
         assert "<b>" in expected[0]
         assert call("POST", "/translate", body)[2] == {"translatedText": expected}
-        found = call("POST", "/translate", {**body, "alternatives": 1})[2]
+        answer = call("POST", "/translate", {**body, "alternatives": 1})[2]
         options = {"return_details": True, "num_return_sequences": 2}
         details = translate_documents(model, tokenizer, body["q"], format="html", **options)
-        assert found["alternatives"] == [[each.alternatives[0].text] for each in details]
+        assert answer["alternatives"] == [[translation.alternatives[0].text] for translation in details]
         # Tags of a text are text.
         plain = call("POST", "/translate", {**body, "format": "text"})[2]["translatedText"]
         assert plain == translate(model, tokenizer, body["q"])
 
-    def test_tags_that_are_too_deep(self, service_of):
+    def test_rejects_tags_that_are_too_deep(self, service_of):
         from tests.apps.serving.support import call, serving
 
         with serving(service_of()) as address:
@@ -298,7 +300,7 @@ class TestLibreTranslate:
             body = {"q": ["", "nine\nsix"], "source": "en", "target": "de", "alternatives": 1}
             answer = call(address, "POST", "/translate", body)[2]
             assert answer["translatedText"] == ["", "neun\nsechs"]
-            assert [len(each) for each in answer["alternatives"]] == [0, 1]
+            assert [len(alternatives) for alternatives in answer["alternatives"]] == [0, 1]
 
     def test_blank_html(self, call):
         body = {"q": ["&#8203;", "<b>&#65279;</b>", "<p> </p>"], "source": "en", "target": "de", "format": "html"}
@@ -316,13 +318,13 @@ class TestLibreTranslate:
         expected = translate(model, tokenizer, ["5", "10:45"], copy_letterless=False) if share else ["5", "10:45"]
         with serving(service_of()) as address:
             body = {"q": ["5", "nine", "10:45"], "source": "en", "target": "de"}
-            found = call(address, "POST", "/translate", body)[2]["translatedText"]
-            assert found == [expected[0], "neun", expected[1]]
-            (found,) = call(address, "POST", "/", {"inputs": "5"})[2]
-            assert found["translation_text"] == expected[0]
+            translated = call(address, "POST", "/translate", body)[2]["translatedText"]
+            assert translated == [expected[0], "neun", expected[1]]
+            (translated,) = call(address, "POST", "/", {"inputs": "5"})[2]
+            assert translated["translation_text"] == expected[0]
             page = {**body, "q": "<td>5</td><td>nine</td>", "format": "html"}
-            found = call(address, "POST", "/translate", page)[2]["translatedText"]
-            assert found == f"<td>{expected[0]}</td><td>neun</td>"
+            translated = call(address, "POST", "/translate", page)[2]["translatedText"]
+            assert translated == f"<td>{expected[0]}</td><td>neun</td>"
 
     def test_flags(self, service_of):
         from tests.apps.serving.support import call, serving
@@ -354,8 +356,8 @@ class TestLibreTranslate:
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("PUT", "/translate", 405)])
 def test_unknown_routes(call, method, path, status):
-    found, _, body = call(method, path)
-    assert found == status
+    answered_status, _, body = call(method, path)
+    assert answered_status == status
     assert body["error"]
 
 
@@ -411,7 +413,7 @@ def test_absolute_targets_without_a_path(exchange):
     assert answer.startswith("HTTP/1.1 200")
 
 
-def test_answers_go_to_whom_they_belong(call, model, tokenizer):
+def test_concurrent_requests_get_their_own_answers(call, model, tokenizer):
     texts = ["one", "two", "three", "nine", "forty-two", "one hundred and three", "six", "ninety"]
     expected = dict(zip(texts, translate(model, tokenizer, texts), strict=True))
 

@@ -56,7 +56,7 @@ def test_a_model_that_fails(service_of, monkeypatch):
     monkeypatch.setattr(service, "translate", fail)
     with serving(service_of(max_wait_ms=300)) as address, ThreadPoolExecutor(3) as threads:
         calls = [threads.submit(call, address, "POST", "/", {"inputs": text}) for text in ("a", "bad", "c")]
-        assert [each.result()[0] for each in calls] == [200, 500, 200]
+        assert [call.result()[0] for call in calls] == [200, 500, 200]
         assert calls[1].result()[2] == {"error": "the server failed to translate; its log has the reason."}
         call(address, "POST", "/", {"inputs": "bad"})
         assert call(address, "GET", "/health")[::2] == (
@@ -127,7 +127,7 @@ def test_an_exception_that_is_no_exception_fails_its_texts_alone(service_of, mon
     monkeypatch.setattr(service, "translate", translate)
     with serving(service_of(max_wait_ms=300)) as address, ThreadPoolExecutor(3) as threads:
         calls = [threads.submit(call, address, "POST", "/", {"inputs": text}) for text in ("a", "bad", "c")]
-        assert [each.result()[0] for each in calls] == [200, 500, 200]
+        assert [call.result()[0] for call in calls] == [200, 500, 200]
 
 
 def test_without_its_worker_the_process_ends(service_of, monkeypatch):
@@ -166,8 +166,8 @@ def test_work_is_limited_before_it_begins(service_of, model_that_waits, paramete
     may_go_on.set()
     with serving(service_of(max_work=20_000)) as address:
         body = {"inputs": "nine", "parameters": {"generate_parameters": parameters}}
-        found, _, answer = call(address, "POST", "/", body)
-        assert found == status
+        answered_status, _, answer = call(address, "POST", "/", body)
+        assert answered_status == status
         assert begun == ([["nine"]] if message is None else [])
         if message is not None:
             assert message in answer["error"]
@@ -302,7 +302,7 @@ def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokeniz
     from tests.apps.serving.support import call, serving, wait_until
 
     texts, small = ["nine hundred and ninety-nine", "forty-two"] * 20, ["nine", "seven", "forty-two"]
-    expected, answers = (translate(model, tokenizer, each) for each in (texts, small))
+    expected, answers = (translate(model, tokenizer, sentences) for sentences in (texts, small))
     step, sizes, may_end = CPUDecoder.__call__, [], threading.Event()
 
     def slow(self, input_ids):
@@ -321,7 +321,7 @@ def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokeniz
             assert call(address, "POST", "/", {"inputs": text})[2] == [{"translation_text": answer}]
         assert not costly.done()
         may_end.set()
-        assert [each["translation_text"] for each in costly.result()[2]] == expected
+        assert [answer["translation_text"] for answer in costly.result()[2]] == expected
 
 
 def test_short_requests_do_not_wait_for_the_costliest_of_an_engine(tokenizer):
