@@ -245,8 +245,7 @@ class OutputArguments:
     overwrite: bool = option(False, "Replace the model in --output_dir.")
     average_last: int | None = option(
         None,
-        "Save the average of the last N checkpoints instead of the last weights. The paper averages 5, "
-        "and 20 for the big model.",
+        "Save the average of the last N checkpoints instead of the last weights (paper: 5, and 20 for big).",
     )
     keep_better: bool = option(
         False,
@@ -263,7 +262,7 @@ class PreviewArguments:
 
     _argument_group_name = "training"
 
-    dry_run: bool = option(False, "Print what would be trained and what it would cost, and stop.")
+    dry_run: bool = option(False, "Print what would be trained and its costs, and stop.")
     tflops: float | None = option(
         None, "With --dry_run, compute the costs for a GPU with this peak in bfloat16 TFLOP/s, which need not be here."
     )
