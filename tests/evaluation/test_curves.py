@@ -44,7 +44,7 @@ def curve(tmp_path_factory):
     return write_curve(tmp_path_factory.mktemp("curve"), LOG)
 
 
-def test_the_curve_has_the_evaluations_and_the_training_of_the_log(tmp_path):
+def test_write_curve_has_evaluations_and_training(tmp_path):
     written = write_curve(tmp_path, LOG)
     curve = written["points"]
     assert [(point["updates"], point["bleu"]) for point in curve] == [(10, 34.0), (20, 38.5), (30, 38.2)]
@@ -62,13 +62,13 @@ def test_the_curve_has_the_evaluations_and_the_training_of_the_log(tmp_path):
     assert [(point["updates"], point["loss"]) for point in training] == [(5, 5.0), (15, 4.0)]
 
 
-def test_the_best_by_loss_where_there_is_no_bleu(tmp_path):
+def test_write_curve_without_bleu_has_the_best_loss(tmp_path):
     log = [{"step": step, "eval_loss": loss} for step, loss in ((1, 3.0), (2, 2.0), (3, 2.5))]
     summary = write_curve(tmp_path, log)
     assert summary["best"] == {"updates": 2, "loss": 2.0}
 
 
-def test_writing_and_reading(tmp_path):
+def test_read_curve_returns_what_was_written(tmp_path):
     pytest.importorskip("matplotlib")
     summary = write_curve(tmp_path, LOG)
     assert json.loads((tmp_path / "curve.json").read_text()) == summary
@@ -80,19 +80,19 @@ def test_writing_and_reading(tmp_path):
     assert read_curve(tmp_path / "results.json") == {"points": summary["points"], "training": []}
 
 
-def test_nothing_is_written_of_a_run_without_evaluations(tmp_path):
+def test_write_curve_without_evaluations(tmp_path):
     assert write_curve(tmp_path, LOG[:1]) is None
     assert not list(tmp_path.iterdir())
 
 
-def test_without_matplotlib_the_numbers_are_written(tmp_path, monkeypatch, caplog):
+def test_write_curve_without_matplotlib(tmp_path, monkeypatch, caplog):
     without_matplotlib(monkeypatch)
     write_curve(tmp_path, LOG)
     assert [path.name for path in tmp_path.iterdir()] == ["curve.json"]
     assert "pip install '/path/to/this/repository[plots]'" in caplog.text
 
 
-def test_several_curves_in_one_plot(tmp_path, monkeypatch):
+def test_plot_curve_of_several_runs(tmp_path, monkeypatch):
     figures = pytest.importorskip("matplotlib.figure")
     drawn = []
     save = figures.Figure.savefig
@@ -115,7 +115,7 @@ def test_several_curves_in_one_plot(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["no json", "[]", '{"curve": null}', '{"seed": 1}'])
-def test_a_file_without_a_curve(tmp_path, content):
+def test_read_curve_of_a_file_without_a_curve(tmp_path, content):
     path = tmp_path / "file.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=r"file\.json holds no curve; name"):
@@ -126,26 +126,26 @@ def test_a_file_without_a_curve(tmp_path, content):
     "points", ["[1, 2]", '["a"]', '"ab"', '[{"loss": "1"}]', '[{"loss": null}]', '[[["loss", 1]]]']
 )
 @pytest.mark.parametrize("part", ['"points": [], "training"', '"points"'])
-def test_points_that_are_no_objects_of_numbers(tmp_path, part, points):
+def test_read_curve_rejects_points(tmp_path, part, points):
     path = tmp_path / "file.json"
     path.write_text(f"{{{part}: {points}}}")
     with pytest.raises(ValueError, match=r"file\.json has the point .*, not an object of numbers; name a curve\.json"):
         read_curve(path)
 
 
-def test_the_results_of_the_docs_are_curves():
+def test_read_curve_of_the_docs_results():
     paths = [path for path in RESULTS.glob("*.json") if '"points"' in path.read_text(encoding="utf-8")]
     assert paths
     for path in paths:
         assert read_curve(path)["points"]
 
 
-def test_a_run_without_a_curve(tmp_path: Path):
+def test_read_curve_of_a_run_without_a_curve(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="name a run with evaluations"):
         read_curve(tmp_path)
 
 
-def test_curves_that_cannot_be_plotted(tmp_path):
+def test_plot_curve_without_a_common_metric(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="some points have no BLEU, and some no loss"):
         plot_curve({"a": {"points": [{"training_seconds": 1.0, "a_loss": 2.0}]}})
@@ -154,18 +154,18 @@ def test_curves_that_cannot_be_plotted(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_plot_without_a_suffix_is_a_png(tmp_path):
+def test_save_figure_without_a_suffix_is_a_png(tmp_path):
     pytest.importorskip("matplotlib")
     save_figure(plot_curve({"a": {"points": [{"training_seconds": 1.0, "loss": 2.0}]}}), tmp_path / "plot")
     assert (tmp_path / "plot").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_curve_without_times():
+def test_plot_curve_without_times():
     with pytest.raises(ValueError, match="the curve of run has no points with training_seconds"):
         plot_curve({"run": {"points": [{"updates": 1, "bleu": 3.0}]}})
 
 
-def test_curves_of_a_theme(curve):
+def test_plot_curve_with_a_theme(curve):
     matplotlib = pytest.importorskip("matplotlib")
     figure = plot_curve({"one": curve, "two": curve}, theme="dark")
     panels = {axes.get_ylabel(): axes for axes in figure.axes}
@@ -178,7 +178,7 @@ def test_curves_of_a_theme(curve):
     assert figure.get_facecolor() == matplotlib.colors.to_rgba(figure_style.THEMES["dark"].background)
 
 
-def test_curves_of_many_runs_differ(curve):
+def test_plot_curve_of_many_runs(curve):
     pytest.importorskip("matplotlib")
     figure = plot_curve({f"run {number}": curve for number in range(20)})
     styles = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
@@ -187,7 +187,7 @@ def test_curves_of_many_runs_differ(curve):
     assert len({(line.get_color(), line.get_marker()) for line in handles}) == 20
 
 
-def test_svg_of_runs_with_control_characters_is_xml(curve, tmp_path):
+def test_plot_curve_with_control_characters_is_xml(curve, tmp_path):
     pytest.importorskip("matplotlib")
     path = save_figure(plot_curve({"a\x01": curve, "b": curve}), tmp_path / "a.svg")
     assert {"a\ufffd", "b"} <= words_of_svg(path)

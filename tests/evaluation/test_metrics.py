@@ -33,7 +33,7 @@ REFERENCES = ["the small house is very old .", "Two dogs run across the field"]
 
 
 @pytest.mark.parametrize("options", [{}, {"tokenize": "none"}, {"lowercase": True}, {"tokenize": "char"}])
-def test_bleu_is_sacrebleu_s(options):
+def test_bleu_equals_sacrebleu(options):
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], force=True, **options)
     result = Bleu().compute(predictions=HYPOTHESES, references=REFERENCES, **options)
     assert result["score"] == pytest.approx(expected.score)
@@ -41,14 +41,14 @@ def test_bleu_is_sacrebleu_s(options):
     assert ("case:lc" in result["signature"]) == options.get("lowercase", False)
 
 
-def test_chrf_is_sacrebleu_s():
+def test_chrf_equals_sacrebleu():
     expected = sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES])
     result = ChrF().compute(predictions=HYPOTHESES, references=REFERENCES)
     assert result["score"] == pytest.approx(expected.score)
     assert "nc:6" in result["signature"]
 
 
-def test_ter_is_sacrebleu_s():
+def test_ter_equals_sacrebleu():
     expected = sacrebleu.corpus_ter(HYPOTHESES, [REFERENCES])
     result = Ter().compute(predictions=HYPOTHESES, references=REFERENCES)
     assert result["score"] == pytest.approx(expected.score)
@@ -75,7 +75,7 @@ UNSPACED = {
 
 
 @pytest.mark.parametrize("language", UNSPACED)
-def test_scores_of_languages_without_spaces_are_those_of_their_characters(language):
+def test_score_translations_without_spaces_counts_characters(language):
     translation, reference = UNSPACED[language]
     divided = [[" ".join(text)] for text in (translation, reference)]
     options = {"metrics": ["ter"], "tokenize": "ja-mecab"} if language == "ja" else {}
@@ -92,13 +92,13 @@ def test_scores_of_languages_without_spaces_are_those_of_their_characters(langua
         assert find_bleu_tokenization(language) == "char"
 
 
-def test_words_that_are_divided_by_spaces_stay_words():
+def test_ter_of_tokenized_text_counts_words():
     scores = score_translations(["ฉัน รัก แมว"], ["ฉัน รัก หมา"], tokenize="none", metrics=["ter"])
     assert scores["ter"] == pytest.approx(100 / 3)
     assert "chars" not in scores["ter_signature"]
 
 
-def test_other_words_are_not_divided():
+def test_ter_does_not_split_other_scripts():
     references = ["ฉัน Windows 10", "the Thai letter ก", "Häuser"]
     translations = ["ฉัน Linux 10", "a Thai letter ก", "Haus"]
     scores = score_translations(translations, references)
@@ -107,7 +107,7 @@ def test_other_words_are_not_divided():
     assert "tok:13a" in scores["bleu_signature"]
 
 
-def test_compute_metrics_of_a_language_without_spaces(tokenizer):
+def test_compute_metrics_without_spaces(tokenizer):
     translation, reference = UNSPACED["th"]
     predictions, labels = (np.array([tokenizer(text).input_ids]) for text in (translation, reference))
     found = make_compute_metrics(tokenizer)(EvalPrediction(predictions=predictions, label_ids=labels))
@@ -122,7 +122,7 @@ def run_sacrebleu(folder, *options, **texts):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
-def test_scores_with_several_references_are_those_of_sacrebleu_s_command(tmp_path):
+def test_score_translations_with_several_references_equals_sacrebleu(tmp_path):
     other = ["a small house is old", "two dogs run through the field"]
     files = {"system": HYPOTHESES, "first": REFERENCES, "second": other}
     expected = json.loads(run_sacrebleu(tmp_path, "first", "second", "-i", "system", **files))
@@ -137,7 +137,7 @@ def test_scores_with_several_references_are_those_of_sacrebleu_s_command(tmp_pat
     assert score_translations(HYPOTHESES, REFERENCES)["exact_match"] == 0
 
 
-def test_a_comparison_is_that_of_sacrebleu_s_command(tmp_path):
+def test_score_translations_against_a_baseline_equals_sacrebleu(tmp_path):
     who = (("a dog", "Ann"), ("the cat", "Tom")) * 20
     references = [f"{noun} number {row} is in the house of {name}" for row, (noun, name) in enumerate(who)]
     worse = [text.replace("house", "hut") if row % 3 == 0 else text for row, text in enumerate(references)]
@@ -162,7 +162,7 @@ def test_a_comparison_is_that_of_sacrebleu_s_command(tmp_path):
         score_translations(better, references, against=worse[:1])
 
 
-def test_several_references():
+def test_bleu_with_several_references():
     other = ["a little house", "two dogs run through the field"]
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, other], force=True).score
     pairs = [list(pair) for pair in zip(REFERENCES, other, strict=True)]
@@ -228,7 +228,7 @@ def test_score_translations():
         (0, 1, "0.0 % (0 of 1)"),
     ],
 )
-def test_only_if_all_translations_are_exact_the_exact_match_is_100(exact, total, expected):
+def test_describe_exact_match(exact, total, expected):
     scores = score_translations(["a"] * exact + ["b"] * (total - exact), ["a"] * total)
     assert describe_exact_match(scores) == expected
 
@@ -260,7 +260,7 @@ def test_metrics_need_a_class_and_an_entry(monkeypatch, tokenizer, tmp_path):
     assert write_curve(tmp_path, points)["points"] == [{"updates": 1, "loss": 2.0, "chrf++": 3.0}]
 
 
-def test_evaluating_given_translations():
+def test_evaluate_given_translations():
     pairs = Dataset.from_dict({"source": ["one", "two"], "target": REFERENCES})
     scores, translations = evaluate(None, pairs, translations=HYPOTHESES, against=REFERENCES)
     assert translations == HYPOTHESES
@@ -297,19 +297,19 @@ def test_evaluating_given_translations():
         (None, None),
     ],
 )
-def test_tokenization_by_language(language, tokenization):
+def test_find_bleu_tokenization(language, tokenization):
     assert find_bleu_tokenization(language) == tokenization
     assert tokenization in (None, *BLEU.TOKENIZERS)
 
 
-def test_unequal_numbers():
+def test_score_translations_with_unequal_numbers():
     with pytest.raises(ValueError, match=r"Mismatch in the number of predictions \(2\) and references \(1\)"):
         score_translations(HYPOTHESES, REFERENCES[:1])
     with pytest.raises(ValueError, match=r"predictions is \[\]"):
         score_translations([], [])
 
 
-def test_compute_metrics_of_a_trainer(tokenizer):
+def test_compute_metrics_by_arrays_and_batches(tokenizer):
     ids = [tokenizer(text).input_ids for text in REFERENCES]
     length = max(len(row) for row in ids) + 2
     padded = np.array([row + [-100] * (length - len(row)) for row in ids])
@@ -338,7 +338,7 @@ def test_compute_metrics_of_logits(tokenizer):
 
 
 @pytest.mark.parametrize(("tokenize", "warns"), [("13a", True), ("none", False), ("char", False)])
-def test_tokenized_text_logs_a_warning(caplog, tokenize, warns):
+def test_score_translations_warns_of_tokenized_text(caplog, tokenize, warns):
     lines = ["a small house is old ."] * 100
     with caplog.at_level("WARNING", logger="sacrebleu"):
         logging.getLogger("sacrebleu").propagate = True
@@ -363,17 +363,17 @@ def test_tokenized_text_logs_a_warning(caplog, tokenize, warns):
         (["a", "b"], [["c"], ["d", "e"]], "each prediction needs a reference, and all as many"),
     ],
 )
-def test_texts_that_cannot_be_scored(metric, predictions, references, message):
+def test_compute_rejects_texts(metric, predictions, references, message):
     with pytest.raises(ValueError, match=message):
         metric().compute(predictions=predictions, references=references)
 
 
 @pytest.mark.parametrize("texts", [["a", None], ["a", 3], "ab", None])
-def test_texts_that_are_no_strings(texts):
+def test_score_translations_rejects_other_types(texts):
     with pytest.raises(TypeError, match=r"references (contains|is)"):
         score_translations(["a", "b"], texts)
 
 
-def test_an_unknown_tokenization_is_named():
+def test_bleu_with_an_unknown_tokenization():
     with pytest.raises(ValueError, match=r"tokenize is 'foo'; choose one of: .*13a"):
         Bleu().compute(predictions=["a"], references=["a"], tokenize="foo")
