@@ -15,8 +15,6 @@ LATEST_TESTS := tests/acceleration tests/data tests/evaluation tests/generation 
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
 # The oldest supported torch and transformers are those of `make test`, which runs the tests of computations.
 FLOOR_TESTS := $(filter-out tests/acceleration tests/generation tests/parity,$(LATEST_TESTS))
-# Tests in tests/apps/conversion that compare with pymarian, or compare tokenizers.
-BRIDGE_TESTS := -k "walk or marian_s or certificate or comes_in or tokenizer_is"
 # tests/clients needs packages that only `make test-apps` installs.
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder \
 	--ignore tests/clients
@@ -160,7 +158,7 @@ test-apps: $(VENV)/.apps  ## Call the server by its clients, and use its page in
 
 # Apart from the environment, because it takes 600 MB.
 test-bridges: $(VENV)/pymarian/.ready  ## Compare conversions with Marian itself, which it installs (600 MB).
-	TOKENIZER_SENTENCES=10000 PYTHONPATH=$(VENV)/pymarian OMP_NUM_THREADS=1 $(PYTEST) tests/apps/conversion $(BRIDGE_TESTS)
+	TOKENIZER_SENTENCES=10000 PYTHONPATH=$(VENV)/pymarian OMP_NUM_THREADS=1 $(PYTEST) -m bridge
 
 lint: $(READY)  ## Check style, types and vocabulary.
 	$(VENV)/bin/ruff check .

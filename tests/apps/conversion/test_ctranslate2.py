@@ -217,6 +217,7 @@ def test_the_command(tmp_path, capsys):
     ("name", "vocabularies"),
     [("tied_swish", ["vocab.spm"] * 2), ("separate_relu", ["source.spm", "target.spm"])],
 )
+@pytest.mark.bridge
 def test_a_model_of_marian_comes_in_is_tuned_and_goes_out(tmp_path, capsys, name, vocabularies):
     """With the commands of docs/conversion.md; translations are compared at each stop."""
     marian = FIXTURE.parent / "marian" / name

@@ -133,6 +133,7 @@ def fairseq_ids(lines, vocabulary, language):
     return [[*row.ids, 2] for row in bpe.encode_batch(words)]
 
 
+@pytest.mark.bridge
 def test_the_tokenizer_is_moses_and_byte_pair_encoding(tmp_path):
     write_fairseq(tmp_path / "source", fsmt_model(OTHER, shares="decoder"), OTHER)
     tokenizer = AutoTokenizer.from_pretrained(from_fairseq(str(tmp_path / "source"), str(tmp_path / "model")))

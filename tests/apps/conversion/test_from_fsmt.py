@@ -101,6 +101,7 @@ def test_targets_have_their_own_vocabulary(converted):
     assert score(model, tokenizer, SENTENCES[:1], TARGETS[:1])[0].tokens == words
 
 
+@pytest.mark.bridge
 def test_the_tokenizer_is_the_same(source, converted, tmp_path):
     tokenizer, of_source = AutoTokenizer.from_pretrained(converted), FSMTTokenizer.from_pretrained(source[0])
     assert tokenizer(texts()).input_ids == of_source(texts()).input_ids
@@ -126,6 +127,7 @@ def test_without_the_package_the_tokenizer_needs_its_code(converted, tmp_path):
     assert ids == str(tokenizer(["two dogs"], text_target=["zwei Hunde"]).data)
 
 
+@pytest.mark.bridge
 def test_the_certificate_and_the_card(converted):
     certificate = json.loads((converted / "parity.json").read_text())
     assert certificate["equal"]
@@ -240,6 +242,7 @@ def test_a_missing_file_of_the_tokenizer(tmp_path):
         from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
 
 
+@pytest.mark.bridge
 def test_without_sacremoses_the_tokenizer_is_unchecked(source, tmp_path, monkeypatch):
     monkeypatch.setattr(converted_folder, "find_spec", lambda name: None)
     folder = from_fsmt(str(source[0]), str(tmp_path / "model"))

@@ -108,6 +108,7 @@ def test_translations_and_the_tokenizer_are_the_same(source, converted):
     assert model.generation_config.num_beams == 3
 
 
+@pytest.mark.bridge
 def test_the_tokenizer_is_the_same(source, converted):
     tokenizer, oracle = AutoTokenizer.from_pretrained(converted), MarianTokenizer.from_pretrained(source[0])
     lines = texts()
@@ -118,6 +119,7 @@ def test_the_tokenizer_is_the_same(source, converted):
     assert tokenizer.batch_decode(targets, skip_special_tokens=True) == SENTENCES
 
 
+@pytest.mark.bridge
 def test_the_certificate_and_the_card(source, converted):
     certificate = json.loads((converted / "parity.json").read_text())
     assert certificate["equal"]
@@ -164,6 +166,7 @@ def test_other_shapes(tmp_path, fields):
     assert json.loads((folder / "parity.json").read_text())["equal"]
 
 
+@pytest.mark.bridge
 def test_without_its_library_the_tokenizer_is_unchecked(source, tmp_path, monkeypatch):
     monkeypatch.setattr(converted_folder, "find_spec", lambda name: None)
     certificate = json.loads((from_hf_marian(str(source[0]), str(tmp_path / "model")) / "parity.json").read_text())

@@ -55,6 +55,7 @@ def load(folder):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.bridge
 def test_scores_are_marian_s(converted, name):
     recorded = expected(name)
     hypotheses = scored_hypotheses(recorded)
@@ -66,6 +67,7 @@ def test_scores_are_marian_s(converted, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.bridge
 def test_translations_are_marian_s(converted, name):
     recorded, (model, tokenizer) = expected(name), load(converted[name])
     sources = tokenizer(recorded["sentences"]).input_ids
@@ -95,6 +97,7 @@ def test_score_reads_targets_with_their_own_vocabulary(converted, name):
     assert sum(close) >= 0.9 * len(close)
 
 
+@pytest.mark.bridge
 def test_the_certificate(converted):
     certificate = json.loads((converted["tied_relu"] / "parity.json").read_text())
     assert certificate["equal"]
@@ -108,6 +111,7 @@ def test_the_certificate(converted):
 
 
 @pytest.mark.parametrize("name", ["tied_relu", "separate_swish"])
+@pytest.mark.bridge
 def test_the_tokenizer_is_sentencepiece(converted, name):
     """As Marian reads text and writes it, special tokens in a text included."""
     import sentencepiece
@@ -374,6 +378,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @torch.no_grad()
+@pytest.mark.bridge
 def test_a_mistake_is_found_by_marian_s_scores(converted, mistake):
     recorded = expected("tied_relu")
     model, tokenizer = load(converted["tied_relu"])

@@ -51,6 +51,7 @@ def nats_per_token(folder: Path, corpus: str) -> float:
     [("MULTI30K_DIR", "LIBREOFFICE_HELP_DIR"), ("LIBREOFFICE_HELP_DIR", "MULTI30K_DIR")],
     ids=["captions to software", "software to captions"],
 )
+@pytest.mark.bridge
 def test_walk(tmp_path, monkeypatch, first, second):
     pytest.importorskip("sentencepiece")
     monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")

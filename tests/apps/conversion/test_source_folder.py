@@ -97,6 +97,7 @@ def test_the_command(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("token", [["--token", "hf_secret"], ["--token=hf_secret"]])
+@pytest.mark.bridge
 def test_the_command_in_the_certificate_has_no_token(monkeypatch, token):
     """It is published with the folder."""
     arguments = ["convert", "--from", "fsmt", *token, "--input", "a b", "--output", "b"]

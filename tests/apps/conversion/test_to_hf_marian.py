@@ -97,6 +97,7 @@ def test_stock_classes_get_no_facts_that_they_do_not_read(tmp_path):
     assert not {"longest_training_source", "translated_letterless_share"} & settings.keys()
 
 
+@pytest.mark.bridge
 def test_the_certificate(tmp_path):
     certificate = certificate_of(to_hf_marian(str(FIXTURE), str(tmp_path / "out")))
     same = certificate["with_epsilon_of_the_source"]
