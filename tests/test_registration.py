@@ -56,7 +56,7 @@ def test_type_checkers_see_the_same_names():
     tree = ast.parse(Path(hf_vanilla_transformer.__file__).read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     imported = {alias.asname: statement.module for statement in block.body for alias in statement.names}
-    assert imported == hf_vanilla_transformer._MODULE_OF
+    assert imported == hf_vanilla_transformer._MODULES_BY_NAME
 
 
 def test_each_name_is_imported_on_first_use():
