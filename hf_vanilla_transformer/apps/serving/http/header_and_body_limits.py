@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from typing import cast
 
 import h11
 from fastapi import HTTPException
@@ -39,9 +40,9 @@ def protocol_with_time_limit(seconds: float) -> type[H11Protocol]:
         _watched_state: type | None = None
         _watched_cycle: RequestResponseCycle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
             """Start the timer for the first headers."""
-            super().connection_made(transport)
+            super().connection_made(cast(asyncio.Transport, transport))
             self._watch(h11.IDLE)
 
         def data_received(self, data: bytes) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import gradio as gr
 from fastapi import FastAPI, HTTPException
@@ -94,8 +94,9 @@ def add_page(app: FastAPI, service: Service) -> None:
         app, build_page(service), PATH, theme=gr.themes.Default(), css=_CSS, ssr_mode=False, footer_links=[]
     )
     # Each open page keeps a connection, and a shutdown would wait until all of them are closed.
-    mounted = app.routes[-1]
-    app.state.end_streams = mounted.app.stop_event.set  # type: ignore[attr-defined]
+    # Starlette's class of routes does not declare the application that gradio mounts.
+    mounted: Any = app.routes[-1]
+    app.state.end_streams = mounted.app.stop_event.set
 
 
 def build_page(service: Service) -> gr.Blocks:
