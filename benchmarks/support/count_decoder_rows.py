@@ -19,15 +19,18 @@ def counting_rows(model: Any) -> Iterator[list[int]]:
     as its longest hypothesis has tokens, `</s>` included.
     """
     counted: list[int] = []
-    extend, translate = BeamSearch.extend, CTranslate2Process.translate
+    extend = BeamSearch.extend
+    translate = CTranslate2Process.translate
 
     def count_extend(search: BeamSearch, log_probs: Any, *args: Any, **kwargs: Any) -> Any:
         counted.append(len(log_probs))
         return extend(search, log_probs, *args, **kwargs)
 
-    def count_translate(process: CTranslate2Process, sources: Any, **options: Any) -> Any:
-        seconds, results = translate(process, sources, **options)
-        counted.extend(options["beam_size"] * max(map(len, hypotheses)) for hypotheses, *_ in results)
+    def count_translate(process: CTranslate2Process, sources: Any, watch: Any = None, **options: Any) -> Any:
+        seconds, results = translate(process, sources, watch, **options)
+        for hypotheses, *_ in results:
+            steps = max(len(tokens) for tokens in hypotheses)
+            counted.append(options["beam_size"] * steps)
         return seconds, results
 
     def count_forward(_: MarianMTModel, args: Any, kwargs: dict[str, Any]) -> None:

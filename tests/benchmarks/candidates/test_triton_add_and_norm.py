@@ -122,9 +122,9 @@ def test_masks_differ_between_rows_and_calls(make_end):
     assert len(first.unique(dim=0)) == len(first)
     assert not torch.equal(first, second)
     # Neighbors in a row, and the same column in neighboring rows, are independent.
-    for mask, other_mask in ((first[:, 1:], first[:, :-1]), (first[1:], first[:-1]), (first, second)):
-        agreement = (mask == other_mask).double().mean()
-        assert abs(agreement - 0.5) <= 4 * 0.5 / mask.numel() ** 0.5
+    for first_mask, second_mask in ((first[:, 1:], first[:, :-1]), (first[1:], first[:-1]), (first, second)):
+        agreement = (first_mask == second_mask).double().mean()
+        assert abs(agreement - 0.5) <= 4 * 0.5 / first_mask.numel() ** 0.5
     torch.manual_seed(0)
     assert torch.equal(mask(), first)
 
