@@ -1,1 +1,1 @@
-"""Sentence pairs in, batches out: sources, the number corpus, tokenizer, filter and token-budget batches."""
+"""Load sentence pairs, clean, tokenize and filter them, and make training batches of them."""

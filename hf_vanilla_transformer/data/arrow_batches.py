@@ -1,8 +1,8 @@
-"""Make padded batches directly from the memory of an Arrow table, equal to the batches of the stock collator.
+"""Build padded training batches directly from an Arrow table's memory, which is faster than the stock collator.
 
-`datasets` makes a Python list of each sentence, and `DataCollatorForSeq2Seq` pads the lists one by one. For 800 pairs
-this takes 15 ms, during which a GPU waits. Here NumPy copies each sentence from the table into the batch, which takes
-about 1 ms.
+`datasets` converts each sentence to a Python list, and `DataCollatorForSeq2Seq` pads the lists one by one. For 800
+pairs this takes 15 ms, during which a GPU waits. Here NumPy copies the sentences from the table into the batch, which
+takes about 1 ms. The batches are the same.
 """
 
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ from torch.utils.data import DataLoader
 from transformers import BatchEncoding, DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
 
-# The label of padding, which PyTorch's cross-entropy ignores by default.
+# The label of padding positions, which PyTorch's cross-entropy ignores by default.
 NO_LABEL = -100
 COLUMNS = ("input_ids", "labels")
 
 
 class PreparesDecoderInputs(Protocol):
-    """A model whose decoder inputs follow from the labels."""
+    """Interface of a model that can compute its decoder inputs from the labels."""
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor: ...
 
 
 class TokenColumn:
-    """A column of token lists that is read in place, so a memory-mapped file is not copied into memory.
+    """Read the token lists in an Arrow column in place, so that a memory-mapped file is not copied into memory.
 
     Args:
-        column (`pyarrow.ChunkedArray`): lists of integers, without missing lists or integers.
+        column (`pyarrow.ChunkedArray`): lists of integers, with no missing lists or integers.
     """
 
     def __init__(self, column: pyarrow.ChunkedArray) -> None:
@@ -41,8 +41,8 @@ class TokenColumn:
         self.offsets_of_chunks: list[NDArray[np.integer]] = []
         chunk_sizes = []
         for chunk in column.chunks:
-            # If the table is a slice, `values` still has all tokens of the chunk. The offsets count from the first of
-            # these, so both fit together.
+            # If the table is a slice, `values` still contains all tokens of the chunk. The offsets also count from the
+            # first of these tokens, so the two match.
             self.tokens_of_chunks.append(chunk.values.to_numpy())
             self.offsets_of_chunks.append(chunk.offsets.to_numpy())
             chunk_sizes.append(len(chunk))
@@ -50,10 +50,10 @@ class TokenColumn:
         self.first_rows = np.cumsum([0, *chunk_sizes])[:-1]
 
     def pad(self, rows: NDArray[np.integer], value: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Pad lists on the right to the longest of them.
+        """Return some of the token lists as one array, padded on the right to the longest of them.
 
         Args:
-            rows: indices of lists, `(rows,)`.
+            rows: the indices of the lists, `(rows,)`.
             value: the padding token, which fills the positions after the end of a list.
 
         Returns:
@@ -74,12 +74,12 @@ class TokenColumn:
 
 @dataclass(frozen=True)
 class PaddedPairs:
-    """The padded tokens of a batch of pairs.
+    """A batch of tokenized pairs, padded, as NumPy arrays.
 
     Args:
         input_ids: source tokens, `(rows, longest source)`.
         attention_mask: 1 for source tokens and 0 for padding, `(rows, longest source)`.
-        labels: target tokens, `(rows, longest target)`, in which padding is -100.
+        labels: target tokens, with -100 in place of padding, `(rows, longest target)`.
     """
 
     input_ids: NDArray[np.int64]
@@ -88,11 +88,11 @@ class PaddedPairs:
 
 
 class ArrowPairs(torch.utils.data.Dataset):
-    """A view of a dataset with the columns `input_ids` and `labels` that returns whole padded batches.
+    """A view of a tokenized dataset from which a data loader gets whole padded batches instead of single pairs.
 
     Args:
-        data (`Dataset`): tokenized pairs, without missing lists or tokens.
-        pad_token_id (`int`): the padding token of the sources.
+        data (`Dataset`): tokenized pairs in the columns `input_ids` and `labels`, with no missing lists or tokens.
+        pad_token_id (`int`): the padding token for the sources.
     """
 
     def __init__(self, data: Dataset, pad_token_id: int) -> None:
@@ -100,24 +100,24 @@ class ArrowPairs(torch.utils.data.Dataset):
         self.pad_token_id = pad_token_id
         self.source = TokenColumn(data.data.column("input_ids"))
         self.target = TokenColumn(data.data.column("labels"))
-        # `select` and `shuffle` do not change the table. They store the indices of the rows of the table that remain.
+        # `select` and `shuffle` do not change the table. They store which rows of the table remain, in which order.
         self.rows_of_table = None
         if data._indices is not None:
             self.rows_of_table = data._indices.column(0).to_numpy()
 
     def __reduce__(self) -> tuple[type["ArrowPairs"], tuple[Dataset, int]]:
-        # A dataset is pickled as the name of its file, but arrays would be pickled with all tokens.
+        # A dataset is pickled as its file name, but arrays would be pickled with all their tokens.
         return ArrowPairs, (self.data, self.pad_token_id)
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, row: int) -> dict[str, list[int]]:
-        """Return a pair as the dataset does, for code that reads single pairs."""
+        """Return a single pair in the dataset's own form, for code that does not read whole batches."""
         return self.data[row]
 
     def __getitems__(self, rows: Sequence[int]) -> PaddedPairs:
-        """Return the padded batch of some rows. torch's data loader calls this with the indices of a batch."""
+        """Return the given rows as a padded batch. PyTorch's data loader calls this with the indices of a batch."""
         rows_of_table = np.asarray(rows, dtype=np.int64)
         if self.rows_of_table is not None:
             rows_of_table = self.rows_of_table[rows_of_table].astype(np.int64)
@@ -127,10 +127,11 @@ class ArrowPairs(torch.utils.data.Dataset):
 
 
 class TensorsOfPairs:
-    """A collator that turns `PaddedPairs` into the tensors of the stock collator.
+    """A collator that converts `PaddedPairs` to the same tensors that `DataCollatorForSeq2Seq` would return.
 
     Args:
-        model (*optional*): the model that makes decoder inputs from the labels, as in the stock collator.
+        model (*optional*): a model that computes the decoder inputs from the labels. Without it, the batch contains no
+            decoder inputs.
     """
 
     def __init__(self, model: PreparesDecoderInputs | None = None) -> None:
@@ -149,15 +150,17 @@ class TensorsOfPairs:
 
 
 def pad_from_arrow(loader: DataLoader) -> None:
-    """Make a data loader pad from Arrow's memory. Its batches stay the same, bit by bit.
+    """Make a data loader build its batches directly from Arrow's memory, which is faster.
 
-    The data loader changes only if it is torch's own `DataLoader`, or accelerate's wrapper around one, and if its
-    dataset and its collator meet the conditions of [`from_arrow`].
+    The batches stay the same, bit by bit. Nothing is changed unless both conditions hold:
+
+    - The data loader is PyTorch's own `DataLoader`, or accelerate's wrapper around one.
+    - Its dataset and its collator meet the conditions of [`from_arrow`].
 
     Args:
         loader: a data loader that has not been used yet.
     """
-    # accelerate's data loaders keep torch's in this attribute.
+    # accelerate's data loaders store PyTorch's data loader in this attribute.
     torch_loader = getattr(loader, "base_dataloader", loader)
     if type(torch_loader) is not DataLoader:
         return
@@ -165,20 +168,20 @@ def pad_from_arrow(loader: DataLoader) -> None:
     if replacements is None:
         return
     pairs, tensors_of_pairs = replacements
-    # torch's __setattr__ raises an error for a new dataset, because the sampler might no longer fit. Here it fits,
-    # because these are the same pairs.
+    # PyTorch's __setattr__ raises an error for a new dataset, because the sampler might not match it. Here it matches,
+    # because the pairs are the same.
     object.__setattr__(torch_loader, "dataset", pairs)
     torch_loader.collate_fn = tensors_of_pairs
 
 
 def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPairs] | None:
-    """Return a dataset and a collator that make the same batches faster, or None if the batches might differ.
+    """Return a faster dataset and collator that make the same batches, or None if the batches might differ.
 
     Args:
-        data: any dataset. To be replaced, it must be a `datasets.Dataset` without a format whose only columns are those
-            of [`tokenize_pairs`].
-        collator: any collator. To be replaced, it must be a `DataCollatorForSeq2Seq` with default settings whose
-            tokenizer pads on the right.
+        data: any dataset. It can be replaced only if it is a `datasets.Dataset` without a format, and its only columns
+            are the two that [`tokenize_pairs`] makes.
+        collator: any collator. It can be replaced only if it is a `DataCollatorForSeq2Seq` with default settings, and
+            its tokenizer pads on the right.
     """
     # Subclasses may make different batches.
     if type(data) is not Dataset or type(collator) is not DataCollatorForSeq2Seq:
@@ -194,7 +197,7 @@ def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPai
 
 
 def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:
-    """Return True if a collator pads to the longest sentence of a batch, as it does by default."""
+    """Return True if a collator has the default settings, which pad to the longest sentence of the batch."""
     return (
         collator.padding is True
         and collator.pad_to_multiple_of is None
@@ -204,7 +207,7 @@ def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:
 
 
 def _pads_on_the_right_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return True if a tokenizer pads on the right and makes an attention mask, with the methods of transformers."""
+    """Return True if a tokenizer pads on the right and makes an attention mask, using transformers' own methods."""
     # A subclass or a monkeypatched tokenizer may pad differently.
     for name in ("pad", "_pad"):
         is_overridden = getattr(type(tokenizer), name) is not getattr(PreTrainedTokenizerBase, name)
@@ -218,7 +221,7 @@ def _pads_on_the_right_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _has_only_lists_of_tokens(data: Dataset) -> bool:
-    """Return True if a dataset has only the columns of `tokenize_pairs`, no missing values, and no format."""
+    """Return True if a dataset has only the token columns `input_ids` and `labels`, no missing values and no format."""
     if sorted(data.column_names) != sorted(COLUMNS):
         return False
     if data.format["type"] is not None or sorted(data.format["columns"]) != sorted(COLUMNS):

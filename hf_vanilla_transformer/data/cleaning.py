@@ -1,4 +1,4 @@
-"""Remove training pairs by their text, and hold out validation pairs."""
+"""Remove unsuitable training pairs, such as duplicates, and hold out pairs for validation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,25 +16,27 @@ from ..support.user_errors import InputError
 from .tokenized_pairs import check_are_texts
 
 
-# Enough rows that NumPy's and Arrow's overhead per call does not matter, few enough to bound the memory.
+# Large enough that NumPy's and Arrow's overhead per call does not matter, and small enough to limit the memory.
 _ROWS_AT_ONCE = 10_000
 
-# A pair whose sides differ by more than this factor in characters is rarely a translation. Moses' clean-corpus-n.perl
-# counts words, which need more tolerance: German compounds are single words. docs/train.md has the figures.
+# If one side of a pair has more than this many times the characters of the other, it is rarely a translation. Moses'
+# clean-corpus-n.perl counts words, which requires more tolerance, because German compounds are single words. The
+# measurements are in docs/train.md.
 _LARGEST_LENGTH_RATIO = 3
-# Characters that are added to both sides before they are compared, so that short pairs may differ by more: "Click
-# Next." may have a translation of 57 characters.
+# The number of characters added to both sides before their lengths are compared, so that short pairs may differ by a
+# larger factor: a translation of "Click Next." may have up to 57 characters.
 _ADDED_CHARACTERS = 10
 
 
 @dataclass(frozen=True)
 class _TextMeasures:
-    """Measures of the texts of pairs, each an array of shape `(pairs,)`.
+    """Hashes and lengths of the pairs' texts, which the cleaning rules compare. Each array has the shape `(pairs,)`.
 
     Args:
-        hashes: a hash of both sides, the same in every process and on every machine.
-        source_lengths, target_lengths: characters without white space at the ends; 0 for a blank or missing text.
-        has_identical_sides: True where source and target are equal without white space at the ends.
+        hashes: a hash of both sides, which is the same in every process and on every machine.
+        source_lengths, target_lengths: the number of characters, not counting white space at both ends. It is 0 for a
+            blank or missing text.
+        has_identical_sides: True where source and target are equal, apart from white space at both ends.
     """
 
     hashes: NDArray[np.uint64]
@@ -46,25 +48,28 @@ class _TextMeasures:
 def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Dataset, dict[str, int]]:
     """Remove unsuitable training pairs, and count the pairs that each rule removes.
 
-    The first rule that applies removes a pair. The other pairs keep their order and their columns.
+    Each pair is removed by the first of these rules that applies to it. The remaining pairs keep their order and their
+    columns.
 
-    - `"duplicates"`: an earlier pair is equal on both sides.
+    - `"duplicates"`: an earlier pair has the same source and the same target.
     - `"identical sides"`: source and target are equal, apart from white space at their ends.
     - `"empty on one side"`: a side has only white space, as defined by `str.isspace`.
-    - `"in the test or validation pairs"`: one of the `evaluated` pairs is equal on both sides.
+    - `"in the test or validation pairs"`: one of the `evaluated` pairs has the same source and the same target.
     - `"length ratio"`: one side has more than 3 times as many characters as the other, after 10 characters are added
-      to both. First, the sides are scaled so that their totals over the remaining pairs are equal, which makes the rule
-      suitable for any two languages. The rule is repeated until it removes nothing, so cleaning again changes nothing.
+      to both. Before that, the lengths are scaled so that sources and targets have equal totals over the remaining
+      pairs, which makes the rule suitable for any two languages. The rule is repeated until it removes nothing.
+      Therefore, cleaning the result again changes nothing.
 
     Args:
         pairs (`Dataset`): training pairs, with text in the columns `source` and `target`.
         evaluated (sequence of `Dataset`): test and validation pairs with the same columns.
 
     Returns:
-        The remaining pairs, memory-mapped if `pairs` are, and the number of pairs that each rule removed.
+        The remaining pairs, and the number of pairs that each rule removed. If `pairs` are memory-mapped, the
+        remaining pairs are memory-mapped as well.
 
     Raises:
-        TypeError, ValueError: if a data set has no text in these columns, or no pair would remain.
+        TypeError, ValueError: if a data set has no text in these columns, or if no pair would remain.
     """
     measures = _measure_texts(pairs)
     hashes = pd.Series(measures.hashes)
@@ -96,17 +101,17 @@ def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Data
 
 
 def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
-    """Divide pairs into training pairs and at most `count` validation pairs.
+    """Split pairs into training pairs and at most `count` validation pairs.
 
-    The validation pairs are those with the smallest hashes of their text, so the choice depends neither on the order of
-    the pairs nor on the machine. Equal pairs stay together, which may make the validation pairs fewer than `count`.
-    Both parts keep the order and the columns of the pairs.
+    The pairs whose texts have the smallest hashes become validation pairs, so the choice depends neither on the order
+    of the pairs nor on the machine. Equal pairs always stay together, so there may be fewer than `count` validation
+    pairs. Both parts keep the order and the columns of the pairs.
 
     Returns:
         The training pairs and the validation pairs.
 
     Raises:
-        TypeError, ValueError: if `pairs` has no text in `source` and `target`, or too few different pairs.
+        TypeError, ValueError: if `pairs` has no text in `source` and `target`, or if it has too few different pairs.
     """
     check_number("count", count, 1)
     hashes = _measure_texts(pairs).hashes
@@ -126,10 +131,10 @@ def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
 
 
 def held_out_size(pairs: int) -> int:
-    """Return how many of a number of pairs to hold out: 2 %, but at least 1 and at most 1,000.
+    """Return how many of the training pairs to hold out for validation: 2 %, but at least 1 and at most 1,000.
 
-    A small corpus needs its pairs for training, and more than 1,000 pairs would only make each evaluation slower. If
-    there are fewer than two pairs, none can be held out, and the result is 0.
+    A small corpus needs most of its pairs for training, and more than 1,000 pairs would only make each evaluation
+    slower. With fewer than two pairs, the result is 0.
     """
     if pairs < 2:
         return 0
@@ -137,14 +142,14 @@ def held_out_size(pairs: int) -> int:
 
 
 def _measure_texts(pairs: Dataset) -> _TextMeasures:
-    """Compute the measures of all pairs, a chunk of rows at a time."""
+    """Compute the hashes and the lengths of all pairs, one chunk of rows at a time."""
     check_are_texts(pairs)
-    # datasets copies the selected rows one by one, which is slower than measuring the whole table, unless few are
-    # selected. Of the whole table, the selected rows are taken at the end.
+    # datasets copies selected rows one by one. Unless few rows are selected, it is faster to measure the whole table,
+    # and to pick the selected rows from the result at the end.
     measures_whole_table = 4 * len(pairs) >= len(pairs.data)
     table = Dataset(pairs.data, fingerprint=pairs._fingerprint) if measures_whole_table else pairs
 
-    # The empty arrays have the dtypes, for a table without rows.
+    # The empty arrays set the dtypes in case the table has no rows.
     hashes = [np.zeros(0, np.uint64)]
     source_lengths: list[NDArray[np.integer]] = [np.zeros(0, np.int32)]
     target_lengths: list[NDArray[np.integer]] = [np.zeros(0, np.int32)]
@@ -152,7 +157,7 @@ def _measure_texts(pairs: Dataset) -> _TextMeasures:
     for rows in table.with_format("arrow").iter(_ROWS_AT_ONCE):
         source = pc.fill_null(rows.column("source").combine_chunks(), "")
         target = pc.fill_null(rows.column("target").combine_chunks(), "")
-        # The factor distinguishes a pair from the pair with its sides exchanged.
+        # The factor gives a pair a different hash than the same pair with source and target exchanged.
         hashes.append(3 * _hash_texts(source) + _hash_texts(target))
         stripped_source = pc.utf8_trim_whitespace(source)
         stripped_target = pc.utf8_trim_whitespace(target)
@@ -178,25 +183,25 @@ def _measure_texts(pairs: Dataset) -> _TextMeasures:
 
 
 def _hash_texts(texts: pa.Array) -> NDArray[np.uint64]:
-    """Hash each text. Python's `hash()` would differ between processes."""
+    """Hash each text. The hashes are the same in all processes, unlike those of Python's `hash()`."""
     return pd.util.hash_array(texts.to_numpy(zero_copy_only=False), categorize=False)
 
 
 def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Find the pairs that the rule "length ratio" removes.
+    """Find the pairs whose sides differ so much in length that the rule "length ratio" removes them.
 
     Args:
-        measures: the measures of all pairs.
+        measures: the hashes and the lengths of all pairs.
         is_candidate: True for the pairs that no other rule removes, `(pairs,)`.
 
     Returns:
-        True for the candidates whose sides differ too much in length, `(pairs,)`.
+        True for the candidates to remove, `(pairs,)`.
     """
     source = measures.source_lengths
     target = measures.target_lengths
     is_kept = is_candidate.copy()
     previous_count = 0
-    # Each removal changes the totals by which the sides are scaled, so the rule is applied until nothing changes.
+    # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until nothing changes.
     while True:
         count = int(is_kept.sum())
         if count in (0, previous_count):

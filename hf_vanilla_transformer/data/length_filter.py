@@ -1,4 +1,4 @@
-"""Lengths of tokenized pairs, and a filter for pairs that are empty or too long."""
+"""Measure the lengths of tokenized pairs, and remove pairs that are empty or too long."""
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from .tokenized_pairs import check_is_dataset
 
 
 _COLUMNS = ("input_ids", "labels")
-# Enough rows that Arrow's overhead per call does not matter, few enough to bound the memory.
+# Large enough that Arrow's overhead per call does not matter, and small enough to limit the memory.
 _ROWS_AT_ONCE = 10_000
 
 
@@ -23,28 +23,28 @@ def filter_pairs(
 ) -> tuple[Dataset, dict[str, int]]:
     """Remove tokenized pairs that are too long or empty, and count them.
 
-    The first rule that applies to one of the sides removes a pair:
+    A pair is removed by the first of these rules that applies to its source or its target:
 
-    - `"too long"`: the side has more than `max_tokens` tokens, `</s>` included.
-    - `"empty"`: the side has only special tokens, such as `</s>`, and tokens of white space as defined by
+    - `"too long"`: the text has more than `max_tokens` tokens, including `</s>`.
+    - `"empty"`: the text consists only of special tokens, such as `</s>`, and of white space as defined by
       `str.isspace`. A token that is a part of a character counts as text.
 
-    No pair is truncated, and the other pairs keep their order. If `data` is a file in the cache of `datasets`, the
-    indices of the remaining pairs are stored there as well, and later calls reuse them; nothing stays in memory.
+    Pairs are never truncated, and the remaining pairs keep their order. If `data` is a file in the cache of `datasets`,
+    the indices of the remaining pairs are stored there instead of in memory, and later calls reuse them.
 
     Args:
-        data (`Dataset`): pairs of [`tokenize_pairs`], with lists of tokens in the columns `input_ids` and `labels`.
-        tokenizer (`PreTrainedTokenizerBase`): the tokenizer of these pairs.
-        max_tokens (`int`, *optional*): maximum number of tokens of a side, for example the `tokens_per_batch` of a
-            [`TokenBudgetBatchSampler`]. If None, no pair is too long.
+        data (`Dataset`): pairs from [`tokenize_pairs`], with lists of tokens in the columns `input_ids` and `labels`.
+        tokenizer (`PreTrainedTokenizerBase`): the tokenizer that was used for these pairs.
+        max_tokens (`int`, *optional*): maximum number of tokens in a source or a target, for example the
+            `tokens_per_batch` of a [`TokenBudgetBatchSampler`]. If None, there is no limit.
 
     Returns:
         `Dataset`: the remaining pairs.
-        `dict[str, int]`: the number of pairs that each rule removed, `"empty"` and `"too long"`.
+        `dict[str, int]`: the number of pairs that each rule removed, with the keys `"empty"` and `"too long"`.
 
     Raises:
-        TypeError: if `data` is not a `Dataset`, or `max_tokens` is not a whole number.
-        ValueError: if `max_tokens` is less than 1, a column is missing, or no pair would remain.
+        TypeError: if `data` is not a `Dataset`, or if `max_tokens` is not a whole number.
+        ValueError: if `max_tokens` is less than 1, if a column is missing, or if no pair would remain.
     """
     if max_tokens is not None:
         check_number("max_tokens", max_tokens, 1)
@@ -76,7 +76,7 @@ def filter_pairs(
 
 
 def _find_blank_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of the tokens that decode to nothing but white space, special tokens included."""
+    """Return the ids of the special tokens, and of all tokens that decode to an empty text or to white space."""
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))], skip_special_tokens=True)
     return [token for token, text in enumerate(texts) if not text.strip()]
 
@@ -86,8 +86,8 @@ def _find_pairs_that_fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tok
 
     Args:
         pairs: a chunk of tokenized pairs.
-        blank_tokens: the ids of blank tokens of the source's and of the target's vocabulary.
-        max_tokens: maximum number of tokens of a side; None for no limit.
+        blank_tokens: two lists with the ids of the blank tokens, for the source and for the target vocabulary.
+        max_tokens: maximum number of tokens in a source or a target; None for no limit.
 
     Returns:
         True for the pairs to keep, `(pairs,)`.
@@ -106,15 +106,16 @@ def _find_pairs_that_fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tok
 
 
 def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Return the source lengths and the target lengths of tokenized pairs, in tokens, each `(pairs,)`.
+    """Return the source lengths and the target lengths of tokenized pairs, in tokens, as two arrays `(pairs,)`.
 
-    A missing list of tokens has the length 0.
+    If a pair has no list of tokens on one side, the length of that side is 0.
 
     Args:
-        data (`Dataset`, or two arrays): pairs of [`tokenize_pairs`], whose tokens are not read; or the lengths.
+        data (`Dataset`, or two arrays): pairs from [`tokenize_pairs`], or their source and target lengths. The tokens
+            themselves are not read.
 
     Raises:
-        TypeError, ValueError: if `data` has no lengths, or the two arrays are not of the same shape `(pairs,)`.
+        TypeError, ValueError: if `data` has no lengths, or if the two arrays do not have the same shape `(pairs,)`.
     """
     if isinstance(data, Dataset):
         return _lengths_in_dataset(data)
@@ -131,7 +132,7 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[n
 
 
 def _lengths_in_dataset(data: Dataset) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Compute the lengths from the offsets of Arrow's lists."""
+    """Compute the lengths from the offsets at which Arrow's lists start, without reading the tokens."""
     missing_columns = [name for name in _COLUMNS if name not in data.column_names]
     if missing_columns:
         raise InputError(
@@ -142,7 +143,7 @@ def _lengths_in_dataset(data: Dataset) -> tuple[NDArray[np.integer], NDArray[np.
     target_lengths = _list_lengths(data.data.column("labels"))
     if data._indices is None:
         return source_lengths, target_lengths
-    # A filtered or shuffled data set lists rows of its table; datasets itself would copy them one by one.
+    # A filtered or shuffled data set stores which rows of its table it contains. datasets would copy these one by one.
     rows = data._indices.column(0).to_numpy()
     return source_lengths[rows], target_lengths[rows]
 

@@ -1,4 +1,4 @@
-"""Load sentence pairs from the Hub, tables, aligned text files, or the built-in number corpus."""
+"""Load sentence pairs from the Hub, from tables, from aligned text files or from the built-in number corpus."""
 
 import glob
 import logging
@@ -33,11 +33,11 @@ from .text_lines import check_is_input, iterate_lines
 
 
 _PAIR_SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})
-# Large enough that writing a chunk costs little beside reading it, and small enough for any memory.
+# Large enough that writing takes little time compared with reading, and small enough to fit in any memory.
 _PAIRS_PER_CHUNK = 10_000
 # A cell that is a number, such as "-1,234.5".
 _NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
-# Names that data sets of the Hub give to their validation split, the most usual first.
+# Names of the validation split in Hub data sets, the most common one first.
 _VALIDATION_NAMES = ("validation", "dev", "valid", "val")
 
 logger = logging.getLogger(__name__)
@@ -57,33 +57,33 @@ def load_pairs(
 
     Give either a data set or files. For example:
 
-    - `load_pairs("numbers", source="en", target="de")` makes the built-in corpus, see [`number_pairs`]. Here `source`
-      and `target` are language codes, by default "en" and "de".
-    - `load_pairs("user/name", source="en", target="de")` loads a data set of the Hub. `source` and `target` are its
-      columns, or the languages in its column `translation`. If all splits are loaded and none is named "validation",
-      a split named "dev", "valid" or "val" gets this name.
+    - `load_pairs("numbers", source="en", target="de")` generates the built-in corpus, see [`number_pairs`]. Here
+      `source` and `target` are language codes, by default "en" and "de".
+    - `load_pairs("user/name", source="en", target="de")` loads a data set from the Hub. `source` and `target` are the
+      names of its columns, or the languages in its column `translation`. If all splits are loaded and none is named
+      "validation", a split named "dev", "valid" or "val" is renamed to "validation".
     - `load_pairs(train_files="train.csv", source="english", target="german")` reads a CSV, TSV, JSON lines or parquet
       file.
     - `load_pairs(train_files=["a.en", "a.de", "b.en", "b.de"])` reads one or more pairs of aligned text files, in which
       line n of the second file translates line n of the first.
 
-    Text and tables are copied, a chunk of rows at a time, into the cache of `datasets` (`HF_DATASETS_CACHE`) and
-    memory-mapped from there, so a corpus may be larger than memory. Unchanged files are copied only once.
+    Text files and tables are copied into the cache of `datasets` (`HF_DATASETS_CACHE`), one chunk of rows at a time,
+    and memory-mapped from there, so a corpus may be larger than the memory. Unchanged files are copied only once.
 
     Args:
         dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
-        train_files, validation_files, test_files (*optional*): for each split, tables of one format, or aligned text
-            files.
-        source, target (`str`): columns or languages, as described above.
+        train_files, validation_files, test_files (*optional*): the files of each split: tables of one format, or
+            aligned text files.
+        source, target (`str`): column names or languages, as described above.
         **options: options that depend on where the pairs come from:
 
             - `"numbers"`: arguments of [`number_pairs`];
             - a Hub data set or parquet: arguments of `datasets.load_dataset`, such as `name` (the configuration) or
               `revision`;
-            - JSON: `field`, the field that holds the rows;
-            - CSV and TSV: `encoding`; `column_names` of a file without a header; and `delimiter`, `quoting`,
-              `quotechar`, `doublequote` and `escapechar` of Python's `csv`. A TSV file has no quoted cells unless
-              `quoting=0` is given.
+            - JSON: `field`, the field that contains the rows;
+            - CSV and TSV: `encoding`; `column_names` for a file without a header; and `delimiter`, `quoting`,
+              `quotechar`, `doublequote` and `escapechar`, which Python's `csv` defines. Pass `quoting=0` if the cells
+              of a TSV file are quoted.
 
     Returns:
         `DatasetDict`: the loaded splits, with strings in both columns.
@@ -120,7 +120,10 @@ def load_pairs(
 
 
 def _check_files(files: Files) -> list[Path]:
-    """Return the paths of one split, and raise an error unless they are tables or pairs of aligned text files."""
+    """Return the paths of one split's files.
+
+    Raises an error if a file is missing or empty, or if they are neither tables of one format nor aligned text files.
+    """
     paths = [Path(name) for name in file_names(files)]
     for path in paths:
         check_is_input(path)
@@ -156,9 +159,9 @@ def _check_directions(paths_of_splits: Iterable[list[Path]]) -> None:
 
 
 def _load_files(files: Mapping[str, list[Path]], source: str, target: str, options: Mapping[str, Any]) -> DatasetDict:
-    """Load the splits from tables or aligned text files."""
+    """Load all splits from tables or aligned text files, and return the pairs by split."""
     with TemporaryDirectory() as folder:
-        # All pipes are copied before any split is loaded: one process may write several of them in turn.
+        # All pipes are copied before any split is loaded, because one process may write to several pipes in turn.
         readable_files = {}
         for split, paths in files.items():
             readable_files[split] = [_copy_if_pipe(path, folder) for path in paths]
@@ -176,10 +179,10 @@ def _load_files(files: Mapping[str, list[Path]], source: str, target: str, optio
 
 
 def _copy_if_pipe(path: Path, folder: str) -> Path:
-    """Return the path of a file, or of a copy of a pipe in `folder`, because a pipe can be read only once."""
+    """Copy a pipe into `folder`, because it can be read only once. Returns the copy's path, or a file's own path."""
     if not is_stream(path):
         return path
-    # A folder of its own, because several pipes may have the same name.
+    # Each copy gets a separate folder, because several pipes may have the same name.
     copy = Path(mkdtemp(dir=folder), path.name)
     with path.open("rb") as stream, copy.open("wb") as file:
         shutil.copyfileobj(stream, file)
@@ -187,7 +190,7 @@ def _copy_if_pipe(path: Path, folder: str) -> Path:
 
 
 def _load_text_files(paths: list[Path], options: Mapping[str, Any]) -> Dataset:
-    """Load pairs of aligned text files, in which the files of the sources and of the targets alternate."""
+    """Load sentence pairs from aligned text files. Source files and target files alternate in `paths`."""
     if options:
         raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
     pairs = chain.from_iterable(map(_read_aligned_lines, paths[::2], paths[1::2]))
@@ -197,9 +200,9 @@ def _load_text_files(paths: list[Path], options: Mapping[str, Any]) -> Dataset:
 def _load_with_datasets(
     paths: list[Path], table_format: DatasetsFormat, source: str, target: str, options: Mapping[str, Any]
 ) -> Dataset:
-    """Load tables of a format that `datasets` reads, such as parquet."""
+    """Load tables with `datasets`, which reads formats such as parquet."""
     origin = _join(paths)
-    # load_dataset expands patterns such as "*", but these are names.
+    # load_dataset would expand patterns such as "*" in file names.
     literal_names = [glob.escape(str(path)) for path in paths]
     try:
         table = load_dataset(table_format.builder, data_files=literal_names, split="train", **options)
@@ -212,7 +215,7 @@ def _load_with_datasets(
 def _load_rows(
     paths: list[Path], table_format: RowFormat, source: str, target: str, options: Mapping[str, Any]
 ) -> Dataset:
-    """Load tables of a format that this package reads row by row."""
+    """Load tables in formats that this package reads row by row, such as CSV."""
     origin = _join(paths)
     suffix = suffix_of(paths[0])
     if not options.keys() <= set(table_format.options):
@@ -235,13 +238,13 @@ def _load_rows(
 
 
 def _warn_of_doubtful_text(pairs: Dataset, columns: Mapping[str, str], origin: str, may_have_quotes: bool) -> None:
-    """Log a warning if a column of a file without types contains only numbers, or mostly text in quotation marks.
+    """Log a warning if a column of a CSV or TSV file contains only numbers, or mostly text in quotation marks.
 
     Args:
         pairs: the pairs that were read.
-        columns: the name in the file of the columns `source` and `target`.
-        origin: the files, for the message.
-        may_have_quotes: whether quotation marks around cells were read as text by default.
+        columns: the names that the columns `source` and `target` have in the file.
+        origin: the file names, which the message begins with.
+        may_have_quotes: whether quotation marks around cells were by default read as a part of the text.
     """
     for side, column in columns.items():
         texts = pairs.data.column(side)
@@ -251,7 +254,7 @@ def _warn_of_doubtful_text(pairs: Dataset, columns: Mapping[str, str], origin: s
             continue
         is_quoted = pc.match_substring_regex(texts, '^".*"$')
         quoted_share = pc.mean(pc.cast(is_quoted, "int8")).as_py()
-        # A few sentences are quotations, but where most are quoted, the quotation marks belong to the file format.
+        # A few sentences may be quotations. If most cells are quoted, the quotation marks belong to the file format.
         if quoted_share > 0.5:
             logger.warning(
                 '%s: most of column "%s" is in quotation marks, which stay; %s.', origin, column, ADVICE_IF_QUOTED
@@ -259,16 +262,16 @@ def _warn_of_doubtful_text(pairs: Dataset, columns: Mapping[str, str], origin: s
 
 
 def _copy_to_cache(paths: list[Path], settings: object, pairs: Iterator[tuple[str, str]]) -> Dataset:
-    """Copy pairs into a file of the cache of `datasets`, and memory-map it.
+    """Copy pairs into a file in the cache of `datasets`, and return it as a memory-mapped dataset.
 
-    If an earlier call has copied the same unchanged files, `pairs` is not read.
+    If an earlier call has copied the same files and they have not changed since, `pairs` is not read.
 
     Args:
         paths: the files from which the pairs come.
         settings: everything else on which the pairs depend.
-        pairs: the source and the target of each pair.
+        pairs: yields the source and the target of each pair.
     """
-    # These values change if a file is written or replaced.
+    # These values change whenever a file is written or replaced.
     file_states = []
     for path in paths:
         state = path.stat()
@@ -284,7 +287,7 @@ def _copy_to_cache(paths: list[Path], settings: object, pairs: Iterator[tuple[st
 
 
 def _write_arrow_file(path: Path, pairs: Iterator[tuple[str, str]]) -> None:
-    """Write pairs as an Arrow file, a chunk at a time. `Dataset.from_generator` would take eight times as long."""
+    """Write pairs to an Arrow file, one chunk at a time, which is eight times faster than `Dataset.from_generator`."""
     with whole_file(path, binary=True) as file, pa.ipc.new_stream(file, _PAIR_SCHEMA) as writer:
         while True:
             chunk = list(islice(pairs, _PAIRS_PER_CHUNK))
@@ -295,12 +298,12 @@ def _write_arrow_file(path: Path, pairs: Iterator[tuple[str, str]]) -> None:
 
 
 def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[str, str]]:
-    """Yield line n of both files for each n; raise ValueError if one file has more lines than the other."""
+    """Yield line n of the first file with line n of the second. Raises ValueError if the numbers of lines differ."""
     source_lines = iterate_lines(source_path)
     target_lines = iterate_lines(target_path)
     for pair_count, (source, target) in enumerate(zip_longest(source_lines, target_lines)):
         if source is None or target is None:
-            # The line that was just read, and the lines that remain of the longer file.
+            # The line that was just read, plus the remaining lines of the longer file.
             longer_count = pair_count + 1 + sum(1 for _ in chain(source_lines, target_lines))
             source_count = pair_count if source is None else longer_count
             target_count = pair_count if target is None else longer_count
@@ -315,9 +318,9 @@ def _read_cells(path: Path, rows: Iterator[NumberedRow], source: str, target: st
     """Yield the source and the target of each row of a table.
 
     Args:
-        path: the file, for messages.
-        rows: the rows with the numbers of their lines.
-        source, target: columns, or languages in a column `translation`.
+        path: the file's path, which error messages contain.
+        rows: the table's rows, with their line numbers.
+        source, target: column names, or languages in a column `translation`.
 
     Raises:
         ValueError: if the table has no rows, or if a row lacks a column or has no text in it.
@@ -339,7 +342,7 @@ def _read_cells(path: Path, rows: Iterator[NumberedRow], source: str, target: st
 
 
 def _load_hub_dataset(name: str, source: str, target: str, options: Mapping[str, Any]) -> DatasetDict:
-    """Load a data set of the Hub: all of its splits, or the one that the option `split` names."""
+    """Load a data set from the Hub: all of its splits, or only the split that the option `split` names."""
     with input_errors():
         loaded = load_dataset(name, **options)
     splits: dict[str, Dataset] = {}
@@ -358,15 +361,15 @@ def _load_hub_dataset(name: str, source: str, target: str, options: Mapping[str,
 
 
 def _select_pairs(table: Dataset, source: str, target: str, origin: str) -> Dataset:
-    """Return the columns `source` and `target` of a table under these names.
+    """Select two columns of a table, and rename them to "source" and "target".
 
     Args:
         table: the table.
-        source, target: columns, or languages in a column `translation`.
-        origin: the table's name in messages.
+        source, target: the names of the two columns, or languages in a column `translation`.
+        origin: the table's name in error messages.
 
     Raises:
-        ValueError: if a column is missing, does not hold text, or has missing values.
+        ValueError: if a column is missing, does not contain text, or has missing values.
     """
     if "translation" in table.column_names and source not in table.column_names:
         table = table.flatten()

@@ -1,7 +1,8 @@
-"""The built-in corpus: numbers that num2words spells out in two languages.
+"""Generate the built-in corpus: numbers spelled out in two languages by the library num2words.
 
-Spelling numbers is real translation with reordering ("forty-two", "zweiundvierzig"). The corpus needs no licence, it
-can be as large as needed, and translations can be scored exactly, because every number has one correct translation.
+Translating such numbers requires reordering, as real translation does ("forty-two", "zweiundvierzig"). The corpus needs
+no license, it can be as large as needed, and translations can be scored exactly, because every number has only one
+correct translation.
 """
 
 import os
@@ -13,9 +14,10 @@ from ..support.argument_checks import check_number
 from ..support.user_errors import InputError, needing
 
 
-# Validation and test take at most this share of the numbers of each length, so that training has most of them.
+# The validation and test splits together get at most this share of the numbers of each length, so that most numbers
+# remain for training.
 _LARGEST_HELD_OUT_SHARE = 0.1
-# With fewer pairs, starting a process takes longer than spelling them.
+# With fewer pairs than this, starting a process takes longer than spelling the numbers.
 _PAIRS_PER_PROCESS = 5000
 
 
@@ -28,27 +30,28 @@ def number_pairs(
     max_digits: int = 9,
     seed: int = 0,
 ) -> DatasetDict:
-    """Spell random numbers from 0 to 10^max_digits - 1 in two languages. The three splits have different numbers.
+    """Spell random numbers from 0 to 10^max_digits - 1 in two languages. No number occurs in more than one split.
 
-    Training numbers are drawn evenly by number of digits, as far as enough numbers of each length exist. Half of the
-    validation and test numbers have more than two thirds of `max_digits` digits (7 or more of 9), the other half have
-    fewer.
+    The training split has equally many numbers of each length in digits, as far as enough numbers of that length exist.
+    In the validation and test splits, half of the numbers are long: they have more than two thirds of `max_digits`
+    digits, for example 7 or more of 9. The other half have fewer digits.
 
     Args:
-        source_language, target_language (`str`): codes of num2words, such as `"en"`, `"de"`, `"fr"`, `"pt_BR"`.
-        train_size, validation_size, test_size (`int`): numbers of pairs. A split gets fewer if not enough numbers
-            exist.
-        max_digits (`int`): digits of the longest numbers. With 4 digits or fewer, the test split takes all held-out
-            numbers.
-        seed (`int`): seed of the random numbers.
+        source_language, target_language (`str`): language codes that num2words knows, such as `"en"`, `"de"`, `"fr"` or
+            `"pt_BR"`.
+        train_size, validation_size, test_size (`int`): the number of pairs in each split. A split gets fewer pairs if
+            there are not enough numbers.
+        max_digits (`int`): the number of digits of the longest numbers. With 4 or fewer, a test split of the default
+            size uses up all numbers that may be held out, so there is no validation split.
+        seed (`int`): the seed for drawing the numbers.
 
     Returns:
         `DatasetDict`: the splits `train`, `validation` and `test` with the columns `number`, `source` and `target`.
             Empty splits are omitted.
 
     Raises:
-        ImportError: if num2words is missing; the message names the extra to install.
-        TypeError, ValueError: if num2words does not have a language, or a size is out of range.
+        ImportError: if num2words is missing. The message names the extra to install.
+        TypeError, ValueError: if num2words does not know a language, or if a size is out of range.
     """
     _check_languages(source_language, target_language)
     check_number("train_size", train_size, 1)
@@ -69,7 +72,10 @@ def number_pairs(
 
 
 def _check_languages(source_language: str, target_language: str) -> None:
-    """Raise ImportError without num2words, and ValueError unless it has both languages and they differ."""
+    """Check that num2words is installed and knows both languages, and that the languages differ.
+
+    Raises ImportError if num2words is missing, and ValueError if a language is wrong.
+    """
     with needing("numbers", "the number corpus needs"):
         from num2words import CONVERTER_CLASSES
     for language in (source_language, target_language):
@@ -81,13 +87,13 @@ def _check_languages(source_language: str, target_language: str) -> None:
 
 
 def _draw_halves(generator: random.Random, lengths: range, size: int, taken: set[int]) -> list[int]:
-    """Draw the numbers of a validation or test split: one half are short numbers, the other half long ones.
+    """Draw the numbers for the validation or test split: half of them short numbers, and half of them long ones.
 
     Args:
-        generator: source of randomness.
-        lengths: the numbers of digits, from 1.
+        generator: the source of randomness.
+        lengths: the possible numbers of digits, starting from 1.
         size: how many numbers to draw.
-        taken: numbers of other splits.
+        taken: numbers that are already in other splits.
     """
     first_long = (2 * len(lengths)) // 3
     long_numbers = _draw(generator, lengths[first_long:], size - size // 2, taken, _LARGEST_HELD_OUT_SHARE)
@@ -96,16 +102,16 @@ def _draw_halves(generator: random.Random, lengths: range, size: int, taken: set
 
 
 def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], largest_share: float) -> list[int]:
-    """Draw up to `size` different numbers, as many of each length as possible.
+    """Draw up to `size` different numbers, spread evenly over the lengths in digits.
 
-    If there are too few numbers of one length, more are drawn of the greater lengths.
+    If there are too few numbers of one length, more numbers of the greater lengths are drawn instead.
 
     Args:
-        generator: source of randomness.
-        lengths: the numbers of digits.
+        generator: the source of randomness.
+        lengths: the possible numbers of digits, in increasing order.
         size: how many numbers to draw.
-        taken: numbers that must not be drawn.
-        largest_share: maximum share of the numbers of one length that are drawn or taken.
+        taken: numbers that are already in other splits and must not be drawn.
+        largest_share: the maximum share of all numbers of one length that may be taken or drawn.
     """
     drawn: list[int] = []
     for index, digits in enumerate(lengths):
@@ -124,9 +130,9 @@ def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], 
 
 
 def _spell_all(numbers: list[int], languages: tuple[str, str], split: str) -> Dataset:
-    """Spell the numbers of a split in several processes if they are many."""
+    """Spell the numbers of a split. If there are many, several processes work in parallel."""
     processes = min(os.cpu_count() or 1, len(numbers) // _PAIRS_PER_PROCESS)
-    # With None, datasets works in this process; with 1 it would start another one.
+    # With None, datasets works in this process. With 1, it would start a second process.
     num_proc = processes if processes > 1 else None
     return Dataset.from_dict({"number": numbers}).map(
         _spell, fn_kwargs={"languages": languages}, num_proc=num_proc, desc=f"spelling {split} numbers"
@@ -134,7 +140,7 @@ def _spell_all(numbers: list[int], languages: tuple[str, str], split: str) -> Da
 
 
 def _spell(row: dict[str, int], languages: tuple[str, str]) -> dict[str, str]:
-    """Spell one number in the source language and in the target language."""
+    """Spell the number of one row in both languages, and return the texts as the new columns of the row."""
     from num2words import num2words
 
     source_language, target_language = languages

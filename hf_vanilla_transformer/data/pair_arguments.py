@@ -1,4 +1,4 @@
-"""Arguments that choose sentence pairs: a data set or files, their languages and their columns."""
+"""Define the arguments that select sentence pairs: a data set or files, their languages and their columns."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z0-9]{2,8})*")
-# If the names of several pairs of text files end in languages, those of the first split decide.
+# The order matters: if the file names of several splits end in languages, the first of these splits decides.
 _FILE_ARGUMENTS = {"train": "train_file", "test": "test_file", "validation": "validation_file"}
 _NO_RECIPE: Mapping[str, object] = MappingProxyType({})
 
@@ -30,7 +30,7 @@ Side = Literal["source", "target"]
 
 
 class Direction(NamedTuple):
-    """The languages of the sources and of the targets, such as "en" and "de"."""
+    """A translation direction: the language codes of the sources and of the targets, such as "en" and "de"."""
 
     source: str
     target: str
@@ -38,12 +38,13 @@ class Direction(NamedTuple):
 
 @dataclass(frozen=True)
 class ResolvedSide:
-    """The language and the column of the sources or of the targets.
+    """The language of one side of the sentence pairs, and the column that contains its texts.
 
     Args:
-        declared_language: the language code that an argument or a recipe names.
-        language: the declared language, or else the one in which the names of text files end.
-        column: the column of a table or of a data set.
+        declared_language: the language code that an argument or a recipe gives, or None.
+        language: the declared language. If there is none, the language in which the names of the text files end, or
+            None.
+        column: the column's name in the table or the data set.
     """
 
     declared_language: str | None
@@ -52,9 +53,9 @@ class ResolvedSide:
 
 
 def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, Any] = _NO_RECIPE) -> ResolvedSide:
-    """Decide which language and which column the sources or the targets have.
+    """Determine the language and the column of the sources or of the targets.
 
-    The first row that applies decides, as in the table of docs/train.md (these are the names for the sources):
+    The first row that applies decides. The table, which is also in docs/train.md, names the arguments for the sources:
 
     | | language | column |
     |---|---|---|
@@ -62,13 +63,15 @@ def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, 
     | 2. | `source_lang` of the recipe, if it is the language of these pairs | the language of row 1 or 2 |
     | 3. | the language in which the names of text files end | `"source"` |
 
-    A recipe's language is not that of the pairs if the user gives `source_column`, or text files whose names end in no
-    languages while the recipe names no files.
+    A recipe's language does not apply to the pairs in two cases:
+
+    - The user gives `source_column`.
+    - The user gives text files whose names do not end in languages, and the recipe names no files.
 
     Args:
         side: `"source"` or `"target"`.
-        arguments: the arguments that the user gave, by the names of the fields of `DataArguments`.
-        recipe: the arguments of a recipe.
+        arguments: the arguments that the user gave, by their field names in `DataArguments`.
+        recipe: the recipe's arguments, by the same names.
     """
     column = arguments.get(f"{side}_column")
 
@@ -91,7 +94,7 @@ def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, 
 
 
 def _gives_files_without_languages(arguments: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
-    """Return True if the user gives text files whose names end in no languages, and the recipe names no files."""
+    """Return True if the user's text files have no languages in their names, and the recipe names no files."""
     if any(files_by_split(recipe).values()):
         return False
     for files in files_by_split(arguments).values():
@@ -102,7 +105,7 @@ def _gives_files_without_languages(arguments: Mapping[str, Any], recipe: Mapping
 
 
 def files_by_split(arguments: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the files of each split that some arguments name, for example the arguments of a recipe."""
+    """Return a dict from each split to its file names. Splits for which the arguments give no files are left out."""
     files = {}
     for split, argument in _FILE_ARGUMENTS.items():
         if arguments.get(argument) is not None:
@@ -111,17 +114,19 @@ def files_by_split(arguments: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def file_names(files: Files) -> list[str]:
-    """Return the names of one or several files as a list of strings."""
+    """Return one or several file names as a list of strings."""
     if isinstance(files, (str, Path)):
         return [str(files)]
     return [str(file) for file in files]
 
 
 def find_direction(file_lists: Iterable[Sequence[str | Path]]) -> Direction | None:
-    """Return the languages of the first aligned text files whose names end in two different languages.
+    """Find the translation direction in the names of aligned text files, such as `a.en` and `a.de`.
+
+    The first two aligned files whose names end in different languages decide.
 
     Args:
-        file_lists: the files of each split.
+        file_lists: for each split, a list in which source and target files alternate.
 
     Returns None if there are no such files.
     """
@@ -133,10 +138,10 @@ def find_direction(file_lists: Iterable[Sequence[str | Path]]) -> Direction | No
 
 
 def directions_of(files: Sequence[str | Path]) -> list[Direction]:
-    """Return the languages in which the names of pairs of aligned text files end.
+    """Return the translation direction of each two aligned text files, read from the ends of their names.
 
-    Pairs in which a name ends in no known language are left out: `["a.en", "a.de.gz", "b.txt", "b.de"]` gives
-    `[Direction("en", "de")]`.
+    Two files are left out if one of their names does not end in a known language. For example,
+    `["a.en", "a.de.gz", "b.txt", "b.de"]` gives `[Direction("en", "de")]`.
     """
     directions = []
     for source_file, target_file in zip(files[::2], files[1::2], strict=False):
@@ -149,7 +154,7 @@ def directions_of(files: Sequence[str | Path]) -> list[Direction]:
 
 @dataclass
 class DataArguments:
-    """Sentence pairs: a data set, or tables or aligned text files for each split."""
+    """Arguments that select sentence pairs: a data set, or tables or aligned text files for each split."""
 
     _argument_group_name = "data"
 
@@ -173,7 +178,7 @@ class DataArguments:
     train_size: int = option(200_000, "Training pairs of the built-in corpus.")
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a language is not a code, or contradicts the names of the text files."""
+        """Raise ValueError if a language is not a language code, or contradicts the text files' names."""
         for name in ("source_lang", "target_lang"):
             code = getattr(self, name)
             if code is not None and not (isinstance(code, str) and _LANGUAGE_CODE.fullmatch(code)):
@@ -185,7 +190,7 @@ class DataArguments:
         direction = self._direction_of_files()
         if direction is None:
             return
-        # None for a code of a language that this package does not know, which contradicts nothing.
+        # None if this package does not know the code. Such a code cannot contradict the file names.
         source_language = language_of(self.source_lang)
         target_language = language_of(self.target_lang)
         has_other_source = source_language is not None and source_language != direction.source
@@ -198,10 +203,10 @@ class DataArguments:
             )
 
     def load(self, split: str | None = None) -> "DatasetDict":
-        """Load one split, or by default all of them; see `load_pairs`.
+        """Load the selected pairs with `load_pairs`: one split, or by default all splits.
 
         Raises:
-            ValueError: if the data has no such split.
+            ValueError: if the data does not have the split.
         """
         # Imported only now, because it takes a second, and most commands check their arguments first.
         from .load_pairs import load_pairs
@@ -223,14 +228,14 @@ class DataArguments:
         return pairs
 
     def paths(self) -> list[str]:
-        """Return the paths of all files of pairs."""
+        """Return the paths of all files that the arguments name, for all splits."""
         paths = []
         for split_files in files_by_split(vars(self)).values():
             paths.extend(split_files)
         return paths
 
     def describe(self, split: str) -> str:
-        """Describe a split in words by the name of its data set or of its files, without folders of this machine."""
+        """Describe a split in words, by its data set's name or its file names, without the paths of their folders."""
         if self.dataset_name == "numbers":
             return f"numbers of up to {self.max_digits} digits written out in words ({split})"
         if self.dataset_name is not None:
@@ -246,7 +251,7 @@ class DataArguments:
         return f"held out of {training_files}"
 
     def languages(self) -> tuple[str | None, str | None]:
-        """Return the languages of the sources and of the targets, None for an unknown one; see [`resolve_side`]."""
+        """Return the source language and the target language, each None if it is unknown; see [`resolve_side`]."""
         source_language = resolve_side("source", vars(self)).language
         target_language = resolve_side("target", vars(self)).language
         return source_language, target_language
@@ -254,10 +259,11 @@ class DataArguments:
     def target_language_for(self, tokenizer: "PreTrainedTokenizerBase") -> str | None:
         """Return the language to pass to `translate()` as `target_lang`, or None to leave the choice to the model.
 
-        If `target_lang` is given, this is the language. Otherwise, a model with several target languages gets the
-        language in which the files' names end, provided that the model has exactly one code for it.
+        If the argument `target_lang` is given, it is returned. Otherwise, if the model has several target languages,
+        the result is the language in which the names of the target files end, provided that the model has exactly one
+        code for it.
 
-        Raises ValueError if the model has no code for the language of the files.
+        Raises ValueError if the model has no code for the language of the target files.
         """
         codes = codes_of(tokenizer)
         if self.target_lang is not None or not codes:
@@ -279,7 +285,7 @@ class DataArguments:
         return find_direction(files_by_split(vars(self)).values())
 
     def _loading_options(self, split: str | None) -> dict[str, object]:
-        """Return the arguments of `load_pairs` that depend on the origin of the pairs."""
+        """Return the options to pass to `load_pairs`, which depend on where the pairs come from."""
         if self.dataset_name == "numbers":
             # The validation and test pairs do not depend on the number of training pairs, so one is enough for them.
             train_size = self.train_size if split in (None, "train") else 1
@@ -297,7 +303,7 @@ class DataArguments:
 
 @dataclass
 class TrainingDataArguments(DataArguments):
-    """Sentence pairs, and which of them to train on."""
+    """Arguments that select sentence pairs, and that limit, clean or hold out the training pairs."""
 
     max_train_samples: int | None = option(None, "Use only N training pairs, evenly spread.")
     clean: bool = option(

@@ -1,4 +1,4 @@
-"""Train a joint SentencePiece vocabulary, and store it in the files that transformers' `MarianTokenizer` loads."""
+"""Train a SentencePiece vocabulary that both languages share, for transformers' tokenizer class `MarianTokenizer`."""
 
 import io
 import json
@@ -19,26 +19,28 @@ if TYPE_CHECKING:
     import sentencepiece
 
 
-# A piece for each byte, so that no character is unknown, and `<s>`, `</s>`, `<unk>` and `<pad>`.
+# One piece for each byte, so that no character is unknown, plus `<s>`, `</s>`, `<unk>` and `<pad>`.
 _SMALLEST_VOCABULARY = 256 + 4
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int = 37000) -> MarianTokenizer:
-    """Train SentencePiece's unigram model on sentences of both languages.
+    """Train a SentencePiece unigram model on sentences in both languages, and return it as a `MarianTokenizer`.
 
-    SentencePiece normalizes texts with its variant of NFKC, and encodes unknown characters as bytes. The ids are those
-    of Marian's models: `</s>` is 0, `<unk>` is 1, and `<pad>`, with which decoding starts, is the last.
+    SentencePiece normalizes texts with its variant of NFKC, and encodes unknown characters as bytes. The ids are the
+    same as in Marian models: `</s>` has the id 0, `<unk>` has the id 1, and `<pad>`, with which decoding starts, has
+    the last id.
 
     Args:
         texts (`Iterable[str]`): sentences, both sources and targets.
-        vocab_size (`int`, defaults to 37000): maximum number of tokens; a small corpus gives fewer.
+        vocab_size (`int`, defaults to 37000): maximum number of tokens. A small corpus gives fewer.
 
     Returns:
-        `MarianTokenizer`: a tokenizer without languages. Its files are temporary, so save it to keep them.
+        `MarianTokenizer`: a tokenizer that stores no source or target language. Its files are temporary, so save it if
+            you want to keep it.
 
     Raises:
         ImportError: if sentencepiece is not installed.
-        ValueError: if `vocab_size` is below 260, or there are too few texts.
+        ValueError: if `vocab_size` is below 260, or if there are too few texts.
     """
     check_number("vocab_size", vocab_size, _SMALLEST_VOCABULARY)
     with needing("marian", "SentencePiece needs"):
@@ -66,14 +68,14 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int = 37000) -> Marian
     model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
     vocabulary_path.write_text(json.dumps(_make_vocabulary(model), ensure_ascii=False), encoding="utf-8")
     tokenizer = MarianTokenizer(str(source_path), str(target_path), str(vocabulary_path))
-    # The files stay as long as the tokenizer, because a copy of it in another process, such as one that tokenizes a
-    # large corpus, reads them again.
+    # The files are kept as long as the tokenizer exists, because a copy of the tokenizer in a different process reads
+    # them again, for example in a process that tokenizes a part of a large corpus.
     weakref.finalize(tokenizer, shutil.rmtree, folder, ignore_errors=True)
     return tokenizer
 
 
 def _make_vocabulary(model: "sentencepiece.SentencePieceProcessor") -> dict[str, int]:
-    """Return the id of each token in the order of Marian's vocabularies."""
+    """Return the id of each token. The order is that of Marian models: `</s>`, `<unk>`, all other tokens, `<pad>`."""
     tokens = ["</s>", "<unk>"]
     for piece_id in range(model.get_piece_size()):
         piece = model.id_to_piece(piece_id)

@@ -1,6 +1,7 @@
-"""The formats of tables from which sentence pairs can be read. To add a format, add an entry to `TABLE_FORMATS`.
+"""Define the table formats from which sentence pairs can be read, such as CSV. To add one, extend `TABLE_FORMATS`.
 
-This module imports neither `datasets` nor `pyarrow`, because the command line needs the names of the formats at once.
+This module imports neither `datasets` nor `pyarrow`, whose imports are slow, because the command line needs the names
+of the formats at startup.
 """
 
 import csv
@@ -21,19 +22,19 @@ ADVICE_IF_QUOTED = "if cells are quoted, give quoting=0 (--quoting 0)"
 _ADVICE_IF_NOT_QUOTED = "quoting=3 (--quoting 3) if no cell is quoted"
 _CSV_OPTIONS = ("delimiter", "quoting", "quotechar", "doublequote", "escapechar", "encoding", "column_names")
 
-# The number of the line in which a row ends, and the row: a dict of cells, or any other value of JSON.
+# The number of the line in which a row ends, and the row: a dict of cells, or any other JSON value.
 NumberedRow = tuple[int, object]
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """A format that this package reads row by row.
+    """A table format that this package reads row by row, such as CSV.
 
     Args:
-        read_rows: yields the numbered rows of a file. It takes the path and the options by name.
-        options: names of the options of `load_pairs` that `read_rows` takes.
+        read_rows: a function that takes a path, and options by name, and yields the numbered rows of the file.
+        options: the names of the `load_pairs` options that `read_rows` takes.
         has_types: True if the format distinguishes text from numbers, so that a column of numbers is an error.
-        keeps_quotes: True if quotation marks around cells belong to the text unless the option `quoting` is given.
+        keeps_quotes: True if quotation marks around cells belong to the text, unless the option `quoting` is given.
     """
 
     read_rows: Callable[..., Iterator[NumberedRow]]
@@ -44,13 +45,13 @@ class RowFormat:
 
 @dataclass(frozen=True)
 class DatasetsFormat:
-    """A format that `datasets.load_dataset` reads; `builder` is its name there."""
+    """A table format that `datasets.load_dataset` reads. `builder` is the name by which it knows the format."""
 
     builder: str
 
 
 def suffix_of(path: str | Path) -> str:
-    """Return the suffix of a file's name in lower case and without .gz, such as ".csv" for "a.CSV.gz"."""
+    """Return a file name's suffix in lower case and without .gz, for example ".csv" for "a.CSV.gz"."""
     path = Path(path)
     if is_gzip(path):
         path = Path(path.stem)
@@ -58,12 +59,12 @@ def suffix_of(path: str | Path) -> str:
 
 
 def is_table(path: str | Path) -> bool:
-    """Return True if a file's suffix is one of a table. All other files of pairs are aligned text files."""
+    """Return True if a file's suffix belongs to a table format. All other files are read as aligned text files."""
     return suffix_of(path) in TABLE_FORMATS
 
 
 def check_has_column(columns: Collection[str], column: str, origin: str) -> None:
-    """Raise ValueError if a table lacks a column; the message lists its columns and begins with `origin`."""
+    """Raise ValueError if a table lacks a column. The message begins with `origin` and lists the table's columns."""
     if column in columns:
         return
     listed_columns = ", ".join(f'"{name}"' for name in columns)
@@ -85,14 +86,15 @@ def _read_csv_rows(
 
     Args:
         path: the file, which may be compressed with gzip.
-        delimiter, quoting: as in Python's `csv`. Without `quoting`, cells may be quoted, but a quoted cell that looks
-            like several rows is an error.
-        encoding: by default UTF-8, with or without a byte order mark.
-        column_names: the columns of a file without a header.
+        delimiter, quoting: settings of Python's `csv`. If `quoting` is None, cells may be quoted, but a quoted cell
+            that looks like several rows is an error.
+        encoding: the file's encoding; by default UTF-8, with or without a byte order mark.
+        column_names: the column names, for a file without a header.
         **options: further settings of Python's `csv`.
 
     Raises:
-        ValueError: if a row has fewer or more cells than the header, or the file is malformed or differently encoded.
+        ValueError: if a row has fewer or more cells than the header, or if the file is malformed or has a different
+            encoding.
     """
     if quoting == csv.QUOTE_NONE:
         advice_for_cells = ADVICE_IF_QUOTED
@@ -130,14 +132,16 @@ def _read_csv_rows(
 
 
 def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRow]:
-    """Yield the objects of a JSON file with their numbers: JSON lines, or one array of objects.
+    """Yield the objects of a JSON file, each with its number, counted from 1.
+
+    The file has one object per line (JSON lines), or a single array of objects.
 
     Args:
         path: the file, which may be compressed with gzip.
-        field: the field that holds the array, if the file is a single object.
+        field: the field that contains the array, if the file is a single object.
 
     Raises:
-        ValueError: if the file is not valid JSON, or lacks the field.
+        ValueError: if the file is not valid JSON, or does not have the field.
     """
     lines = iterate_lines(path)
     first_line = next(lines, "")
@@ -160,10 +164,10 @@ def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRo
     yield from enumerate(content, start=1)
 
 
-# The formats by the suffixes of their files, in the order in which messages list them.
+# The formats by file suffix, in the order in which messages list them.
 TABLE_FORMATS: dict[str, RowFormat | DatasetsFormat] = {
     ".csv": RowFormat(_read_csv_rows, _CSV_OPTIONS),
-    # The TSV files that translators exchange have no quotation marks around cells.
+    # TSV files with translations usually have no quotation marks around cells.
     ".tsv": RowFormat(partial(_read_csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE), _CSV_OPTIONS, keeps_quotes=True),
     ".json": RowFormat(_read_json_rows, ("field",), has_types=True),
     ".jsonl": RowFormat(_read_json_rows, ("field",), has_types=True),

@@ -1,7 +1,7 @@
-"""The languages of a tokenizer, and the codes with which sources name their target language.
+"""Read a tokenizer's languages, and put target-language codes such as `>>fr<<` before source texts.
 
-Some models, such as many of OPUS-MT, translate into several languages. Each of their sources begins with the code of
-its target language, such as `>>fr<<`, which is one token of the vocabulary.
+Some models, such as many OPUS-MT models, translate into several languages. Each source text for these models must begin
+with the code of its target language, which is a single token of the vocabulary.
 """
 
 import re
@@ -18,20 +18,21 @@ from ..support.user_errors import InputError
 
 _CODE = re.compile(r">>[^\s<>]+<<")
 _CODE_AT_BEGINNING = re.compile(rf"\s*({_CODE.pattern})\s*")
-# The attributes in which tokenizers store their languages: first those of Marian's and of this package, then FSMT's.
+# The attributes in which tokenizers store their languages. Marian's and this package's tokenizers use the first name,
+# and FSMT's tokenizer uses the second.
 _LANGUAGE_ATTRIBUTES = {"src_lang": ("source_lang", "src_lang"), "tgt_lang": ("target_lang", "tgt_lang")}
-# Languages whose texts are often labelled with the code of a wider or equivalent language: the two written standards of
-# Norwegian, and Filipino, which is standardized Tagalog.
+# Languages whose texts are often labeled with the code of a broader or equivalent language: Norwegian's two written
+# standards, and Filipino, which is standardized Tagalog.
 _WIDER_LANGUAGES = {"nb": "no", "nn": "no", "fil": "tl"}
 
 
 class Source(NamedTuple):
-    """A text to translate, and the code of its target language.
+    """A text to translate, with the code of its target language.
 
     Args:
         text (`str`): the text without the code.
-        code (`str`): a code such as `">>fr<<"`; empty if the model needs no code, or no code is known.
-        written (`str`): the text as the user wrote it, which may begin with the code.
+        code (`str`): a code such as `">>fr<<"`. It is empty if the model needs no code, or if no code is known.
+        written (`str`): the text as the user wrote it, including the code if the user wrote one.
     """
 
     text: str
@@ -40,15 +41,15 @@ class Source(NamedTuple):
 
 
 class TargetCodes:
-    """Put the code of the target language before sources, for a model that needs one.
+    """Put the target language's code, such as `>>fr<<`, before the source texts of a multilingual model.
 
-    For a model without such codes, texts stay as they are.
+    If the model has no target-language codes, texts are not changed.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
-        target_lang (`str`, *optional*): the language of texts that do not begin with a code, such as `"fr"`, or a code.
-            By default, this is the tokenizer's target language, which `train` saves, if the model has exactly one code
-            for it.
+        target_lang (`str`, *optional*): the target language, such as `"fr"`, or the code, for texts that do not begin
+            with a code. By default, this is the target language that `train` saved in the tokenizer, provided that the
+            model has exactly one code for it.
         argument (`str`): the name of `target_lang` in error messages.
 
     Raises:
@@ -64,7 +65,8 @@ class TargetCodes:
                 f"{argument} is of type {type(target_lang).__name__}; give the code of a language, such as fr."
             )
         self.codes = codes_of(tokenizer)
-        # The code of texts that do not begin with one; empty if they must begin with one, or if the model has no codes.
+        # The code for texts that do not begin with one. It is empty if every text must begin with a code, or if the
+        # model has no codes.
         self.default = ""
         self._argument = argument
         if not self.codes:
@@ -81,8 +83,8 @@ class TargetCodes:
     def read(self, text: str, default: str = "") -> Source:
         """Split a text into the code at its beginning and the text to translate.
 
-        A text that does not begin with one of the model's codes gets the code `default`, or without it the code of
-        `target_lang`.
+        If the text does not begin with one of the model's codes, its code is `default`, or the code of `target_lang` if
+        `default` is empty.
         """
         if self.codes:
             beginning = _CODE_AT_BEGINNING.match(text)
@@ -91,13 +93,13 @@ class TargetCodes:
         return Source(text, default or self.default, text)
 
     def join(self, source: Source) -> str:
-        """Return the text to tokenize; raise ValueError if the model needs a code, and the source has none."""
+        """Return the text to tokenize. Raises ValueError if the model needs a code, but the source has none."""
         if not self.codes:
             return source.text
         if not source.code:
             argument = self._argument
             if argument == "target_lang":
-                # Commands have an option of this name.
+                # The commands have an option with this name.
                 argument = "target_lang (--target_lang)"
             raise InputError(
                 f"the model translates into several languages; give {argument}, or begin each text with the code of "
@@ -106,26 +108,26 @@ class TargetCodes:
         return f"{source.code} {source.text}"
 
     def put_before(self, text: str) -> str:
-        """Return a text as it is tokenized, with the code at its beginning or else the code of `target_lang`."""
+        """Return a text with a code at its beginning. If it has no code, the code of `target_lang` is put before it."""
         return self.join(self.read(text))
 
 
 def codes_of(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Return the sorted codes of target languages in the vocabulary of the sources, such as `">>fr<<"`.
+    """Return the target-language codes in the source vocabulary, such as `">>fr<<"`, in sorted order.
 
-    A single code leaves no choice, so the result is empty for a vocabulary with only one code.
+    If the vocabulary has only one code, there is no choice between languages, and the result is empty.
     """
     added_tokens: dict[str, int] = {}
     if hasattr(tokenizer, "get_added_vocab"):
         added_tokens = tokenizer.get_added_vocab()
-    # A user may add codes to a tokenizer before fine-tuning, so its added tokens are a part of the cache's key.
+    # A user may add codes to a tokenizer before fine-tuning, so the added tokens are a part of the cache key.
     return _codes_in_vocabulary(tokenizer, tuple(added_tokens))
 
 
 # Cached, because reading the whole vocabulary for each sentence would take longer than tokenizing the sentence.
 @lru_cache(maxsize=8)
 def _codes_in_vocabulary(tokenizer: PreTrainedTokenizerBase, added_tokens: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what [`codes_of`] returns, for a tokenizer with these added tokens."""
+    """Find the codes for [`codes_of`] in a tokenizer's vocabulary and in its added tokens."""
     source_side, _ = sides_of(tokenizer)
     tokens = {*source_side.get_vocab(), *added_tokens}
     codes = sorted(token for token in tokens if _CODE.fullmatch(token))
@@ -135,9 +137,9 @@ def _codes_in_vocabulary(tokenizer: PreTrainedTokenizerBase, added_tokens: tuple
 
 
 def find_code(codes: Sequence[str], target_lang: str, argument: str = "target_lang") -> str:
-    """Return the code of a language, for example `">>fra<<"` for `"fr"`.
+    """Return the model's code for a language, for example `">>fra<<"` for `"fr"`.
 
-    Raises ValueError if the language has several codes or none; the message lists the codes to choose from.
+    Raises ValueError if the language has several codes or none. The message lists the codes to choose from.
     """
     matching = matching_codes(codes, target_lang)
     if len(matching) == 1:
@@ -152,13 +154,13 @@ def find_code(codes: Sequence[str], target_lang: str, argument: str = "target_la
 
 
 def matching_codes(codes: Sequence[str], language: str) -> list[str]:
-    """Return the codes that the name of a language may mean.
+    """Return the codes that match the name of a language, such as `[">>fra<<"]` for "fr".
 
     The first of these rules that finds codes decides:
 
     1. the code that is spelled like the name;
-    2. codes of the same language, script and region: "zh_Hans" means `>>cmn_Hans<<`, not `>>cmn_Hant<<`;
-    3. codes of the language without script and region: "fr_BE" means `>>fr<<`, not `>>fr_CA<<`;
+    2. codes with the same language, script and region: "zh_Hans" matches `>>cmn_Hans<<`, not `>>cmn_Hant<<`;
+    3. codes with the same language and without script and region: "fr_BE" matches `>>fr<<`, not `>>fr_CA<<`;
     4. all codes of the language.
     """
     name = language.removeprefix(">>").removesuffix("<<")
@@ -181,7 +183,7 @@ def matching_codes(codes: Sequence[str], language: str) -> list[str]:
 
 
 def short_name(codes: Sequence[str], code: str) -> str:
-    """Return the shortest name of a language by which `find_code` finds its code: `"fr"` for `">>fra<<"`."""
+    """Return the shortest name for which `find_code` returns a code, for example `"fr"` for `">>fra<<"`."""
     name = _name_in(code)
     language = language_of(name.lower())
     if language is not None and matching_codes(codes, language) == [code]:
@@ -190,24 +192,24 @@ def short_name(codes: Sequence[str], code: str) -> str:
 
 
 def _name_in(code: str) -> str:
-    """Return the name of the language in a code: "fra" in ">>fra<<"."""
+    """Return the language's name in a code, for example "fra" for ">>fra<<"."""
     return code[2:-2]
 
 
 def _split_subtags(name: str) -> tuple[str, ...]:
-    """Split a name into its language, script and region in lower case: `("zh", "hans")` for "cmn_Hans".
+    """Split a language name into language, script and region in lower case: `("zh", "hans")` for "cmn_Hans".
 
-    The language is written as the shortest of its codes.
+    The language is replaced by the shortest of its codes.
     """
     language, *script_and_region = re.split("[_-]", name.lower())
     return (language_of(language) or language, *script_and_region)
 
 
 def tokenizer_language(tokenizer: PreTrainedTokenizerBase, side: Literal["src_lang", "tgt_lang"]) -> str | None:
-    """Return the language code that a tokenizer has for its sources or its targets, None without one.
+    """Return the language code that a tokenizer stores for its sources or its targets, or None if it stores none.
 
     Args:
-        tokenizer: any tokenizer of transformers.
+        tokenizer: any transformers tokenizer.
         side: `"src_lang"` for the sources, `"tgt_lang"` for the targets.
     """
     saved_arguments = getattr(tokenizer, "init_kwargs", {})
@@ -219,9 +221,9 @@ def tokenizer_language(tokenizer: PreTrainedTokenizerBase, side: Literal["src_la
 
 
 def are_same_language(code: str, other_code: str) -> bool:
-    """Return True if two codes may name the same language, such as "eng_Latn" and "en".
+    """Return True if two codes may stand for the same language, such as "eng_Latn" and "en".
 
-    An unknown code may name any language.
+    The result is also True if one of the codes is unknown, because it may stand for any language.
     """
     language = language_of(code.lower())
     other_language = language_of(other_code.lower())
@@ -238,12 +240,12 @@ def check_language(
     code: str,
     argument: str | None = None,
 ) -> None:
-    """Raise ValueError if a tokenizer has a different language than `code`.
+    """Raise ValueError if a tokenizer's source or target language differs from the one that the user gave.
 
     Args:
-        tokenizer: any tokenizer of transformers. Without a language, it fits every code.
+        tokenizer: any transformers tokenizer. If it stores no language, every code is accepted.
         side: `"src_lang"` or `"tgt_lang"`, see [`tokenizer_language`].
-        code: the language that the user gave.
+        code: the language code that the user gave.
         argument: the name of `code` in the message, by default `side`.
     """
     tokenizer_code = tokenizer_language(tokenizer, side)

@@ -1,4 +1,4 @@
-"""Lines of UTF-8 text from files, gzip files, pipes and standard input."""
+"""Read lines of UTF-8 text from files, gzip files, pipes and standard input."""
 
 import gzip
 import zlib
@@ -12,12 +12,12 @@ from ..support.user_errors import InputError
 
 _ONLY_CARRIAGE_RETURNS = "its lines end in carriage returns alone; convert it, for example with mac2unix."
 _CONVERT_OR_DECOMPRESS = "convert it to UTF-8, for example with iconv, or decompress it"
-# A slow writer delivers less than this at a time. A fast one is read a mebibyte at a time, to bound the memory.
+# The most bytes to read at a time from a stream, which limits the memory. A slow writer delivers fewer.
 _BYTES_AT_ONCE = 1 << 20
 
 
 def check_is_input(path: Path) -> None:
-    """Raise OSError if a path is neither a file nor a pipe, so that a long job fails before it starts."""
+    """Raise OSError if an input path is a folder or does not exist, so that a long job fails before it starts."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
     if not path.exists():
@@ -25,17 +25,17 @@ def check_is_input(path: Path) -> None:
 
 
 def is_gzip(path: Path) -> bool:
-    """Return True if a file's name says that it is compressed with gzip."""
+    """Return True if a file name ends in .gz."""
     return path.suffix.lower() == ".gz"
 
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[gzip.GzipFile | BufferedReader]:
-    """Open a file or a pipe for reading bytes. A file whose name ends in .gz is decompressed.
+    """Open a file or a pipe for reading bytes. If its name ends in .gz, it is decompressed.
 
     Raises:
-        OSError: if there is no such file, or it cannot be read.
-        ValueError: if the file is not a complete gzip file although its name ends in .gz.
+        OSError: if the file does not exist or cannot be read.
+        ValueError: if the file's name ends in .gz, but the file is not a complete gzip file.
     """
     open_file = gzip.open if is_gzip(path) else open
     with open_file(path, "rb") as file:
@@ -46,7 +46,7 @@ def open_bytes(path: Path) -> Iterator[gzip.GzipFile | BufferedReader]:
 
 
 def iterate_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file, a gzip file or a pipe, without line ends and byte order mark.
+    """Yield the lines of a UTF-8 file, gzip file or pipe, without line breaks and without the byte order mark.
 
     Raises:
         OSError, ValueError: see [`open_bytes`] and [`decode_lines`].
@@ -57,13 +57,13 @@ def iterate_lines(path: Path) -> Iterator[str]:
         for line in decode_lines(file, str(path)):
             line_count += 1
             yield line
-    # A file of this form is read as a single line, whose carriage returns `decode_lines` cannot see if it ends in "\n".
+    # A file with only carriage returns is read as a single line. If it ends in "\n", `decode_lines` cannot detect this.
     if line_count == 1 and "\r" in line:
         raise InputError(f"{path}: {_ONLY_CARRIAGE_RETURNS}")
 
 
 def read_lines(path: Path, count: int) -> list[str]:
-    """Read a file that must have one line for each of `count` sentence pairs.
+    """Return the lines of a file that must have exactly one line for each of `count` sentence pairs.
 
     Raises ValueError if the number of lines differs, and the errors of [`iterate_lines`].
     """
@@ -74,7 +74,9 @@ def read_lines(path: Path, count: int) -> list[str]:
 
 
 def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str]]:
-    """Yield lists of all lines that a stream has delivered, so that the lines of a slow writer need not wait.
+    """Yield the lines of a stream as soon as they arrive, so that the lines of a slow writer are not delayed.
+
+    Each item is a list with all complete lines that have arrived since the last one.
 
     Args:
         stream: a binary stream, such as standard input.
@@ -95,18 +97,19 @@ def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str
 
 
 def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:
-    """Decode lines of UTF-8, and remove their line ends and a byte order mark.
+    """Decode UTF-8 lines, and remove their line breaks and the byte order mark.
 
-    Only newlines end a line. `str.splitlines()` would also split at characters that occur inside sentences.
+    The lines must have been split only at newlines, because `str.splitlines()` would also split at characters that
+    occur inside sentences.
 
     Args:
-        lines: the encoded lines, with their line ends.
+        lines: the encoded lines, including their line breaks.
         name: the file's name in error messages.
         first: the number of the first line in error messages.
 
     Raises:
-        ValueError: if a line is not UTF-8, if it holds NUL characters, as text in UTF-16 does, or if the lines of the
-            file end in carriage returns alone.
+        ValueError: if a line is not UTF-8, if it contains NUL characters, which are typical of UTF-16, or if the file's
+            lines end only in carriage returns.
     """
     for number, line in enumerate(lines, start=first):
         # Only the first line may begin with a byte order mark.
@@ -124,5 +127,5 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks by spaces, so that line n of an output belongs to line n of the input."""
+    """Replace line breaks in a text by spaces, so that line n of an output file matches line n of the input."""
     return " ".join(text.splitlines())

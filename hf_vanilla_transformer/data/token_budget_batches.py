@@ -1,4 +1,7 @@
-"""Batches of pairs of near-equal lengths, bounded by tokens instead of sentences (section 5.1 of the paper)."""
+"""Sample training batches whose size is limited by tokens instead of sentences (section 5.1 of the paper).
+
+Each batch contains pairs of similar lengths, so it needs little padding.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,22 +23,25 @@ from .arrow_batches import pad_from_arrow
 from .length_filter import pair_lengths
 
 
-# Matmuls are faster if the number of rows is a multiple of this, because GPU tiles and CPU vectors are then full.
+# Matmuls are faster if the number of rows is a multiple of this number, because GPU tiles and CPU vectors are then
+# full.
 _ROWS_MULTIPLE = 8
 
-# With several processes, batches of equal work are chosen among the batches of this many steps. A larger window makes
-# the work more equal, but it also makes the lengths within a step more alike, so steps become less random. With 32
-# steps, the slowest of 8 processes has less than 1 % more padded tokens than the mean. If batches were dealt at random,
-# it would have 6 % more at 25,000 tokens per batch, and 10 % more at 3,125.
+# With several processes, the batches of a step should have equal numbers of padded tokens. They are chosen from a
+# window of this many steps. A larger window makes the numbers more equal, but it also makes the lengths within a step
+# more similar, so steps become less random. With 32 steps, the slowest of 8 processes has less than 1 % more padded
+# tokens than the mean. With randomly assigned batches, it would have 6 % more at 25,000 tokens per batch, and 10 % more
+# at 3,125.
 _STEPS_PER_WINDOW = 32
 
 
 # The base class tells the Trainer that this sampler yields whole batches, different ones in each process.
 class TokenBudgetBatchSampler(BatchRebalanceSampler):
-    """Sample batches of pairs of near-equal lengths, with a token budget for each side that includes padding.
+    """Sample batches of sentence pairs with similar lengths, limited by a number of tokens instead of sentences.
 
-    In every batch, rows x longest source and rows x longest target are at most `tokens_per_batch`. The paper's batches
-    have about 25,000 source and 25,000 target tokens (section 5.1); its authors' code and fairseq use the same budget.
+    In every batch, rows x longest source and rows x longest target are at most `tokens_per_batch`, so padding counts as
+    well. The paper's batches have about 25,000 source and 25,000 target tokens (section 5.1). The authors' code and
+    fairseq limit batches in the same way.
 
     With a stock `Seq2SeqTrainer`, add one line before `trainer.train()`:
 
@@ -50,35 +56,37 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
     loader = DataLoader(data, batch_sampler=sampler, collate_fn=collator)
     ```
 
-    The number of rows of a batch with more than 8 rows is a multiple of 8, which makes matmuls faster; only the last
-    batch may differ.
+    If a batch has more than 8 rows, their number is a multiple of 8, which makes matmuls faster. Only the last batch
+    may have a different number.
 
-    The sampler sorts pairs by their longer side, then by source minus target, and splits that order into batches, so
-    every epoch has batches of the same shapes. An epoch shuffles pairs of equal lengths among themselves, and it
-    shuffles the order of the batches. Both depend on `seed` and the epoch only, and global random number generators do
-    not change. Each epoch has every pair exactly once, over all processes. If the number of batches is not a multiple
-    of the number of processes, the batches with the most rows are halved.
+    The sampler sorts the pairs by the length of their longer side, then by source length minus target length, and
+    splits the sorted pairs into batches. Therefore, the batches have the same shapes in every epoch. In each epoch, the
+    sampler shuffles pairs of equal lengths among themselves, and it shuffles the order of the batches. Both depend only
+    on `seed` and on the epoch, and global random number generators do not change. Each epoch has every pair exactly
+    once, over all processes. If the number of batches is not a multiple of the number of processes, the batches with
+    the most rows are halved.
 
-    Processes that train together wait for the slowest one in every step. Therefore, the batches of a step, one for each
-    process, are chosen to have nearly equal numbers of padded tokens. Their lengths still differ, because a batch of
-    many short pairs has as many tokens as a batch of a few long pairs.
+    Processes that train together wait for the slowest one in every step. Therefore, the sampler chooses the batches of
+    a step, one for each process, so that their numbers of tokens, including padding, are nearly equal. Their sentence
+    lengths still differ: a batch with many short pairs can have the same number of tokens as one with a few long pairs.
 
     Args:
-        data (`Dataset`, or two arrays): tokenized pairs of [`tokenize_pairs`], with lists of tokens in the columns
-            `input_ids` and `labels`, of which only the lengths are read; or source and target lengths in tokens, each
-            `(pairs,)`.
-        tokens_per_batch (`int`): maximum number of tokens of one process's batch on each side, padding included.
-        seed (`int`): seed of the shuffle, at least 0.
-        processes, rank (`int`): number of processes that train together, and the rank of this one, from 0. Do not pass
-            a `DataLoader` with such batches to `accelerator.prepare`, which would divide them among the processes a
-            second time.
+        data (`Dataset`, or two arrays): pairs from [`tokenize_pairs`], with lists of tokens in the columns `input_ids`
+            and `labels`, of which only the lengths are read. Instead, you can pass two arrays with the source lengths
+            and the target lengths in tokens, each `(pairs,)`.
+        tokens_per_batch (`int`): maximum number of tokens in one process's batch, including padding. It applies to the
+            sources and to the targets separately.
+        seed (`int`): seed for shuffling, at least 0.
+        processes, rank (`int`): number of processes that train together, and the rank of this process, starting from 0.
+            If you set them, do not pass the `DataLoader` to `accelerator.prepare`, which would divide the batches among
+            the processes a second time.
 
     Raises:
-        TypeError: if `data` has no lengths, as an `IterableDataset` has none, or if another argument is not a whole
-            number.
+        TypeError: if `data` does not provide lengths, for example because it is an `IterableDataset`, or if one of the
+            other arguments is not a whole number.
         ValueError: if a column is missing, if an argument is out of range, if there are fewer pairs than processes, or
-            if pairs are empty on one side or longer than `tokens_per_batch`. The message counts these pairs and names
-            the first.
+            if pairs are empty on one side or longer than `tokens_per_batch`. The message contains the number of these
+            pairs and the index of the first one.
     """
 
     def __init__(
@@ -108,7 +116,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         longest_sources = np.maximum.reduceat(pairs.source_lengths, self._bounds[:-1])
         longest_targets = np.maximum.reduceat(pairs.target_lengths, self._bounds[:-1])
         longest_in_both = np.sum([longest_sources, longest_targets], axis=0, dtype=np.int64)
-        # The tokens of each batch in both sides together, padding included, `(batches,)`.
+        # The number of source and target tokens in each batch, including padding, `(batches,)`.
         self._padded_tokens = np.diff(self._bounds) * longest_in_both
         token_count = pairs.source_lengths.sum(dtype=np.int64) + pairs.target_lengths.sum(dtype=np.int64)
         self._padding_share = 1 - int(token_count) / int(self._padded_tokens.sum())
@@ -117,42 +125,44 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
     def use_in(
         cls, trainer: Trainer, tokens_per_batch: int, *, lengths: tuple[ArrayLike, ArrayLike] | None = None
     ) -> "TokenBudgetBatchSampler":
-        """Make a stock `Trainer` or `Seq2SeqTrainer` train on token-budget batches.
+        """Make a stock `Trainer` or `Seq2SeqTrainer` train on batches with a token budget.
 
-        `per_device_train_batch_size`, `train_sampling_strategy` and `dataloader_drop_last` lose their effect, and
-        `gradient_accumulation_steps` counts token-budget batches. The seed is `data_seed` of the Trainer's arguments,
-        or `seed` if `data_seed` is None. At the end of its first epoch, the Trainer logs [`padding_share`] under this
-        name. A resumed run has the batches of an uninterrupted run, even if it resumes in the middle of an epoch.
+        The arguments `per_device_train_batch_size`, `train_sampling_strategy` and `dataloader_drop_last` no longer have
+        an effect, and `gradient_accumulation_steps` counts token-budget batches. The seed is `data_seed` from the
+        Trainer's arguments, or `seed` if `data_seed` is None. At the end of the first epoch, the Trainer logs
+        [`padding_share`] under this name. A resumed run has the same batches as an uninterrupted run, even if it
+        resumes in the middle of an epoch.
 
-        The Trainer also passes `skip_logits=True` to the model in training, which then computes the loss without all
-        logits in memory. It does not do so if the loss is customized by `compute_loss_func`, `label_smoothing_factor`
-        or a `compute_loss` of a subclass, because these may read the logits.
+        During training, the Trainer passes `skip_logits=True` to the model, which then computes the loss without
+        keeping all logits in memory. The Trainer does not do so if the loss is customized by `compute_loss_func`,
+        `label_smoothing_factor` or a subclass's `compute_loss`, because these may read the logits.
 
-        NumPy makes the batches directly from the dataset's memory, which takes a tenth of the time and gives the same
-        batches bit by bit, if both conditions hold:
+        NumPy builds the batches directly from the dataset's memory if both conditions below hold. This takes a tenth of
+        the time, and gives the same batches bit by bit.
 
-        - The training data are a `datasets.Dataset` that has only the columns `input_ids` and `labels` after the
-          Trainer has removed those that the model does not read.
+        - The training data is a `datasets.Dataset` that has only the columns `input_ids` and `labels` after the Trainer
+          has removed the columns that the model does not read.
         - The collator is a `DataCollatorForSeq2Seq` with default settings whose tokenizer pads on the right.
 
-        All other data and collators are used as they are.
+        Otherwise, the dataset and the collator build the batches as usual.
 
-        If the Trainer's `train_dataset` or seed is replaced later, as in the trials of a hyperparameter search, the
-        next training builds a new sampler. The sampler that this call returned is then no longer used.
+        If the Trainer's `train_dataset` or seed is replaced later, for example in the trials of a hyperparameter
+        search, the next training run builds a new sampler. The sampler that this method returned is then no longer
+        used.
 
         Args:
-            trainer (`Trainer`): a Trainer that has its `train_dataset` and has not trained yet.
-            tokens_per_batch: see the class.
-            lengths (two arrays, *optional*): source and target lengths in tokens, each `(pairs,)`; required if
+            trainer (`Trainer`): a Trainer that has a `train_dataset` and has not trained yet.
+            tokens_per_batch (`int`): maximum number of source tokens, and of target tokens, in one process's batch.
+            lengths (two arrays, *optional*): source and target lengths in tokens, each `(pairs,)`. They are required if
                 `train_dataset` is not a `datasets.Dataset` with the columns `input_ids` and `labels`.
 
         Returns:
-            `TokenBudgetBatchSampler`: the sampler of this process.
+            `TokenBudgetBatchSampler`: the sampler for this process.
 
         Raises:
-            TypeError, ValueError: see the class. ValueError also if arguments of the Trainer contradict fixed batches.
-                If `train_dataset` is replaced, the next training raises the same errors, and ValueError if `lengths`
-                were given for the earlier data.
+            TypeError, ValueError: for the same reasons as the class. ValueError is also raised if the Trainer's
+                arguments contradict fixed batches. If `train_dataset` is replaced, the next training run may raise the
+                same errors, and it raises ValueError if `lengths` were given for the earlier data.
         """
         holder = _SamplerHolder(trainer, tokens_per_batch, lengths)
         trainer._get_train_sampler = holder.get_sampler  # type: ignore[method-assign]
@@ -166,15 +176,15 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         return holder.sampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration, counted from 0."""
+        """Set the epoch whose batches the next iteration yields, counted from 0."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Return the number of batches of one process in an epoch, which is equal in all processes and epochs."""
+        """Return the number of batches per epoch for one process. It is the same in all processes and epochs."""
         return (len(self._bounds) - 1) // self.processes
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the batches of this process in this epoch, each a list of indices of pairs."""
+        """Yield this process's batches for the current epoch, each as a list of pair indices."""
         generator = np.random.default_rng((self.seed, self.epoch))
         order = self._order.copy()
         for begin, end in pairwise(self._bounds_of_equal_lengths):
@@ -188,15 +198,15 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
             yield order[begin:end].tolist()
 
     def padding_share(self) -> float:
-        """Return the share of padding among the tokens of both sides, from 0 to 1.
+        """Return the share of padding among all source and target tokens, from 0 to 1.
 
-        It counts the batches of all processes, and is equal in all epochs.
+        The share covers the batches of all processes, and it is the same in all epochs.
         """
         return self._padding_share
 
 
 class _SamplerHolder:
-    """The sampler of a Trainer, which is built anew if the Trainer's training data or seed have been replaced."""
+    """Holds a Trainer's sampler, and builds a new one if the Trainer's training data or seed has been replaced."""
 
     def __init__(
         self, trainer: Trainer, tokens_per_batch: int, lengths: tuple[ArrayLike, ArrayLike] | None = None
@@ -208,10 +218,11 @@ class _SamplerHolder:
         self.sampler = self._make_sampler(trainer.train_dataset)
 
     def get_sampler(self, train_dataset: object = None) -> TokenBudgetBatchSampler:
-        """Return the sampler for the Trainer's present data and seed.
+        """Return the sampler for the Trainer's current data and seed.
 
-        `train_dataset` is not read: the Trainer passes its data without the columns that the model does not read, and
-        those may contain the lengths. The Trainer's attribute has all columns.
+        `train_dataset` is ignored. The Trainer passes a dataset from which it has removed the columns that the model
+        does not read, and the lengths may depend on these columns. The Trainer's attribute `train_dataset` has all
+        columns.
         """
         data = self.trainer.train_dataset
         has_other_data = data is not self.data
@@ -221,14 +232,14 @@ class _SamplerHolder:
                 "one; call use_in() again with the lengths of the new one."
             )
         if has_other_data or self.sampler.seed != self._seed():
-            # The data are replaced last. If this raises, a second training must raise again, and must not use the
-            # sampler of the earlier data.
+            # `data` is replaced last. If building the sampler raises an error, a second training run must raise it
+            # again, and must not use the sampler for the earlier data.
             self.sampler = self._make_sampler(data)
             self.data = data
         return self.sampler
 
     def _make_sampler(self, data: Any) -> TokenBudgetBatchSampler:
-        """Build the sampler for training data of the Trainer, which may be of any type if `lengths` were given."""
+        """Build the sampler for the Trainer's training data, which may have any type if `lengths` were given."""
         _check_arguments(self.trainer)
         sampler = TokenBudgetBatchSampler(
             data if self.lengths is None else self.lengths,
@@ -253,10 +264,10 @@ class _SamplerHolder:
 
 
 class _SetEpochAndLogPadding(TrainerCallback):
-    """A callback that sets the sampler's epoch, and logs the share of padding once.
+    """A Trainer callback that sets the sampler's epoch, and logs the share of padding after the first epoch.
 
-    The epoch is set here, because after a resume in several processes neither the Trainer nor accelerate finds the
-    sampler.
+    The callback sets the epoch because neither the Trainer nor accelerate finds the sampler when a run with several
+    processes is resumed.
     """
 
     def __init__(self, holder: _SamplerHolder) -> None:
@@ -266,23 +277,23 @@ class _SetEpochAndLogPadding(TrainerCallback):
         self.holder.sampler.set_epoch(int(state.epoch or 0))
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # The share is the same in all epochs, so it is logged after the first one only.
+        # The share is the same in all epochs, so it is logged only after the first one.
         has_logged = any("padding_share" in entry for entry in state.log_history)
         if not has_logged:
             self.holder.trainer.log({"padding_share": self.holder.sampler.padding_share()})
 
 
 def _make_dataloader(trainer: Trainer, get_dataloader: Callable[[], DataLoader]) -> DataLoader:
-    """Make the Trainer's training dataloader, and let it pad from Arrow's memory if its batches stay the same.
+    """Return the Trainer's training data loader, which builds its batches from Arrow's memory where possible.
 
-    accelerate 1.12 fails for this sampler with its setting `even_batches`. The setting is switched off here only,
-    because evaluation needs it.
+    accelerate 1.12 fails with this sampler if its setting `even_batches` is on. Evaluation needs the setting, so it is
+    switched off only while the data loader is made.
 
     Args:
         trainer: the Trainer.
-        get_dataloader: the Trainer's own `get_train_dataloader`.
+        get_dataloader: the Trainer's original `get_train_dataloader`.
     """
-    # The accelerator is looked up in each call, because each trial of a hyperparameter search makes a new one.
+    # Each call reads the accelerator anew, because each trial of a hyperparameter search creates a new one.
     accelerator = trainer.accelerator
     even_batches = accelerator.even_batches
     accelerator.even_batches = False
@@ -290,17 +301,17 @@ def _make_dataloader(trainer: Trainer, get_dataloader: Callable[[], DataLoader])
         loader = get_dataloader()
     finally:
         accelerator.even_batches = even_batches
-    # The Trainer has now removed the columns that the model does not read, on which the condition depends.
+    # The Trainer has now removed the columns that the model does not read. pad_from_arrow() allows no other columns.
     pad_from_arrow(loader)
     return loader
 
 
 @dataclass(frozen=True)
 class _SortedPairs:
-    """The lengths of pairs in sorted order, each array of shape `(pairs,)`.
+    """Pairs sorted by length, as indices and lengths. Each array has the shape `(pairs,)`.
 
     Args:
-        order: the indices of the pairs in the data, in sorted order.
+        order: the pairs' indices in the original data, in sorted order.
         source_lengths, target_lengths: the lengths in tokens, in sorted order.
     """
 
@@ -310,9 +321,9 @@ class _SortedPairs:
 
 
 def _sort_pairs(data: Dataset | tuple[ArrayLike, ArrayLike], tokens_per_batch: int) -> _SortedPairs:
-    """Read and check the lengths of pairs, and sort them so that neighbours have similar lengths.
+    """Read and check the pairs' lengths, and sort the pairs so that neighbors have similar lengths.
 
-    A corpus may have hundreds of millions of pairs, so the arrays have few bits per pair.
+    A corpus may have hundreds of millions of pairs, so the arrays have small dtypes.
     """
     all_source_lengths, all_target_lengths = pair_lengths(data)
     _check_lengths(all_source_lengths, all_target_lengths, tokens_per_batch)
@@ -324,7 +335,7 @@ def _sort_pairs(data: Dataset | tuple[ArrayLike, ArrayLike], tokens_per_batch: i
 
 
 def _check_lengths(source: NDArray[np.integer], target: NDArray[np.integer], tokens_per_batch: int) -> None:
-    """Raise ValueError if there are no pairs, or if a pair is empty on one side or longer than a batch."""
+    """Raise ValueError if there are no pairs, or if a pair is empty on one side or exceeds the token budget."""
     if len(source) == 0:
         raise InputError("the data set is empty; give at least one pair.")
     is_empty = np.minimum(source, target) < 1
@@ -340,10 +351,11 @@ def _check_lengths(source: NDArray[np.integer], target: NDArray[np.integer], tok
 
 
 def _sort_by_length(source: NDArray[np.int32], target: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the indices that sort pairs by their longer side, then by source minus target, `(pairs,)`.
+    """Return the indices that sort pairs by the length of their longer side, then by source minus target length.
 
-    The difference rises where the longer side is even and falls where it is odd. So the last pairs of one length are
-    like the first pairs of the next length, and a batch that has both needs little padding.
+    If the longer side's length is even, the differences are sorted in rising order, otherwise in falling order. As a
+    result, the last pairs of one length resemble the first pairs of the next length, and a batch that contains both
+    needs little padding. The indices have the shape `(pairs,)`.
     """
     longer_side = np.maximum(source, target)
     difference = source - target
@@ -356,7 +368,7 @@ def _find_runs(*lengths: NDArray[np.int32]) -> NDArray[np.int64]:
     """Find runs of consecutive pairs with equal lengths.
 
     Args:
-        *lengths: the lengths of one or more sides, each `(pairs,)`.
+        *lengths: one or more arrays of lengths, each `(pairs,)`, which must all be equal within a run.
 
     Returns:
         The index at which each run starts, and the total number of pairs, as an array of shape `(runs + 1,)`.
@@ -367,23 +379,23 @@ def _find_runs(*lengths: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -> NDArray[np.int64]:
-    """Split sorted pairs into batches that are as large as the token budget allows.
+    """Split sorted pairs into the largest batches that the token budget allows.
 
     Args:
-        longer_side: the length of the longer side of each pair, in rising order, `(pairs,)`.
-        tokens_per_batch: maximum number of tokens of a batch on each side, padding included.
+        longer_side: the length of each pair's longer side, in rising order, `(pairs,)`.
+        tokens_per_batch: maximum number of source tokens, and of target tokens, in a batch, including padding.
 
     Returns:
         The index at which each batch starts, and the total number of pairs, as an array of shape `(batches + 1,)`.
     """
     starts_of_batches = []
-    # The start of a batch that is not full yet, because longer pairs may still be added to it.
+    # The start of the current batch, which is not full yet, so that longer pairs may be added to it.
     open_batch = 0
     for run_start, run_end in pairwise(_find_runs(longer_side).tolist()):
         rows = tokens_per_batch // int(longer_side[run_start])
         if rows > _ROWS_MULTIPLE:
             rows -= rows % _ROWS_MULTIPLE
-        # The pairs of this length, together with those of the open batch, fill batches of `rows` rows.
+        # The pairs of this length and the pairs of the open batch are split into batches with `rows` rows.
         starts = np.arange(open_batch, run_end, rows)
         starts_of_batches.append(starts[:-1])
         open_batch = starts[-1]
@@ -398,7 +410,7 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
         processes: number of processes that train together.
 
     Returns:
-        The new bounds, with at most `processes - 1` batches more.
+        The new bounds, which describe up to `processes - 1` additional batches.
 
     Raises:
         ValueError: if the largest batch has only one row.
@@ -421,23 +433,24 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
 def _deal_equal_work(
     batches: NDArray[np.int64], work: NDArray[np.int64], processes: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Reorder shuffled batches so that the batches of a step, one for each process, have nearly equal work.
+    """Reorder shuffled batches so that all processes have nearly the same number of padded tokens in a step.
 
     Args:
-        batches: the shuffled indices of the batches, `(batches,)`; a multiple of `processes`.
-        work: the padded tokens of each batch, by its index, `(batches,)`.
+        batches: the shuffled indices of the batches, `(batches,)`. Their number is a multiple of `processes`.
+        work: the number of tokens in each batch, including padding, by the batch's index, `(batches,)`.
         processes: number of processes that train together.
-        generator: draws the order of the steps, and the process of each batch in a step.
+        generator: the source of randomness for the order of the steps, and for the process that gets each batch.
 
     Returns:
-        The same indices, `(batches,)`; each `processes` consecutive batches are one step.
+        The same indices, `(batches,)`, in which each group of `processes` consecutive batches forms one step.
     """
-    # At most 2 * processes - 1 batches have much less work than others: the halves of those that were halved, and the
-    # last batch of the corpus. They get steps of their own, because one full batch among them would make all wait.
+    # At most 2 * processes - 1 batches are much smaller than the others: the two halves of each halved batch, and the
+    # last batch of the corpus. They get separate steps, because their processes would have to wait for any full batch
+    # in the same step.
     smallest_batches = batches[np.argsort(work[batches], kind="stable")][: 2 * processes]
     dealt_steps = [smallest_batches.reshape(-1, processes)]
 
-    # All other steps are sorted by work within windows, so that a step has neighbours of its window.
+    # All other batches are sorted by size within windows, so that each step consists of neighbors in the sorted order.
     other_steps = batches[~np.isin(batches, smallest_batches)].reshape(-1, processes)
     window_count = max(1, round(len(other_steps) / _STEPS_PER_WINDOW))
     for window in np.array_split(other_steps, window_count):
@@ -446,12 +459,12 @@ def _deal_equal_work(
         dealt_steps.append(batches_of_window[order_by_work].reshape(-1, processes))
 
     steps = generator.permutation(np.concatenate(dealt_steps))
-    # The batches of a step are sorted by work. Without this, the last process would always have the most work.
+    # The batches of a step are sorted by size. Without shuffling them, the last process would always have the largest.
     return generator.permuted(steps, axis=1).ravel()
 
 
 def _check_arguments(trainer: Trainer) -> None:
-    """Raise ValueError if arguments of a Trainer contradict token-budget batches."""
+    """Raise ValueError if a Trainer's arguments contradict token-budget batches."""
     if trainer.args.auto_find_batch_size:
         raise InputError(
             "auto_find_batch_size contradicts batches by tokens, which have a size; give a smaller tokens_per_batch."
@@ -461,7 +474,7 @@ def _check_arguments(trainer: Trainer) -> None:
             "accelerator_config with split or dispatched batches contradicts batches by tokens, which are fixed; leave "
             "it out."
         )
-    # With these, several processes must read the same batch.
+    # With these kinds of parallelism, several processes must read the same batch.
     processes_per_batch = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size()
     if processes_per_batch > 1:
         raise InputError(

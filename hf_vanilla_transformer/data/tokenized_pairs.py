@@ -1,4 +1,4 @@
-"""Tokenize sentence pairs, and check that a data set holds sentence pairs."""
+"""Tokenize sentence pairs for training, and check that a data set contains sentence pairs."""
 
 import json
 
@@ -13,7 +13,8 @@ from .target_language import TargetCodes
 
 # The columns of tokenized pairs.
 FEATURES = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
-# Each batch becomes one record batch of the Arrow file. More pairs need more memory, fewer pairs more overhead.
+# Each batch becomes one record batch in the Arrow file. Larger batches need more memory, and smaller ones cause more
+# overhead.
 _PAIRS_PER_BATCH = 2_000
 
 
@@ -24,22 +25,23 @@ def tokenize_pairs(
     *,
     target_lang: str | None = None,
 ) -> DatasetDict | Dataset:
-    """Tokenize sentence pairs for a Trainer with `DataCollatorForSeq2Seq`.
+    """Tokenize sentence pairs for training with a Trainer and `DataCollatorForSeq2Seq`.
 
-    If `pairs` is a file in the cache of `datasets`, as returned by [`load_pairs`], the result is also stored there. It
-    is memory-mapped, and later runs reuse it for the same pairs and tokenizer. Pairs in memory stay in memory.
+    If `pairs` is a file in the cache of `datasets`, as returned by [`load_pairs`], the result is also stored there and
+    memory-mapped, and later runs with the same pairs and the same tokenizer reuse it. If `pairs` is in memory, the
+    result is in memory as well.
 
     Args:
-        pairs (`DatasetDict` or `Dataset`): pairs with the columns `source` and `target`; other columns are dropped.
+        pairs (`DatasetDict` or `Dataset`): pairs with the columns `source` and `target`. Other columns are dropped.
         tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
-        num_proc (`int`, *optional*): number of processes.
-        target_lang (`str`, *optional*): the language of the targets, such as `"fr"`, for a model that has several
-            target languages. The code of the language, such as `>>fr<<`, is put before each source that does not begin
-            with a code.
+        num_proc (`int`, *optional*): number of processes that tokenize in parallel.
+        target_lang (`str`, *optional*): the target language, such as `"fr"`, for a model that has several target
+            languages. The language's code, such as `>>fr<<`, is put before each source that does not begin with a code.
 
     Returns:
-        The same splits with the columns `input_ids` and `labels`: lists of token ids of varying lengths that end with
-        `</s>`. Nothing is truncated. The collator makes the attention mask.
+        The same splits with the columns `input_ids` and `labels`, which contain the token ids of sources and targets as
+        lists of different lengths that end with `</s>`. Nothing is truncated. There is no attention mask, because the
+        collator makes it.
 
     Raises:
         TypeError: if `pairs` is neither a `DatasetDict` nor a `Dataset`, for example a stream.
@@ -72,7 +74,7 @@ def tokenize_pairs(
 
 
 def check_is_dataset(data: object) -> None:
-    """Raise TypeError if `data` is not a `datasets.Dataset`, but for example several splits or a stream."""
+    """Raise TypeError unless `data` is a `datasets.Dataset`. For example, several splits or a stream are rejected."""
     if not isinstance(data, Dataset):
         raise TypeError(
             f'the pairs are in a {type(data).__name__}; give a datasets.Dataset, such as load_pairs(...)["train"].'
@@ -80,7 +82,7 @@ def check_is_dataset(data: object) -> None:
 
 
 def check_are_texts(pairs: Dataset) -> None:
-    """Raise ValueError if a data set has no text in `source` or `target`, TypeError if it is not a data set."""
+    """Raise ValueError if a data set has no text in `source` or `target`, and TypeError if it is not a data set."""
     check_is_dataset(pairs)
     for side in ("source", "target"):
         if pairs.features.get(side) not in (Value("string"), Value("large_string")):
@@ -93,12 +95,14 @@ def check_are_texts(pairs: Dataset) -> None:
 def describe_tokenizer(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[str, str, str] | PreTrainedTokenizerBase:
-    """Describe everything on which token ids depend, so that equal tokenizers are described equally in every process.
+    """Describe a tokenizer by everything that affects its token ids, so that it can be a part of a cache key.
+
+    Equal tokenizers have the same description in every process. The tokenizer itself would differ between processes,
+    because it also stores its path and the padding of its last call.
 
     Returns:
-        The tokenizer's class, and its models and its settings as JSON. The tokenizer itself would differ between
-        processes, because it also holds its path and the padding of its last call. If the tokenizer is written in
-        Python, any of its attributes may matter, and the tokenizer itself is returned.
+        The tokenizer's class name, and its models and its settings as JSON. If the tokenizer is written in Python, any
+        of its attributes may affect the token ids, so the tokenizer itself is returned.
     """
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         return tokenizer
@@ -106,14 +110,14 @@ def describe_tokenizer(
     models = []
     for side in sides_of(tokenizer):
         model = json.loads(side.backend_tokenizer.to_str())
-        # The padding and the truncation of the last call.
+        # These settings come from the last call.
         model["padding"] = None
         model["truncation"] = None
         models.append(model)
 
     settings = {}
     for name, setting in vars(tokenizer).items():
-        if name in ("name_or_path", "model_max_length"):  # These do not change tokens.
+        if name in ("name_or_path", "model_max_length"):  # These do not affect the tokens.
             continue
         if isinstance(setting, (str, int, float, type(None))):
             settings[name] = setting
@@ -123,15 +127,15 @@ def describe_tokenizer(
 def _tokenize(
     batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, codes: TargetCodes
 ) -> dict[str, list[list[int]]]:
-    """Tokenize a batch of pairs; `codes` puts the code of the target language before the sources."""
+    """Tokenize a batch of pairs. `codes` puts the target language's code before each source that is not blank."""
     sources = []
     for text in batch["source"]:
         source = codes.read(text)
         if is_blank(source.text):
-            # filter_pairs() finds a blank source by its tokens, so no code may be among them.
+            # filter_pairs() recognizes a blank source by its tokens, so it must not get a code.
             sources.append(source.text)
         else:
             sources.append(codes.join(source))
-    # verbose=False, because the tokenizer would warn of texts that are longer than the model's limit.
+    # verbose=False, because the tokenizer would warn about texts that are longer than the model's limit.
     tokens = tokenizer(sources, text_target=batch["target"], return_attention_mask=False, verbose=False)
     return {"input_ids": tokens["input_ids"], "labels": tokens["labels"]}

@@ -1,6 +1,7 @@
-"""Train the joint byte-pair encoding of section 5.1 ("a shared source-target vocabulary") with the tokenizers library.
+"""Train the tokenizer of section 5.1: a byte-pair encoding with "a shared source-target vocabulary".
 
-The encoding is byte-level, so no character is unknown, and decoding restores every normalized text exactly.
+The byte-pair encoding is trained with the tokenizers library. It is byte-level, so there are no unknown characters, and
+decoding restores every normalized text exactly.
 """
 
 import re
@@ -15,35 +16,36 @@ from ..support.user_errors import InputError
 
 
 Normalization = Literal["nfc", "nfkc", "none"]
-# Special tokens in the order of their ids, which are the defaults of VanillaTransformerConfig.
+# Special tokens in the order of their ids. VanillaTransformerConfig has the same ids as defaults.
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 PAD, BOS, EOS = SPECIAL_TOKENS
-# Runs of characters that do not change a text's meaning: control characters, soft hyphens, marks of direction,
-# zero-width spaces and byte order marks. The joiners in emoji and in Indic and Arabic scripts are not among them, nor
-# are number signs and the tags of flags.
+# Runs of characters that do not change a text's meaning: control characters, soft hyphens, directional marks,
+# zero-width spaces and byte order marks. They do not include the joiners in emoji and in Indic and Arabic scripts,
+# number signs, or the tags in flag emoji.
 _IGNORED = (
     r"[\u0000-\u0008\u000E-\u001F\u007F-\u0084\u0086-\u009F\u00AD\u061C\u180E\u200B\u200E\u200F"
     r"\u202A-\u202E\u2060-\u2064\u2066-\u206F\uFEFF]+"
 )
-# The characters with Unicode's property White_Space, without the space itself, as ranges of a regular expression.
+# The characters with Unicode's White_Space property, except for the space itself, as regular-expression ranges.
 _SPACES = r"\u0009-\u000D\u0085\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000"
 
 
 class VanillaTransformerTokenizer(TokenizersBackend):
-    """Encode sentences as token ids that end in `</s>`, and decode them.
+    """A tokenizer that encodes sentences as token ids ending in `</s>`, and decodes them.
 
-    `tokenizer(sentences)` encodes sources, and `tokenizer(text_target=sentences)` encodes targets. The name of a
-    special token inside a text is encoded as ordinary text. The file `tokenizer.json` holds the whole state of the
-    tokenizer.
+    `tokenizer(sentences)` encodes sources, and `tokenizer(text_target=sentences)` encodes targets. If the name of a
+    special token occurs in a text, it is encoded as ordinary text. The file `tokenizer.json` contains the tokenizer's
+    whole state.
     """
 
     model_input_names = ["input_ids", "attention_mask"]
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens to the vocabulary, and return how many are new.
+        """Add tokens to the vocabulary, and return how many of them are new.
 
-        If the byte-pair encoding already has a token of the same name, a text that contains the name would be encoded
-        as the special token. Therefore the name is split in texts, after its first character.
+        The byte-pair encoding may already have a token with the same name as a new special token. Then an ordinary text
+        that contains the name would be encoded as the special token. To prevent this, the tokenizer splits the name in
+        texts after its first character.
 
         Raises:
             ValueError: if a special token is a single character that stands for a byte.
@@ -66,7 +68,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
 
 
 def _normalizer_steps(normalization: Normalization) -> list[normalizers.Normalizer]:
-    """Return the steps that normalize a text before it is tokenized, as `train_tokenizer` describes them."""
+    """Return the steps that normalize a text before it is tokenized; see `train_tokenizer` for what they do."""
     unicode_forms: dict[str, list[normalizers.Normalizer]] = {
         "nfc": [normalizers.NFC()],
         # SentencePiece's default, nmt_nfkc, also consists of these two steps.
@@ -77,21 +79,23 @@ def _normalizer_steps(normalization: Normalization) -> list[normalizers.Normaliz
     if normalization not in unicode_forms:
         raise InputError(f"normalization is {normalization!r}; choose one of {', '.join(get_args(Normalization))}.")
     return [
-        # Ignored characters go first, because one of them may stand between a letter and its accent.
+        # Ignored characters are removed first, because one of them may stand between a letter and its accent.
         normalizers.Replace(Regex(_IGNORED), ""),
         *unicode_forms[normalization],
-        # NFKC makes spaces of other characters, so white space is joined after it.
+        # NFKC turns other characters into spaces, so white space is collapsed after it.
         normalizers.Replace(Regex(f"[{_SPACES} ]{{2,}}|[{_SPACES}]"), " "),
         normalizers.Strip(),
     ]
 
 
 def _split_at_spaces(tokenizer: Tokenizer) -> None:
-    """Make a tokenizer split texts into words at spaces only.
+    """Make a tokenizer split texts into words only at spaces.
 
-    A word consists of a space and everything up to the next space. The text's first word needs a space as well, which
-    the normalizer adds and decoding removes. A `<` that begins the name of a special token is a word of its own,
-    because merges could otherwise spell the name, and the text would be encoded as the special token.
+    A word consists of a space and everything up to the next space. The first word of a text needs a space as well: the
+    normalizer adds it, and decoding removes it.
+
+    If a text contains the name of a special token, the `<` at its beginning becomes a separate word. Otherwise, merges
+    could form the whole name, and it would be encoded as the special token.
     """
     names_after_bracket = "|".join(token.removeprefix("<") for token in SPECIAL_TOKENS)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -105,7 +109,7 @@ def _split_at_spaces(tokenizer: Tokenizer) -> None:
 
 
 def _split_into_characters(tokenizer: Tokenizer) -> None:
-    """Make a tokenizer treat each character as a word, so that no merge joins two characters."""
+    """Make a tokenizer treat each character as a separate word, so that merges never join two characters."""
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated"),
@@ -128,23 +132,24 @@ def train_tokenizer(
 
     Args:
         texts (`Iterable[str]`): sentences, both sources and targets.
-        vocab_size (`int`, defaults to 37000): maximum number of tokens, including special tokens and the 256 bytes; a
-            small corpus gives fewer. Set a model's `vocab_size` to `len(tokenizer)`.
-        min_frequency (`int`, defaults to 2): minimum number of occurrences for a pair to be merged.
+        vocab_size (`int`, defaults to 37000): maximum number of tokens, including special tokens and the 256 bytes. A
+            small corpus gives fewer tokens, so set a model's `vocab_size` to `len(tokenizer)`.
+        min_frequency (`int`, defaults to 2): how often a pair of tokens must occur in order to be merged.
         show_progress (`bool`): whether to show a progress bar.
         whitespace_words (`bool`, defaults to `False`): split texts into words at spaces only, for pre-tokenized text.
             Then `&apos;` or `t-shirt` may become one token, as in Sennrich et al. 2016, and a word has the same tokens
-            at the beginning of a sentence as elsewhere. By default, letters, digits and punctuation are also split.
+            at the beginning of a sentence as elsewhere. By default, letters, digits and punctuation are also separated
+            from each other.
         normalization (`str`, defaults to `"nfc"`): how to change texts before they are tokenized. The setting is saved
-            in `tokenizer.json`, and decoding restores the changed text.
+            in `tokenizer.json`. Decoding restores the normalized text, not the original one.
 
-            - `"nfc"` removes control characters, soft hyphens, marks of direction, zero-width spaces and byte order
+            - `"nfc"` removes control characters, soft hyphens, directional marks, zero-width spaces and byte order
               marks, applies Unicode's NFC, replaces every run of white space by one space, and strips both ends.
-            - `"nfkc"` does the same with `Nmt` and `NFKC` of the tokenizers library in place of NFC. They are close to
-              SentencePiece's default, but not equal to it.
+            - `"nfkc"` does the same, but applies `Nmt` and `NFKC` of the tokenizers library instead of NFC. The result
+              is close to SentencePiece's default, but not equal to it.
             - `"none"` changes nothing.
-        characters (`bool`, defaults to `False`): make each character a token, instead of pieces of words. A character
-            that is rarer than `min_frequency`, or that does not occur in the texts, is encoded as its bytes.
+        characters (`bool`, defaults to `False`): make each character a token, instead of learning pieces of words. A
+            character that is rarer than `min_frequency`, or that does not occur in the texts, is encoded as its bytes.
 
     Returns:
         `VanillaTransformerTokenizer`: a tokenizer in which `<pad>`, `<s>` and `</s>` have the ids 0, 1 and 2.
@@ -159,7 +164,7 @@ def train_tokenizer(
     tokenizer = Tokenizer(models.BPE())
     normalizer_steps = _normalizer_steps(normalization)
     if whitespace_words:
-        # The first word gets a space, so that it has the same tokens as in the middle of a sentence.
+        # A space is put before the first word, so that it has the same tokens as in the middle of a sentence.
         normalizer_steps.append(normalizers.Prepend(" "))
         _split_at_spaces(tokenizer)
     elif characters:

@@ -1,4 +1,4 @@
-"""Facts about a tokenizer: its two vocabularies, and the longest source that its model was trained on."""
+"""Read a tokenizer's source and target vocabularies, and the length of the longest source seen in training."""
 
 from transformers import PreTrainedTokenizerBase
 
@@ -6,12 +6,12 @@ from ..model.input_checks import sides_of
 
 
 def vocabularies_of(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the vocabularies of sources and of targets, each a dict from token to id.
+    """Return the source vocabulary and the target vocabulary, each as a dict from token to id.
 
-    A tokenizer with a joint vocabulary has the same one twice.
+    If the tokenizer has a joint vocabulary, the two are equal.
     """
     source_side, target_side = sides_of(tokenizer)
-    # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's vocabulary in `target_encoder`.
+    # MarianTokenizer with two vocabularies and FairseqTokenizer store the target vocabulary in `target_encoder`.
     target_vocabulary = getattr(target_side, "target_encoder", None)
     if not target_vocabulary:
         target_vocabulary = target_side.get_vocab()
@@ -19,9 +19,10 @@ def vocabularies_of(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int],
 
 
 def longest_training_source(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the number of tokens of the longest source that a model was trained on.
+    """Return the length in tokens of the longest source that a model was trained on.
 
-    If the tokenizer does not say so, this is the maximum length that the tokenizer allows.
+    `train` stores this number in the tokenizer. If it is missing, the maximum length that the tokenizer allows is
+    returned.
     """
     longest = tokenizer.init_kwargs.get("longest_training_source")
     if isinstance(longest, int):
