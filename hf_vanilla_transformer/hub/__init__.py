@@ -1,1 +1,1 @@
-"""Write the folder of a trained model and its model card, and push both to the Hub."""
+"""Work with model folders: write them, fill their model cards, push them to the Hub, and find models in it."""

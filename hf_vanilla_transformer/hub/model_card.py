@@ -1,4 +1,4 @@
-"""Fill the model card, README.md, of a trained folder with facts of the run."""
+"""Write a model card, the README.md in a model's folder, which describes the model and how it was trained."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ..evaluation.metrics import SacreBleuMetric
 
 
-# An installed package contains the template. A checkout has it in the root folder.
+# In an installed package, the template is inside the package. In a checkout, it is in the root folder.
 _TEMPLATE_PATHS = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
-# The libraries that some tokenizers need, by the names of the tokenizers' classes.
+# The libraries that some tokenizers need, by the tokenizer's class name.
 LIBRARIES = {"MarianTokenizer": "sentencepiece", "FairseqTokenizer": "sacremoses"}
-# Fields in which models that were converted from other systems differ from the paper.
+# Configuration fields in which models converted from other systems may differ from the paper.
 _FIELDS_OF_CONVERTED_MODELS = (
     "source_vocab_size",
     "activation_function",
@@ -33,30 +33,31 @@ _FIELDS_OF_CONVERTED_MODELS = (
 # The name of the built-in data set, which is not on the Hub.
 BUILT_IN = "numbers"
 
-# A table of the card: the value of each row, by its name.
+# A table in the card: the value of each row, by the row's name.
 Facts = dict[str, object]
 
 
 @dataclass(frozen=True)
 class About:
-    """Facts for a card about a model, besides its sizes and its training.
+    """Facts about a model for its card, such as its languages, its data, its scores and its license.
 
     Args:
-        title: the heading, and the model's name in the metadata of its scores.
-        dataset: the data set's name on the Hub, or `BUILT_IN`; None for files.
+        title: the card's heading, and the model's name in the metadata about its scores.
+        dataset: the data set's name on the Hub, or `BUILT_IN`; None if the pairs come from files.
         dataset_config: the configuration of the data set.
-        source_language, target_language: codes such as `"en"` or `"en_US"`. The card leaves out other values.
-        base_model: the fine-tuned model, which is a name on the Hub or a folder. The card shows only the last part of a
-            folder.
-        license: the licence of the weights, as the Hub spells it.
-        scores: the scores of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with `data` and
-            `decoding`, which describe the pairs and the decoding in words.
-        data: the training data in words.
-        tokenizer_class: the class of the tokenizer. Some classes need a library, which the card names.
-        location, revision: the arguments of `from_pretrained` in the card's example; by default, this is the title.
+        source_language, target_language: codes such as `"en"` or `"en_US"`. The card leaves out unknown codes.
+        base_model: the model that was fine-tuned: a name on the Hub, or a folder. The card shows only the last part of
+            a folder's path.
+        license: the license of the weights, by its identifier on the Hub.
+        scores: the scores on the test pairs, computed by [`~hf_vanilla_transformer.score_translations`]. The entries
+            `data` and `decoding` describe the pairs and the decoding in words.
+        data: a description of the training data in words.
+        tokenizer_class: the tokenizer's class name. If the class needs a library, the card names it.
+        location, revision: the arguments of `from_pretrained` in the card's example. By default, the location is the
+            title, and there is no revision.
         example_source: the sentence that the card's example translates.
-        target_code: if the model has several target languages, the code at the beginning of the example's source, such
-            as `">>fr<<"`.
+        target_code: the code at the beginning of the example's source, such as `">>fr<<"`, if the model has several
+            target languages.
     """
 
     title: str
@@ -75,7 +76,7 @@ class About:
     target_code: str = ""
 
     def metadata(self) -> ModelCardData:
-        """Return the card's metadata, which contains only values that the Hub knows."""
+        """Return the card's metadata, such as languages and scores. Values that the Hub does not know are left out."""
         languages = []
         for code in (self.source_language, self.target_language):
             language = language_of(code)
@@ -83,7 +84,7 @@ class About:
                 languages.append(language)
 
         hub_dataset = _find_hub_name(self.dataset)
-        # Names on the Hub begin with the user. A name without a slash may be a folder, even if it does not exist here.
+        # Names on the Hub begin with `user/`. A name without a slash may be a folder, even if it does not exist here.
         hub_base_model = None
         if self.base_model is not None and "/" in self.base_model:
             hub_base_model = _find_hub_name(self.base_model)
@@ -109,7 +110,7 @@ class About:
         )
 
     def _make_eval_result(self, name: str, metric: "type[SacreBleuMetric]") -> EvalResult:
-        """Return the metadata of one score. `name` is the metric's name in the scores."""
+        """Return the metadata for one score. `name` is the metric's key in the scores."""
         scores: Any = self.scores
         dataset_type = _find_hub_name(self.dataset)
         if dataset_type is None:
@@ -127,7 +128,7 @@ class About:
         )
 
     def direction(self) -> str:
-        """Return the languages in words, such as "from en to de"."""
+        """Return the translation direction in words, such as "from en to de"."""
         if language_of(self.source_language) and language_of(self.target_language):
             return f"from {self.source_language} to {self.target_language}"
         return "one language to another"
@@ -141,18 +142,18 @@ def fill_model_card(
     *,
     converted: bool = False,
 ) -> ModelCard:
-    """Fill the template `model_card.md`, and return the card. Its `content` is the text of README.md.
+    """Fill the template `model_card.md`, and return the card. Its `content` is the text for README.md.
 
     Args:
-        about: facts about the model.
+        about: facts about the model, such as its languages and scores.
         config: the model's configuration.
-        parameters: the number of the model's parameters.
-        training_facts: the rows of the table about the training, or about the conversion.
-        converted: whether the model was converted from another system instead of trained.
+        parameters: the model's number of parameters.
+        training_facts: the rows of the table about the training run or about the conversion.
+        converted: True if the model was converted from another system instead of trained.
     """
     model_facts = _model_facts(config, parameters)
     if converted:
-        # The field is a default for further training, and says nothing about how this model was trained.
+        # The field is a default for further training. It does not describe how this model was trained.
         del model_facts["label smoothing"]
     example_source = about.example_source
     if about.target_code:
@@ -187,17 +188,17 @@ def fill_model_card(
 
 
 def _is_int8(config: PreTrainedConfig) -> bool:
-    """Return True if a configuration belongs to weights in int8, which load only with this package."""
+    """Return True if a model's weights are in int8. Such models can be loaded only with this package."""
     quantization = getattr(config, "quantization_config", None)
     if not quantization:
         return False
-    # It is a dict if it was read from a file, and an object of transformers if the model was quantized.
+    # It is a dict if it was read from a file, and a transformers object if the model has just been quantized.
     settings = quantization if isinstance(quantization, dict) else vars(quantization)
     return settings.get("quant_method") == INT8
 
 
 def _metrics_with_scores(scores: dict[str, Any] | None) -> "dict[str, type[SacreBleuMetric]]":
-    """Return the classes of the metrics that have scores, by name."""
+    """Return the classes of the metrics that occur in the scores, by the metric's name."""
     if not scores:
         return {}
     # Imported only now, because converted models have no scores, and the metrics need `evaluate`.
@@ -207,14 +208,14 @@ def _metrics_with_scores(scores: dict[str, Any] | None) -> "dict[str, type[Sacre
 
 
 def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
-    """Return the row of a card that names the averaged checkpoints, or no row if the model is not an average."""
+    """Return the card's row about averaged checkpoints. If the model is not an average, return no row."""
     if not averaged_from:
         return {}
     return {"weights": f"average of {len(averaged_from)} checkpoints: {', '.join(averaged_from)}"}
 
 
 def argument_facts(args: TrainingArguments) -> Facts:
-    """Return the rows of a card that arguments of the Trainer determine."""
+    """Return the card's rows about settings in the Trainer's arguments, such as the batch size and the warm-up."""
     facts: Facts = {}
     batches_per_update = args.gradient_accumulation_steps * args.world_size
     tokens_per_batch = getattr(args, "tokens_per_batch", None)
@@ -222,7 +223,7 @@ def argument_facts(args: TrainingArguments) -> Facts:
         facts["sentences per update"] = args.train_batch_size * batches_per_update
     else:
         facts["tokens per update and side, at most"] = tokens_per_batch * batches_per_update
-    # The Trainer reads a number below 1 as a share of all updates.
+    # The Trainer interprets a number below 1 as a share of all updates.
     if 0 < args.warmup_steps < 1:
         facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all"
     else:
@@ -236,7 +237,7 @@ def argument_facts(args: TrainingArguments) -> Facts:
 
 
 def _model_facts(config: PreTrainedConfig, parameters: int) -> Facts:
-    """Return the rows of a card about a model: its sizes, and the fields in which it differs from the paper."""
+    """Return the card's rows about the model: its sizes, and the settings in which it differs from the paper."""
     facts: Facts = {
         "parameters": f"{parameters:,}",
         "layers (encoder, decoder)": f"{config.encoder_layers}, {config.decoder_layers}",
@@ -248,7 +249,7 @@ def _model_facts(config: PreTrainedConfig, parameters: int) -> Facts:
         "P_drop": config.dropout,
         "label smoothing": config.label_smoothing,
     }
-    # The defaults of the configuration are those of the paper.
+    # The default configuration is the paper's.
     paper_config = type(config)()
     for field in _FIELDS_OF_CONVERTED_MODELS:
         if getattr(config, field) != getattr(paper_config, field):
@@ -257,9 +258,9 @@ def _model_facts(config: PreTrainedConfig, parameters: int) -> Facts:
 
 
 def location_of(folder: Path) -> str:
-    """Return the path of a folder for the example of a card.
+    """Return a folder's path in the form in which the card's example shows it.
 
-    Of an absolute path, this is only the last part, because the whole path would describe this machine.
+    An absolute path is shortened to its last part, because the whole path would reveal details of this machine.
     """
     if folder.is_absolute():
         return folder.name
@@ -267,9 +268,10 @@ def location_of(folder: Path) -> str:
 
 
 def name_of_base(base: str | None) -> str | None:
-    """Return the name of a fine-tuned model: its name on the Hub, or the last part of its folder; None without one.
+    """Return the base model's name for the card: its name on the Hub, or the last part of its folder's path.
 
-    The whole path of the folder would describe this machine.
+    The folder's whole path is not used, because it would reveal details of this machine. If there is no base model, the
+    argument is returned unchanged.
     """
     if not base:
         return base
@@ -277,7 +279,7 @@ def name_of_base(base: str | None) -> str | None:
 
 
 def _find_hub_name(name: str | None) -> str | None:
-    """Return a name if it may be on the Hub, and None for a folder or for the built-in corpus."""
+    """Return a name unchanged if it may exist on the Hub, and None if it is a folder, a file or the built-in corpus."""
     if name is None or name == BUILT_IN or Path(name).exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Name the files in a saved model's folder, and replace the files of a run as a whole: all of them or none."""
+"""Define which files a saved model's folder contains, and replace all files of an earlier run in one operation."""
 
 import shutil
 import stat
@@ -12,11 +12,11 @@ from ..support.user_errors import InputError
 
 
 CARD = "README.md"
-# The file that says how a converted model was compared with its source.
+# The file that reports how a converted model was compared with its source.
 CERTIFICATE = "parity.json"
-# Patterns of the files with weights in a folder of transformers.
+# Patterns of the weight files in a folder that transformers has saved.
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
-# Files of tokenizers. This package's tokenizers have the first four, and other tokenizers have the rest.
+# Tokenizer files. The first four belong to this package's tokenizers, and the others to other tokenizers.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -36,18 +36,19 @@ TOKENIZER_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-# The files with the code of a saved model.
+# The code files of a saved model.
 _CODE_FILES = tuple(path.name for path in (Path(__file__).parents[1] / "model").glob("[a-z]*.py"))
-# A pickle that the Trainer writes. If it pushes during training, it pushes this file as well.
+# A pickle file that the Trainer writes. If the Trainer pushes during training, it pushes this file as well.
 TRAINING_ARGUMENTS = "training_args.bin"
-# The arguments of `train`, which may contain paths of the machine.
+# The file with the arguments of `train`, which may contain paths on this machine.
 ARGUMENTS = "arguments.yaml"
-# The name of this file while the Trainer pushes during training, because it skips names that begin with an underscore.
+# The name that this file has while the Trainer pushes during training. The Trainer's push skips files whose names begin
+# with an underscore.
 ARGUMENTS_WHILE_PUSHED = f"_{ARGUMENTS}"
-# The folder of a student's int8 weights, inside the student's folder.
+# The folder inside a distilled model's folder that contains its int8 weights.
 INT8 = "int8"
 NOT_TO_SHARE = (TRAINING_ARGUMENTS, ARGUMENTS, ARGUMENTS_WHILE_PUSHED)
-# The files that a run writes next to its checkpoints. A later run in the same folder may write fewer of them.
+# Patterns of the files that a run writes next to its checkpoints. A later run in the same folder may write fewer files.
 FILES_OF_A_RUN = (
     CARD,
     "config.json",
@@ -66,14 +67,15 @@ FILES_OF_A_RUN = (
 
 
 def check_links(files: Iterable[Path]) -> None:
-    """Raise ValueError if a file is a link to a place outside its folder, where a secret may be.
+    """Raise ValueError if one of the files is a link that leads outside its folder, for example to a secret.
 
-    Call this before files are copied or pushed. Links in the Hub's cache, from a snapshot to the blobs of its
-    repository, are allowed.
+    Call this function before files are copied or pushed. Links in the Hub's cache are allowed if they lead from a
+    snapshot to the blobs of the same repository.
     """
     for file in files:
         folder = file.parent.resolve()
-        # The snapshot with the name REVISION is the folder `snapshots/REVISION` of a repository, next to `blobs`.
+        # In the Hub's cache, a snapshot is the folder `snapshots/REVISION` of a repository, and `blobs` is next to
+        # `snapshots`.
         blobs = folder.parent.parent / "blobs"
         target = file.resolve()
         if not target.is_relative_to(folder) and not target.is_relative_to(blobs):
@@ -83,7 +85,7 @@ def check_links(files: Iterable[Path]) -> None:
 
 
 def files_of_a_run(folder: Path) -> list[Path]:
-    """Return the files of a run in a folder, without its checkpoints."""
+    """Return the files that a run has written to a folder, such as weights and scores, but not its checkpoints."""
     files = []
     for pattern in FILES_OF_A_RUN:
         for path in sorted(folder.glob(pattern)):
@@ -93,9 +95,9 @@ def files_of_a_run(folder: Path) -> list[Path]:
 
 
 def check_holds_no_model(folder: Path, purpose: str) -> None:
-    """Raise OSError if a folder for a new model already holds a model, or is a file.
+    """Raise OSError if the folder for a new model already contains files of a model, or if it is a file.
 
-    `purpose` says in the message what the folder is for.
+    `purpose` is the part of the message that tells the user what the folder is for.
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file; name a folder for {purpose}.")
@@ -107,19 +109,19 @@ def check_holds_no_model(folder: Path, purpose: str) -> None:
 
 @contextmanager
 def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder whose files move into `folder` when all of them are written.
+    """Yield a temporary folder for new files, and move them into `folder` when the block ends without an error.
 
-    The temporary folder is inside `folder` if that exists, because `folder` may be on a different disk than its parent.
-    Otherwise it is next to `folder`. If a file cannot be moved, the temporary folder stays, and the error names it.
+    If `folder` exists, the temporary folder is inside it, because the parent may be on a different disk. Otherwise, the
+    temporary folder is next to `folder`. If a file cannot be moved, the temporary folder stays, and the error names it.
 
-    Weights get the permissions of the `config.json` that is written with them.
+    The weight files get the same permissions as the `config.json` that is written with them.
 
     Args:
-        folder (`Path`): the folder of a model. It is created if it does not exist. Files of the same names are
+        folder (`Path`): a model's folder. It is created if it does not exist. Existing files with the same names are
             replaced.
-        replace_run (`bool`): whether to remove the files of an earlier run, its weights first, and its int8 weights.
-            New weights are moved last, so that the folder never holds the weights of one run together with files of
-            a different one.
+        replace_run (`bool`): whether to remove the files of an earlier run, including its int8 weights. The earlier
+            weights are removed first, and new weights are moved last, so that the folder never contains the weights of
+            one run together with the files of a different run.
 
     Raises:
         OSError: if a file cannot be moved.
@@ -133,7 +135,8 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
-    # This package's `save_pretrained` does so, but averages and models of other classes are saved differently.
+    # This package's `save_pretrained` sets these permissions, but averaged models and models of other classes are saved
+    # differently.
     give_weights_the_mode_of_config(temporary)
     is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
@@ -145,7 +148,7 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
         earlier_paths = sorted(files_of_a_run(folder), key=_has_weights, reverse=True)
     try:
         if is_new:
-            # Renaming the folder moves all files in one step, so other processes never see a part of them.
+            # Renaming the folder moves all files in one step, so other processes never see only some of them.
             temporary.chmod(stat.S_IMODE(folder.stat().st_mode))
             folder.rmdir()
             temporary.rename(folder)
@@ -163,7 +166,7 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
 
 
 def _remove_int8(folder: Path) -> None:
-    """Remove the int8 weights and their files of an earlier run. Other files in their folder stay."""
+    """Remove the int8 weights of an earlier run and the files saved with them. Any other files are kept."""
     int8 = folder / INT8
     for path in sorted(files_of_a_run(int8), key=_has_weights, reverse=True):
         path.unlink()
@@ -172,5 +175,5 @@ def _remove_int8(folder: Path) -> None:
 
 
 def _has_weights(path: Path) -> bool:
-    """Return True for a file of weights and for the index of such files."""
+    """Return True if a file contains safetensors weights, or an index of such files."""
     return ".safetensors" in path.suffixes

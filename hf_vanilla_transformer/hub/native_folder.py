@@ -1,4 +1,4 @@
-"""Find the folder of a model, also on the Hub, and convert models of other types when they are first used."""
+"""Find a model in a local folder or on the Hub. Models of other types are converted when they are first used."""
 
 from pathlib import Path
 
@@ -10,19 +10,19 @@ from .model_folder import CARD, TOKENIZER_FILES, WEIGHT_FILES
 from .user_cache import convert_once
 
 
-# Functions `convert(source, output)` that write a folder of this package, by the `model_type` of the source's
-# config.json. `registration.py` registers the functions of `apps/conversion/`.
+# Functions `convert(source, output)` that write a model folder in this package's format. The key is the `model_type` in
+# the source's config.json. `registration.py` registers the functions from `apps/conversion/`.
 IMPORTERS = LazyFunctions()
 
 
 def native_folder(name: str, revision: str | None = None, token: str | None = None) -> Path:
     """Return a folder in this package's format for a model of any known type, such as an OPUS-MT model.
 
-    A model of this package needs no conversion, so its own folder is returned. A model of another type is converted
-    once, into the user's cache.
+    If the model is already in this package's format, its own folder is returned. A model of a different type is
+    converted only once, and the result is stored in the user's cache.
 
     Args:
-        name: a folder, or a repository of the Hub.
+        name: a local folder, or a repository on the Hub.
         revision: the branch, tag or commit of the repository.
         token: the token for a private repository.
 
@@ -36,15 +36,15 @@ def native_folder(name: str, revision: str | None = None, token: str | None = No
 
 
 def source_folder(source: str, revision: str | None = None, token: str | None = None) -> Path:
-    """Return the folder of a model, or for a repository of the Hub the folder of its copy, which has no code.
+    """Return a model's local folder. If the model is on the Hub, its files are downloaded, except for code.
 
     Args:
-        source: a folder, or a repository of the Hub.
+        source: a local folder, or a repository on the Hub.
         revision: the branch, tag or commit of the repository.
         token: the token for a private repository.
 
     Raises:
-        FileNotFoundError: if there is neither a folder nor a repository of this name, or it has no configuration.
+        FileNotFoundError: if there is neither a folder nor a repository with this name, or if it has no `config.json`.
         NotADirectoryError: if `source` is a file.
     """
     folder = Path(source)
@@ -52,7 +52,7 @@ def source_folder(source: str, revision: str | None = None, token: str | None = 
         raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
     if not folder.is_dir():
         try:
-            # Without *.py, no code of the repository reaches this machine.
+            # The patterns do not include *.py, so no code from the repository is downloaded.
             patterns = [*WEIGHT_FILES, *TOKENIZER_FILES, "config.json", "generation_config.json", CARD]
             folder = Path(snapshot_download(source, revision=revision, token=token, allow_patterns=patterns))
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Push a trained folder to the Hub: check permissions before training, and push all files in one commit."""
+"""Push a trained model to the Hub: check permissions before training, and push all files in one commit."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from ..support.user_errors import InputError
 from .model_folder import FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
 
 
-# The lines that load the model in the example of `model_card.md`. Other code in a card may load other models.
+# The lines in `model_card.md`'s example that load the model. Other code in a card may load other models.
 _EXAMPLE = re.compile(
     r"(# This runs the code in the folder: read it first\.\ntokenizer = AutoTokenizer)\.from_pretrained\(.*\)\n"
     r"(model = AutoModelForSeq2SeqLM)\.from_pretrained\(.*\)\n"
@@ -27,12 +27,12 @@ def prepare_repository(
     private: bool | None = None,
     revision: str | None = None,
 ) -> str:
-    """Check before hours of training that a model can be pushed, and create its repository if it does not exist.
+    """Check before training that the model can be pushed afterward, and create its repository if it does not exist.
 
     Args:
-        name: the repository, with or without the user.
-        metadata: the metadata of the model card, which the Hub checks.
-        token: by default, the token of `hf auth login` or `HF_TOKEN`.
+        name: the repository's name, with or without the user's name.
+        metadata: the model card's metadata, which the Hub checks.
+        token: the access token; by default, the token from `hf auth login` or `HF_TOKEN`.
         private: whether a new repository is private; by default, the user's setting on the Hub decides.
         revision: the branch to push to, by default `"main"`. It is created if it does not exist.
 
@@ -42,8 +42,8 @@ def prepare_repository(
     Raises:
         ConnectionError: if the Hub cannot be reached.
         PermissionError: if there is no token, or the Hub rejects it, or it has no write access.
-        ValueError: if the Hub rejects the metadata, for example because it does not know the licence; or if the
-            repository exists and is public, although `private` is set.
+        ValueError: if the Hub rejects the metadata, for example because it does not know the license, or if the
+            repository already exists and is public although `private` is set.
     """
     api = HfApi(token=token)
     page = f"{api.endpoint}/settings/tokens"
@@ -79,11 +79,12 @@ def prepare_repository(
 
 
 def _check_metadata(metadata: ModelCardData) -> None:
-    """Raise ValueError if the Hub rejects the metadata of a card."""
+    """Raise ValueError if the Hub rejects a model card's metadata. If the Hub cannot be reached, nothing is checked."""
     try:
         ModelCard(f"---\n{metadata.to_yaml()}\n---\n").validate()
     except HTTPError:
-        # huggingface_hub before 2.0 always asks huggingface.co, even if HF_ENDPOINT is set, and it may be unreachable.
+        # huggingface_hub before 2.0 always sends the metadata to huggingface.co, even if HF_ENDPOINT is set. That
+        # server may be unreachable.
         return
     except ValueError as error:
         raise InputError(f"the Hub rejects the model card's metadata: {' '.join(str(error).split())}") from error
@@ -92,24 +93,24 @@ def _check_metadata(metadata: ModelCardData) -> None:
 def push_run(
     folder: str | os.PathLike[str], repo_id: str, *, message: str, token: str | None = None, revision: str | None = None
 ) -> str:
-    """Push a trained folder in one commit: model, code, tokenizer, card and scores, but no checkpoints and no pickles.
+    """Push a trained model to the Hub in one commit, with its code, tokenizer, card and scores.
 
-    The same commit removes files of an earlier run that this run does not have, except its card. Before the push, the
-    example of the folder's card is changed so that it loads the model from the repository. The folder's own name may
-    belong to a different repository on the Hub.
+    Checkpoints and pickle files are not pushed. The same commit removes files of an earlier run that this run does not
+    have, but it never removes the card. Before the push, the example in the folder's card is changed so that it loads
+    the model from the repository, because the folder's own name may belong to a different repository on the Hub.
 
     Args:
-        folder (`str` or `PathLike`): output folder of `hf-vanilla-transformer train`.
+        folder (`str` or `PathLike`): the output folder of `hf-vanilla-transformer train`.
         repo_id (`str`): an existing repository, as `"user/name"`.
-        message (`str`): commit message.
-        token (`str`, *optional*): by default, the token of `hf auth login` or `HF_TOKEN`.
-        revision (`str`, *optional*): the branch, by default `"main"`. It is created if it does not exist.
+        message (`str`): the commit message.
+        token (`str`, *optional*): the access token; by default, the token from `hf auth login` or `HF_TOKEN`.
+        revision (`str`, *optional*): the branch to push to, by default `"main"`. It is created if it does not exist.
 
     Returns:
         `str`: the URL of the commit.
 
     Raises:
-        ValueError: if the folder holds no model, or a link to a file outside the folder.
+        ValueError: if the folder does not contain a model, or if it contains a link to a file outside the folder.
     """
     files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name not in NOT_TO_SHARE}
     has_weights = any(name.endswith(".safetensors") for name in files)
@@ -120,7 +121,7 @@ def push_run(
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     card = files.get("README.md")
-    # If the card is a link, it may belong to the Hub's cache, which must not change.
+    # If the card is a link, it may belong to the Hub's cache, which must not be changed.
     if card is not None and not card.is_symlink():
         _name_repository(card, repo_id, revision)
     commit = api.upload_folder(
@@ -135,7 +136,7 @@ def push_run(
 
 
 def _name_repository(card: Path, repo_id: str, revision: str | None) -> None:
-    """Change the example of a card so that it loads the model from a repository."""
+    """Change the example in a model card so that it loads the model from a repository on the Hub."""
     at_revision = f', revision="{revision}"' if revision else ""
     call = f'.from_pretrained("{repo_id}"{at_revision}, trust_remote_code=True)\n'
     text = card.read_text(encoding="utf-8")
@@ -147,7 +148,8 @@ def _name_repository(card: Path, repo_id: str, revision: str | None) -> None:
 def describe_error(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class if it has no message.
 
-    huggingface_hub raises RuntimeError from an error that says what happened, so the first line of the cause follows.
+    If huggingface_hub raises a RuntimeError, only its cause describes what happened. Therefore, the first line of the
+    cause's message is appended.
     """
     first_line = str(error).strip().split("\n")[0] or type(error).__name__
     if error.__cause__ is not None and isinstance(error, RuntimeError):

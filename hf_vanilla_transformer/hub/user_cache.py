@@ -1,6 +1,6 @@
-"""Keep results in the user's cache, so that they are computed only once.
+"""Store results that take long to compute, such as converted models, in the user's cache.
 
-The name of a result contains a hash of everything from which it was computed.
+Each result is computed only once. Its name contains a hash of everything from which it was computed.
 """
 
 import hashlib
@@ -19,21 +19,21 @@ from .model_folder import CERTIFICATE
 logger = logging.getLogger(__name__)
 
 CACHE = Path(HF_HOME) / "hf_vanilla_transformer"
-# Suffixes of the files from which results are computed: weights, configurations and vocabularies.
+# Suffixes of the files that are hashed: weights, configurations and vocabularies.
 _HASHED_SUFFIXES = (".bin", ".json", ".model", ".safetensors", ".spm", ".txt")
 
 
 def convert_once(
     conversion: str, folder: Path, versions: Mapping[str, str], convert: Callable[[str, str], object]
 ) -> Path:
-    """Convert a folder, unless an earlier call has done so, and return the folder of the result.
+    """Convert a model's folder unless the cache already contains the result, and return the result's folder.
 
     Args:
         conversion: the name of the conversion, which becomes a part of the result's name.
-        folder: the folder to convert, whose files are hashed.
-        versions: the versions of libraries on which the result depends, by name.
-        convert: the function `convert(source, output)`. It must write `parity.json`, which marks the result as
-            complete.
+        folder: the folder to convert. Its files are hashed.
+        versions: the versions of the libraries on which the result depends, by the library's name.
+        convert: a function `convert(source, output)` that takes the paths of two folders. It must write `parity.json`
+            to the output folder, which marks the result as complete.
     """
     target = result_folder(conversion, [folder], versions)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,12 +46,12 @@ def convert_once(
 
 
 def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, object]) -> Path:
-    """Return the folder for a result, which need not exist.
+    """Return the path of the cache folder for a result. The folder may not exist yet.
 
-    Its name depends on everything from which the result is computed, and on the version of this package.
+    The folder's name depends on everything from which the result is computed, and on the version of this package.
 
     Args:
-        label: the last part of the name.
+        label: the last part of the folder's name.
         folders: folders whose files determine the result.
         settings: other values that determine the result, by name.
     """
@@ -60,12 +60,12 @@ def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, ob
         determining_values.append(hashes(path for path in folder.iterdir() if path.suffix in _HASHED_SUFFIXES))
     determining_values.append({**settings, "hf_vanilla_transformer": __version__})
     digest = hashlib.sha256(json.dumps(determining_values, sort_keys=True).encode()).hexdigest()
-    # 128 bits are enough that no two results get the same name.
+    # With 128 bits, no two results get the same name in practice.
     return CACHE / f"{digest[:32]}-{label}"
 
 
 def hashes(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the SHA-256 of each file, by the file's name."""
+    """Return the SHA-256 hash of each file's content in hexadecimal, by the file's name without its folder."""
     digests = {}
     for path in sorted(paths):
         with path.open("rb") as file:

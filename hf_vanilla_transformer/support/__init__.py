@@ -1,4 +1,4 @@
-"""Shared utilities: files, disks, arguments, memory, the machine, Equation 3 and the style of figures.
+"""Shared utilities: files, disks, arguments, recipes, memory, the machine, Equation 3 and the style of figures.
 
-This package imports nothing of the model, except for the class from which its input errors derive.
+From the model, this package imports only the base class of its input errors.
 """

@@ -1,4 +1,4 @@
-"""Checks of arguments that several parts of the package share."""
+"""Check arguments: whole numbers in a range, and lists of strings. Also shorten the messages of library errors."""
 
 from collections.abc import Iterable, Iterator
 from numbers import Integral
@@ -13,8 +13,8 @@ def check_number(name: str, value: object, least: int, most: int | None = None) 
 
     Args:
         name: the argument's name in the message.
-        value: the argument.
-        least, most: the bounds, both included; without `most` there is no upper bound.
+        value: the argument's value.
+        least, most: the smallest and the largest allowed number. If `most` is None, there is no upper bound.
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; give a whole number.")
@@ -27,17 +27,17 @@ def check_number(name: str, value: object, least: int, most: int | None = None) 
 
 
 def check_optional(arguments: object, name: str) -> None:
-    """Raise an error if an optional attribute is neither None nor a whole number of at least 1."""
+    """Raise TypeError or ValueError unless the named attribute is None or a whole number of at least 1."""
     value = getattr(arguments, name)
     if value is not None:
         check_number(name, value, 1)
 
 
 def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts of an argument, and check each of them.
+    """Yield the strings in an argument, and check each of them before it is yielded.
 
     Raises TypeError unless the argument is an iterable of strings, and ValueError if a string contains lone surrogates,
-    which no UTF-8 text has.
+    which cannot be encoded as UTF-8.
     """
     if isinstance(texts, str):
         raise TypeError(f"{name} is one string; give a list of sentences.")
@@ -54,14 +54,14 @@ def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the message of a library's error in one line, in words that a user understands.
+    """Return a library error's message in one line that a user can understand.
 
-    The text of such an error may be empty, or only the name of a missing key.
+    The error's own text may be empty, or it may consist only of the name of a missing key.
     """
     if isinstance(error, KeyError):
         return f"a file lacks {error}"
     message = " ".join(str(error).split())
-    # transformers advises its developers to pass this argument if weights do not fit.
+    # If the shapes of weights do not match, transformers advises developers to pass this argument.
     if "ignore_mismatched_sizes" in message:
         return "its weights have other shapes than its config.json describes"
     return message or repr(error)

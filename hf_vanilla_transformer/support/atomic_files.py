@@ -1,4 +1,4 @@
-"""Write files as a whole and by one process at a time, and recognize full and broken disks."""
+"""Write files so that they are never seen half-written, lock them against other processes, and detect disk errors."""
 
 import errno
 import logging
@@ -18,7 +18,8 @@ from filelock import FileLock, Timeout
 
 logger = logging.getLogger(__name__)
 
-# Where the streams of a process are, such as /dev/stdout, and /dev/fd/63 for a process substitution of the shell.
+# The paths of a process's streams begin like this, for example /dev/stdout, or /dev/fd/63 for a shell's process
+# substitution.
 _STREAMS = ("/dev/fd/", "/dev/std", "/proc/")
 # The disk is full, the user's quota is used up, or the disk is broken.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -28,18 +29,18 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 def whole_file(
     path: str | os.PathLike[str], *, binary: bool = False, keeps_part: bool = False, sync: bool = False
 ) -> Iterator[IO[Any]]:
-    """Open a file for writing that replaces `path` on success. On an error, `path` stays as it was.
+    """Open a file for writing, and replace `path` only when the block ends without an error.
 
-    Until then, a temporary file `.NAME.part` next to the path holds the content, and the path is [`locked`]. If the
-    path is a link, the link stays, and the file to which it points is replaced. A device, a pipe or a socket has no
-    content to keep, so it is written directly.
+    During the block, the content is written to a temporary file `.NAME.part` next to `path`, and `path` is [`locked`].
+    If the block raises an error, `path` stays as it was. If `path` is a link, the link stays, and the file to which it
+    points is replaced. A device, a pipe or a socket has no content to preserve, so it is written directly.
 
     Args:
         path: the file to write. Its folder must exist.
-        binary: whether to write bytes instead of text in UTF-8.
-        keeps_part: whether to keep the temporary file on an error, unless it is empty, and to log its path as a
-            warning.
-        sync: whether to flush the content to the disk before the file gets its name.
+        binary: whether to write bytes instead of UTF-8 text.
+        keeps_part: whether to keep the temporary file after an error, unless it is empty, and to log a warning with its
+            path.
+        sync: whether to flush the content to the disk before the file replaces `path`.
 
     Raises:
         FileNotFoundError: if the folder does not exist.
@@ -59,7 +60,7 @@ def whole_file(
     temporary = target.with_name(f".{target.name}.part")
     with locked(target):
         try:
-            # If a link is in this place, opening it would overwrite the file to which it points.
+            # If a link has this name, opening it would overwrite the file to which it points.
             temporary.unlink(missing_ok=True)
             with temporary.open(mode, encoding=encoding) as file:
                 yield file
@@ -73,27 +74,27 @@ def whole_file(
                 logger.warning("the part that was written is in %s", temporary)
             else:
                 temporary.unlink(missing_ok=True)
-            # An error of writing names no file, unlike an error of opening.
+            # Unlike errors when opening a file, errors when writing do not name the file.
             if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is None:
                 raise OSError(error.errno, error.strerror, str(target)) from error
             raise
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file as a whole; see [`whole_file`]."""
+    """Write a text to a file, which is replaced only when all of the text is written; see [`whole_file`]."""
     with whole_file(path) as file:
         file.write(text)
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Prevent other processes from writing a file or a folder at the same time.
+    """Hold a lock on a file or a folder for the duration of the block, so that no other process writes to it.
 
     The lock is a file `.NAME.lock` next to the path, which is removed at the end. If the process is killed, the file
-    remains, but the operating system releases the lock. If the file system has no locks, or if no file can be created
-    next to the path, nothing is locked.
+    remains, but the operating system releases the lock. If the file system does not support locks, or if no file can be
+    created next to the path, nothing is locked.
 
-    Raises BlockingIOError if another process holds the lock; the message names the process.
+    Raises BlockingIOError if another process holds the lock. The message names the process.
     """
     target = Path(os.path.realpath(path))
     lock_file = target.with_name(f".{target.name}.lock")
@@ -101,7 +102,7 @@ def locked(path: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        # Below, the holder has written its process number and its machine into the file.
+        # The holder has written its process number and its machine's name to the file, see below.
         holder = lock_file.read_text(encoding="utf-8") if lock_file.exists() else "another process"
         raise BlockingIOError(f"{holder} is writing {path}; wait until it ends, or choose another path.") from None
     except (NotImplementedError, OSError) as error:
@@ -119,9 +120,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Return True if a path is a device, a pipe, a socket or a stream of the process, not a file or a folder.
+    """Return True if a path is a device, a pipe, a socket or a stream such as `/dev/stdout`.
 
-    A path that does not exist is no stream.
+    Returns False for files, for folders and for paths that do not exist.
     """
     if str(Path(path).absolute()).startswith(_STREAMS):
         return True
@@ -134,7 +135,7 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def are_same_file(path: str | os.PathLike[str], other_path: str | os.PathLike[str]) -> bool:
-    """Return True if two paths lead to the same file, possibly through links. The file need not exist yet."""
+    """Return True if two paths lead to the same file, directly or through links. The file need not exist yet."""
     try:
         return Path(path).samefile(other_path)
     except OSError:
@@ -142,11 +143,11 @@ def are_same_file(path: str | os.PathLike[str], other_path: str | os.PathLike[st
 
 
 def flush(path: Path) -> None:
-    """Flush a file's content, or a folder's list of names, from the system's cache to the disk."""
+    """Flush a file's content, or a folder's list of file names, from the system's cache to the disk."""
     # Windows cannot open folders.
     if path.is_dir() and os.name == "nt":
         return
-    # A folder can only be opened for reading, and Windows flushes a file only if it is open for writing.
+    # Folders can be opened only for reading, and Windows flushes a file only if it is open for writing.
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR
     descriptor = os.open(path, flags)
     try:
@@ -158,30 +159,30 @@ def flush(path: Path) -> None:
 def is_disk_error(error: BaseException) -> bool:
     """Return True if an error means that the disk is full or broken.
 
-    Besides OSError, these are the errors that safetensors, tokenizers and torch raise in place of an OSError.
+    The error may be an OSError, or an error that safetensors, tokenizers or PyTorch raises instead of an OSError.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _DISK_ERRORS
-    # An error of this package that was raised from an OSError, in order to say more.
+    # The error may be one of this package's own, raised from an OSError with a more detailed message.
     if isinstance(error.__cause__, OSError):
         return is_disk_error(error.__cause__)
-    # Libraries in Rust put the number of the error into the message.
+    # Libraries written in Rust put the error number into the message.
     rust_error = re.search(r"\(os error (\d+)\)", str(error))
     if rust_error:
         return int(rust_error[1]) in _DISK_ERRORS
-    # torch.save raises a RuntimeError without a number if it cannot write.
+    # If torch.save cannot write, it raises a RuntimeError without an error number.
     modules = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
     is_raised_by_torch_save = len(modules) > 0 and modules[-1] == "torch.serialization"
     return isinstance(error, RuntimeError) and is_raised_by_torch_save
 
 
 def check_free_space(folder: Path, needed: int, advice: str) -> None:
-    """Raise OSError if the disk of a folder has too little free space for a run.
+    """Raise OSError if the disk that contains a folder has too little free space for a run.
 
     Args:
         folder: a folder on the disk.
         needed: the space that the run needs, in bytes.
-        advice: what the user may do, for the end of the message.
+        advice: the end of the message, which tells the user what to do.
     """
     disk = shutil.disk_usage(folder)
     # Some network file systems report a total of 0.

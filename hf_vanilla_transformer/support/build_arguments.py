@@ -1,4 +1,7 @@
-"""Build objects of arguments from values by name. A class of arguments is a dataclass, or a `NamedTuple` of several."""
+"""Build argument objects from names and values.
+
+An argument class is a dataclass with one field for each argument, or a `NamedTuple` of several such dataclasses.
+"""
 
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass
@@ -11,13 +14,13 @@ T = TypeVar("T")
 
 
 def option(default: object, text: str, **metadata: object) -> Any:
-    """Declare a field of a dataclass of arguments.
+    """Declare an argument with its default and its help text, as a field of a dataclass.
 
     Args:
-        default: the default. If it is a list, each object gets a copy of it. If it is `...`, there is no default, and a
-            value must be given.
-        text: the help text of the option.
-        **metadata: settings that `apps/cli/parser.py: parse` describes.
+        default: the default value. If it is a list, each object gets its own copy. If it is `...`, there is no default,
+            and a value must be given.
+        text: the help text, which the command line shows.
+        **metadata: further settings, which are described at `parse` in `apps/cli/parser.py`.
     """
     field_metadata = {**metadata, "help": text}
     if default is ...:
@@ -28,7 +31,7 @@ def option(default: object, text: str, **metadata: object) -> Any:
 
 
 def dataclasses_in(arguments_class: type) -> list[type]:
-    """Return the dataclasses in a class of arguments: the dataclass itself, or those among a tuple's fields."""
+    """Return the dataclasses in an argument class: the class itself, or the dataclasses in a `NamedTuple`'s fields."""
     if is_dataclass(arguments_class):
         return [arguments_class]
     field_types = get_type_hints(arguments_class).values()
@@ -36,13 +39,13 @@ def dataclasses_in(arguments_class: type) -> list[type]:
 
 
 def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
-    """Build an object of a class of arguments from values by name. All other arguments get their defaults.
+    """Build an object of an argument class from some arguments by name. All other arguments get their defaults.
 
     Args:
         arguments_class: a dataclass, or a `NamedTuple` whose first fields are dataclasses.
         arguments: the values of some arguments, by name.
 
-    Raises InputError for a wrong value, and TypeError for an unknown or a missing name.
+    Raises InputError if a value is wrong or a required argument is missing, and TypeError if a name is unknown.
     """
     names_by_dataclass = {}
     all_names: set[str] = set()

@@ -1,6 +1,6 @@
-"""Mark checkpoints as complete, and find the complete ones.
+"""Mark checkpoints as complete when they have been fully written, and find the complete checkpoints of a run.
 
-The mark of a checkpoint is a file that lists every other file of the checkpoint with its size in bytes.
+The mark is a file in the checkpoint's folder. It lists all other files in the folder with their sizes in bytes.
 """
 
 import json
@@ -15,15 +15,15 @@ logger = logging.getLogger(__name__)
 
 MARK = "complete.json"
 # The beginning of a checkpoint's name, before the number of updates. The Trainer has a constant for it, but importing
-# that takes a second.
+# that constant takes a second.
 _PREFIX = "checkpoint-"
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Flush a checkpoint's files to the disk, then mark the checkpoint as complete."""
+    """Flush a checkpoint's files to the disk, and then mark the checkpoint as complete."""
     mark = checkpoint / MARK
     mark.unlink(missing_ok=True)
-    # A process that was killed while it wrote the mark leaves this file.
+    # If a process was killed while it wrote the mark, this file remains.
     mark.with_name(f".{MARK}.part").unlink(missing_ok=True)
 
     sizes = {}
@@ -31,7 +31,7 @@ def mark_complete(checkpoint: Path) -> None:
         flush(path)
         if path.is_file():
             sizes[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
-    # The names of files are content of their folders.
+    # A file's name is stored in its folder, so the folders must be flushed as well.
     flush(checkpoint)
     flush(checkpoint.parent)
 
@@ -41,7 +41,7 @@ def mark_complete(checkpoint: Path) -> None:
 
 
 def complete_checkpoints(folder: Path) -> Iterator[Path]:
-    """Yield the complete checkpoints of a run, the newest first, and log a warning for each incomplete one."""
+    """Yield the complete checkpoints in a run's folder, the newest first. Logs a warning for each incomplete one."""
     for checkpoint in reversed(checkpoints_in(folder)):
         fault = fault_of(checkpoint)
         if fault is None:
@@ -51,7 +51,7 @@ def complete_checkpoints(folder: Path) -> Iterator[Path]:
 
 
 def newest_complete(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint of a run, None without one. Unlike `complete_checkpoints`, log nothing."""
+    """Return the newest complete checkpoint in a run's folder, or None if there is none. Nothing is logged."""
     for checkpoint in reversed(checkpoints_in(folder)):
         if fault_of(checkpoint) is None:
             return checkpoint
@@ -59,7 +59,7 @@ def newest_complete(folder: Path) -> Path | None:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return all checkpoints in a folder, complete or not, sorted by their number of updates."""
+    """Return all checkpoints in a folder, complete or not, in rising order of their numbers of updates."""
     checkpoints = []
     for path in folder.glob(f"{_PREFIX}*"):
         number = path.name.removeprefix(_PREFIX)
@@ -69,12 +69,12 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number of updates after which a checkpoint was written, which is a part of its name."""
+    """Return the number of updates after which a checkpoint was written, which is read from its name."""
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
 def fault_of(checkpoint: Path) -> str | None:
-    """Describe why a checkpoint is not complete. Returns None if it is complete."""
+    """Return a description of why a checkpoint is not complete, or None if it is complete."""
     try:
         sizes = dict(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["files"])
     except (FileNotFoundError, KeyError, TypeError, ValueError):

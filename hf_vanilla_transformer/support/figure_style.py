@@ -1,6 +1,6 @@
-"""The style of all figures: themes, sizes, fonts and files. The curve of a run and the pictures share it.
+"""Draw and save figures in a common style: themes, font sizes and file formats.
 
-Settings of matplotlib change only within [`styled`].
+Training curves and all other plots use this style. matplotlib's settings are changed only within [`styled`].
 """
 
 import math
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 DOTS_PER_INCH = 150
-# A PNG that would have more pixels than this gets fewer dots per inch, because renderers hold four bytes per pixel.
+# A figure that would have more pixels than this gets fewer dots per inch, because renderers use four bytes per pixel.
 _MOST_PIXELS = 100_000_000
 FONT_SIZE = 10
 SMALL_FONT_SIZE = 8
 _POINTS_PER_INCH = 72
-# DejaVu comes with matplotlib. The other fonts have scripts that it lacks, and are used if they are installed.
+# DejaVu comes with matplotlib. The other fonts support scripts that it lacks, and they are used if they are installed.
 _FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Devanagari", "Unifont")
 # A table for str.translate() that replaces invisible characters in labels, because XML, and therefore SVG, cannot
 # contain most of them.
@@ -38,24 +38,25 @@ VISIBLE[ord("\n")] = "\N{RETURN SYMBOL}"
 VISIBLE[ord("\t")] = "\N{RIGHTWARDS ARROW TO BAR}"
 
 
-# The layout engines of matplotlib that figures use.
+# The matplotlib layout engines that figures use.
 Layout = Literal["constrained", "compressed"]
 
 
 class Theme(NamedTuple):
-    """The colours of a picture.
+    """The colors of a figure.
 
-    The colours differ in lightness, or belong to the palette of Okabe and Ito, so that readers with any colour vision
-    can distinguish them.
+    The colors differ in lightness or come from the palette of Okabe and Ito, so that readers with any type of color
+    vision can distinguish them.
 
     Args:
-        background (`str`): the colour of the figure.
-        text (`str`): the colour of words.
-        faint (`str`): the colour of lines in the background, such as grids.
-        sequential (`tuple[str, ...]`): colours of values from 0, which has the background's colour, to the highest.
-        diverging (`tuple[str, ...]`): colours of values from the lowest over 0, which has the background's colour, to
-            the highest.
-        lines (`tuple[str, ...]`): the colours of categories.
+        background (`str`): the background color of the figure.
+        text (`str`): the text color.
+        faint (`str`): the color of lines in the background, such as grid lines.
+        sequential (`tuple[str, ...]`): the colors for values from 0, which has the background color, up to the highest
+            value.
+        diverging (`tuple[str, ...]`): the colors for values from the lowest to the highest. The color in the middle is
+            the background color, and it stands for 0.
+        lines (`tuple[str, ...]`): the colors for categories, such as the lines of a plot.
     """
 
     background: str
@@ -93,17 +94,17 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def check_matplotlib() -> None:
-    """Raise ImportError, which names the extra to install, if matplotlib is missing."""
+    """Raise ImportError if matplotlib is missing. The message names the extra to install."""
     with needing("plots", "plots need"):
         import matplotlib  # noqa: F401
 
 
 @contextmanager
 def styled(theme: str) -> Iterator[Theme]:
-    """Draw with the fonts and the colours of a theme. At the end, all settings of matplotlib are as before.
+    """Use a theme's fonts and colors for the duration of the block, and then restore all of matplotlib's settings.
 
     Raises:
-        ImportError: if matplotlib is missing; the message names the extra to install.
+        ImportError: if matplotlib is missing. The message names the extra to install.
         ValueError: if there is no such theme.
     """
     check_choice("theme", theme, tuple(THEMES))
@@ -120,7 +121,7 @@ def styled(theme: str) -> Iterator[Theme]:
         "axes.titlesize": FONT_SIZE,
         "axes.labelsize": FONT_SIZE,
         "figure.titlesize": FONT_SIZE + 2,
-        # Otherwise matplotlib would typeset text between two dollar signs as a formula.
+        # Otherwise, matplotlib would typeset text between two dollar signs as a formula.
         "text.parse_math": False,
         "axes.prop_cycle": cycler(color=colours.lines),
         "grid.color": colours.faint,
@@ -150,16 +151,16 @@ def new_figure(
     title: str = "",
     layout: Layout = "constrained",
 ) -> "Figure":
-    """Return a new figure that belongs to no window. Call it within [`styled`].
+    """Return a new figure that is not shown in a window. Call this function within [`styled`].
 
     Args:
-        width, height: the size in inches. If the title needs more, the figure is wider.
-        title: the text above the figure.
+        width, height: the size in inches. If the title is wider, the width is increased.
+        title: the title above the figure.
         layout: matplotlib's layout engine.
     """
     from matplotlib.figure import Figure
 
-    # The title has a margin of 0.2 inches on both sides.
+    # There is a margin of 0.2 inches on both sides of the title.
     title_width = width_of([title], FONT_SIZE + 2) + 0.4
     figure = Figure(figsize=(max(width, title_width), height), layout=layout)
     if title:
@@ -173,11 +174,11 @@ def draw_matrix(
     """Draw a matrix of values from 0 to 1 as an image, and return the image.
 
     Args:
-        axes: where to draw.
-        values: the values, `(queries, keys)`.
-        queries, keys: the names of the rows and of the columns.
-        size: the font size of the names, in points.
-        colours: colours from the value 0 to the value 1.
+        axes: the axes to draw on.
+        values: the values, for example attention weights, `(queries, keys)`.
+        queries, keys: the labels of the rows and of the columns.
+        size: the font size of the labels, in points.
+        colours: the colors of values from 0 to 1. Values in between get interpolated colors.
     """
     axes.set_yticks(range(len(queries)), queries, size=size)
     axes.set_xticks(range(len(keys)), keys, size=size, rotation=90)
@@ -186,20 +187,21 @@ def draw_matrix(
 
 
 def colour_map(colours: Sequence[str]) -> "Colormap":
-    """Return a continuous map from values to colours, for matplotlib."""
+    """Return a matplotlib color map that interpolates between the given colors, the first of which is for value 0."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("theme", list(colours))
 
 
 def readable_on(fill: Any, theme: Theme) -> str:
-    """Return the colour in which text is readable on a colour: the theme's colour of text, or of the background.
+    """Return a text color that is readable on a fill color: the theme's text color or its background color.
 
-    This is the one that differs more from `fill` in luminance. `fill` is a colour in any form that matplotlib knows.
+    The color whose luminance differs more from the luminance of `fill` is chosen. `fill` is a color in any form that
+    matplotlib accepts.
     """
     from matplotlib.colors import to_rgb
 
-    # The weights of red, green and blue in the luminance of sRGB (Rec. 709).
+    # The weights of red, green and blue in the luminance of an sRGB color (Rec. 709).
     luminance_weights = (0.2126, 0.7152, 0.0722)
     luminances = np.array([to_rgb(fill), to_rgb(theme.text), to_rgb(theme.background)]) @ luminance_weights
     fill_luminance, text_luminance, background_luminance = luminances
@@ -209,10 +211,10 @@ def readable_on(fill: Any, theme: Theme) -> str:
 
 
 def width_of(texts: Sequence[str], size: float = FONT_SIZE) -> float:
-    """Return the width of the widest text in inches, as the current fonts draw it.
+    """Return the width in inches of the widest of some texts, when drawn in the current fonts.
 
     Args:
-        texts: texts of one line.
+        texts: texts without line breaks.
         size: the font size in points.
     """
     from matplotlib.font_manager import FontProperties
@@ -227,11 +229,11 @@ def width_of(texts: Sequence[str], size: float = FONT_SIZE) -> float:
 
 
 def check_format(path: str | os.PathLike[str]) -> str:
-    """Return the format that a file's suffix determines, such as "svg". Without a suffix, this is "png".
+    """Return the figure format that a file's suffix determines, such as "svg". Without a suffix, it is "png".
 
     Raises:
-        ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if matplotlib does not know the format, or needs TeX for it.
+        ImportError: if matplotlib is missing. The message names the extra to install.
+        ValueError: if matplotlib does not know the format, or if it needs TeX to write it.
     """
     check_matplotlib()
     from matplotlib.backend_bases import FigureCanvasBase
@@ -247,12 +249,15 @@ def check_format(path: str | os.PathLike[str]) -> str:
 
 
 def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
-    """Write a figure as a whole file, and return the file's path. In SVG and PDF, text stays text.
+    """Save a figure to a file, and return the file's path.
+
+    The file appears only when it is complete. In SVG and PDF files, text stays text, so it can be selected and
+    searched.
 
     Args:
-        figure (`matplotlib.figure.Figure`): the figure to write.
-        path (`str` or `PathLike`): the file. Its suffix determines the format, such as `.png`, `.svg` or `.pdf`; a file
-            without a suffix is a PNG.
+        figure (`matplotlib.figure.Figure`): the figure to save.
+        path (`str` or `PathLike`): the file. Its suffix determines the format, such as `.png`, `.svg` or `.pdf`. A file
+            without a suffix is a PNG file.
 
     Raises:
         ValueError: if matplotlib does not know the format.
@@ -262,9 +267,10 @@ def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
     file_format = check_format(path)
     width, height = figure.get_size_inches()
     largest_resolution = int(math.sqrt(_MOST_PIXELS / (width * height)))
-    # By default, matplotlib draws the letters in SVG as outlines. In PDF, 42 embeds fonts whose text can be selected.
+    # By default, matplotlib draws letters in SVG files as outlines. In PDF files, 42 embeds fonts whose text is
+    # selectable.
     fonts_as_text: Any = {"svg.fonttype": "none", "pdf.fonttype": 42}
     with matplotlib.rc_context(fonts_as_text), whole_file(path, binary=True) as file:
-        # A tight bounding box includes text that is wider than the space of the figure for it.
+        # A tight bounding box includes text that extends beyond the figure.
         figure.savefig(file, format=file_format, dpi=min(DOTS_PER_INCH, largest_resolution), bbox_inches="tight")
     return Path(path)

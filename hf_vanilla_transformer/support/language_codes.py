@@ -3,8 +3,8 @@
 import re
 
 
-# Languages, each as its code of two letters (ISO 639-1) and its codes of three letters. These include the code of the
-# main variety that FLORES and NLLB use. A column or a file's suffix counts as a language if it is in this list.
+# For each language, its two-letter code (ISO 639-1) and its three-letter codes, including the code that FLORES and NLLB
+# use for the main variety. The name of a column or a file suffix counts as a language if it is in this list.
 _CODES = (
     "aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara:arb as:asm av:ava ay:aym:ayr az:aze:azj ba:bak be:bel "
     "bg:bul bi:bis bm:bam bn:ben bo:bod:tib br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre cs:ces:cze cu:chu cv:chv "
@@ -20,10 +20,10 @@ _CODES = (
     "sw:swa:swh ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi ty:tah "
     "ug:uig uk:ukr ur:urd uz:uzb:uzn ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:yid:ydd yo:yor za:zha zh:zho:chi:cmn "
     "zu:zul "
-    # Languages without a code of two letters: the other Chinese languages, and some that multilingual models have.
+    # Languages without a two-letter code: the other Chinese languages, and some languages of multilingual models.
     "cdo gan hak hsn lzh nan wuu yue ast ceb fil haw hmn ilo kea nso szl war"
 )
-# The shortest code of each language, by all of its codes: "zh" for "zh", "zho", "chi" and "cmn".
+# Maps each code to the shortest code of its language: "zh", "zho", "chi" and "cmn" to "zh".
 _SHORTEST_CODES: dict[str, str] = {}
 for _codes_of_language in _CODES.split():
     _shortest_code, *_longer_codes = _codes_of_language.split(":")
@@ -31,8 +31,11 @@ for _codes_of_language in _CODES.split():
 
 
 def language_of(code: str | None) -> str | None:
-    """Return the language of a code: `"zh"` for `"zh-TW"`, `"zho_Hans"` or `"cmn"`, and None for an unknown one."""
+    """Return the shortest code for a code's language: `"zh"` for `"zh-TW"`, `"zho_Hans"` or `"cmn"`.
+
+    A script or a region in the code is ignored. Returns None if the code is None or unknown.
+    """
     if code is None:
         return None
-    # A script or a region may follow, after a hyphen or an underscore.
+    # A script or a region may follow after a hyphen or an underscore.
     return _SHORTEST_CODES.get(re.split("[_-]", code)[0])

@@ -1,4 +1,4 @@
-"""Register functions that are imported when they are first used."""
+"""Register functions by name, and import each of them only when it is first used."""
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -6,17 +6,17 @@ from typing import Any
 
 
 class LazyFunctions:
-    """A registry of functions by name, each registered as a string such as `"package.module:function"`.
+    """A registry of functions by name. Each is registered as a string such as `"package.module:function"`.
 
-    The plugin must not import applications, so it calls their functions through such a registry. `registration.py`
-    fills the registries.
+    The core of the package must not import the applications in `apps/`, so it calls their functions through a registry.
+    `registration.py` fills the registries.
     """
 
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}
 
     def register(self, name: str, path: str) -> None:
-        """Register a function under a name. A later registration replaces an earlier one with the same name."""
+        """Register a function under a name. If the name is already registered, the new function takes its place."""
         self._paths[name] = path
 
     def __contains__(self, name: object) -> bool:
@@ -27,6 +27,6 @@ class LazyFunctions:
         return iter(self._paths)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """Import and return the function with this name; raise KeyError if the name is not registered."""
+        """Import and return the function with this name. Raises KeyError if the name is not registered."""
         module, _, function = self._paths[name].partition(":")
         return getattr(import_module(module), function)

@@ -1,4 +1,4 @@
-"""Describe the machine, the versions and the commit with which a figure was measured."""
+"""Describe the machine, the package versions and the commit of a run, so that its results can be reproduced."""
 
 import os
 import platform
@@ -16,17 +16,17 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "s
 
 
 def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
-    """Describe the machine, the versions and the commit of a run, as values of JSON.
+    """Return a description of the machine, the package versions and the commit, which can be saved as JSON.
 
-    `instructions` are the most recent CPU instructions that torch uses, and `cores` is the number of cores available to
-    this process. `commit` is the commit of the checkout that contains this package, with the suffix `-dirty` if tracked
-    files differ from it. It is None for an installed package.
+    `instructions` is the most recent CPU instruction set that PyTorch uses, and `cores` is the number of cores
+    available to this process. `commit` is the commit of the checkout that contains this package, with the suffix
+    `-dirty` if tracked files differ from it. It is None for an installed package.
 
     Args:
-        device: the device of the run; by default the accelerator if there is one, else the CPU.
+        device: the device of the run. By default, this is the accelerator if there is one, and the CPU otherwise.
     """
     cores: int | None
-    # Windows and macOS have no such function.
+    # Windows and macOS do not have this function.
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -49,7 +49,7 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of a package, None if it is not installed."""
+    """Return a package's version, or None if the package is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -57,7 +57,7 @@ def version_of(package: str) -> str | None:
 
 
 def _accelerator_name() -> str | None:
-    """Return the accelerator's name, or its type if torch does not know its name; None without an accelerator."""
+    """Return the accelerator's name, or its type if PyTorch cannot report a name, or None without an accelerator."""
     if not torch.accelerator.is_available():
         return None
     device_module = torch.get_device_module()
@@ -78,12 +78,15 @@ def _cpu_model() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the checkout that contains this package, None for an installed package or without git."""
+    """Return the commit of the checkout that contains this package.
+
+    Returns None if the package is installed, or if git is missing or fails.
+    """
     root = Path(__file__).resolve().parents[2]
-    # An installed package may be inside the repository of a different project, whose commit says nothing.
+    # An installed package may be inside the repository of a different project, whose commit is irrelevant.
     if not (root / ".git").exists():
         return None
-    # Without tags, the description of a commit is its full hash.
+    # If all tags are excluded, git describes a commit by its full hash.
     describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
     command = ["git", "--no-optional-locks", "-C", str(root), *describe]
     try:

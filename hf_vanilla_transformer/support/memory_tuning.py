@@ -1,32 +1,32 @@
-"""Settings that decide how much freed memory a process keeps: those of the C library's allocator and of oneDNN."""
+"""Control how much memory a process keeps for reuse in the C library's allocator and in oneDNN's cache."""
 
 import ctypes
 import os
 import platform
 
 
-# Options of mallopt(), by their numbers in glibc's malloc.h.
+# Numbers of mallopt() options, from glibc's malloc.h.
 _TRIM_THRESHOLD = -1
 _TOP_PAD = -2
 _MMAP_MAX = -4
 
 
 def keep_freed_memory() -> bool:
-    """Make the process keep the CPU memory that torch frees, and reuse it, until the process ends.
+    """Make the process keep the CPU memory that PyTorch frees, and reuse it until the process ends.
 
-    By default, the C library returns much of this memory to the operating system after every update. The next update
-    requests it again as new pages, which the system must fill with zeros first.
+    By default, the C library returns much of this memory to the operating system after every training update. The next
+    update requests it again as new pages, and it has to wait until the system has filled them with zeros.
 
     Returns:
-        `bool`: True if the settings took effect. They need glibc; with another C library the function does nothing.
+        `bool`: True if the settings took effect. They require glibc. With a different C library, nothing is changed.
     """
     library = _load_glibc()
     if library is None:
         return False
     settings = {
-        # Allocate every block from the heap, because a block with a mapping of its own is unmapped when it is freed.
+        # Allocate every block from the heap, because a block with a separate mapping is unmapped when it is freed.
         _MMAP_MAX: 0,
-        # Never return the free end of the heap to the system, which -1 means.
+        # With -1, the free end of the heap is never returned to the system.
         _TRIM_THRESHOLD: -1,
         # Grow the heap by 256 MiB at a time, so that a process that needs gigabytes makes few system calls.
         _TOP_PAD: 2**28,
@@ -35,7 +35,7 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> bool:
-    """Release all freed memory to the operating system, and return True if there was any. This needs glibc."""
+    """Release all freed memory to the operating system, and return True if there was any. Requires glibc."""
     library = _load_glibc()
     if library is None:
         return False
@@ -43,16 +43,17 @@ def release_freed_memory() -> bool:
 
 
 def limit_onednn_cache() -> None:
-    """Make oneDNN keep at most 64 compiled matmuls instead of 1,024, unless the environment sets another number.
+    """Make oneDNN cache at most 64 compiled matmuls instead of 1,024, unless the user has set a different limit.
 
-    The batches of a training have ever new shapes, and each shape adds a compiled matmul of about half a megabyte. The
-    limit takes effect if this function is called before the first matmul of the process.
+    Training batches have many different shapes, and each new shape adds a compiled matmul of about half a megabyte to
+    the cache. Call this function before the first matmul of the process, because it has no effect afterward. The user
+    sets a limit with the environment variable `ONEDNN_PRIMITIVE_CACHE_CAPACITY`.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def _load_glibc() -> ctypes.CDLL | None:
-    """Return the C library of this process if it is glibc, else None."""
+    """Return this process's C library if it is glibc, and None otherwise."""
     if platform.libc_ver()[0] != "glibc":
         return None
     return ctypes.CDLL(None)

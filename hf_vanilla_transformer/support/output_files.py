@@ -1,4 +1,8 @@
-"""Write output files safely: check before a long job that they can be written, and name them when they are complete."""
+"""Write output files safely.
+
+Before a long job starts, check that its output files can be written. A file gets its final name only when it is
+complete.
+"""
 
 import gzip
 import io
@@ -14,17 +18,19 @@ from .atomic_files import are_same_file, is_stream, whole_file
 from .user_errors import InputError
 
 
-# The files that loading a model reads from its folder.
+# Patterns of the files that are read from a model's folder when the model is loaded.
 _MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.index.json", "tokenizer*", "*.py")
 
 
 def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = (), made: Iterable[Path] = ()) -> None:
-    """Check before a long job that its output files can be written, and that they replace no input and not each other.
+    """Check before a long job that its output files can be written, and that no file would be overwritten by mistake.
+
+    An output file must not be one of the inputs, and two outputs must not be the same file.
 
     Args:
-        *paths: the output files; None and streams are skipped.
-        inputs: the files that the job reads, and the folders of its models; None is skipped.
-        made: absolute paths of folders that the job makes, which need not exist yet.
+        *paths: the output files. None and streams are skipped.
+        inputs: the files that the job reads, and the folders of the models that it loads. None is skipped.
+        made: absolute paths of folders that the job will create, so they need not exist yet.
 
     Raises:
         OSError: if a file cannot be written.
@@ -45,7 +51,7 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
         target = Path(os.path.realpath(path))
         if target.is_dir():
             raise IsADirectoryError(f"{path or 'an empty path'} is a folder; name a file to write.")
-        # realpath() follows all links, except one that leads back to itself.
+        # realpath() follows all links, except for a link that leads back to itself.
         if target.is_symlink():
             raise OSError(f"{path} is a link to itself; name a file to write.")
         if not target.parent.exists() and target.parent in made:
@@ -61,12 +67,13 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[IO[Any]]:
-    """Open an output file for text, which gets its name when it is complete. For None, yield standard output.
+    """Open an output file for writing text, or yield standard output if the path is None.
 
-    A file whose name ends in .gz is compressed. If the job fails, the part that was written stays in a file next to it.
+    The file appears under its name only when it is complete. If the name ends in .gz, the file is compressed. If the
+    block raises an error, the text that was already written stays in a temporary file in the same folder.
     """
     if path is None:
-        # The locale of a system may set a different encoding.
+        # The system's locale may set a different encoding.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")
         yield sys.stdout

@@ -1,4 +1,4 @@
-"""The peak memory of a process or of a GPU."""
+"""Measure the peak memory of this process or of a GPU."""
 
 import sys
 
@@ -6,9 +6,10 @@ import torch
 
 
 def peak_memory(device: torch.device | None = None) -> int | None:
-    """Return the peak memory of this process so far, in bytes. For a CUDA device, return the GPU's peak memory.
+    """Return the peak memory of this process so far, in bytes, or for a CUDA device the peak GPU memory.
 
-    Returns None on Windows, which has no `resource` module to report it.
+    GPU memory is the memory that PyTorch has reserved. Returns None for a process on Windows, where Python has no
+    `resource` module.
     """
     if device is not None and device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
@@ -17,7 +18,7 @@ def peak_memory(device: torch.device | None = None) -> int | None:
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # macOS reports bytes, other systems report kilobytes.
+    # macOS reports bytes, and other systems report kilobytes.
     if sys.platform == "darwin":
         return peak
     return peak * 1024

@@ -1,7 +1,7 @@
-"""Read and write recipes: the arguments of named runs, in the package or in files of YAML or JSON.
+"""Read and write recipes: named sets of arguments, bundled with the package or stored in YAML or JSON files.
 
-A string argument gets exactly the text that is written in the file. YAML's own types would change the text: they read
-`1.10` as 1.1, `012` as 10, `no` as false, and a commit such as `47e5103` as a number.
+If an argument is a string, it gets exactly the text that is written in the file. YAML's own types would change the
+text: they read `1.10` as 1.1, `012` as 10, `no` as false, and a commit such as `47e5103` as a number.
 """
 
 import argparse
@@ -25,19 +25,19 @@ RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 
 _STRING_TAG = "tag:yaml.org,2002:str"
 _AMBIGUOUS_TAG = "!ambiguous"
-# Truth values of YAML 1.1 that the command line does not know.
+# YAML 1.1 booleans that the command line does not know.
 _TRUTH_VALUES = {"on": "true", "off": "false"}
-# YAML writes `.inf` and `.nan`. Python's float() reads these only without the point.
+# YAML writes `.inf` and `.nan`. Python's float() reads them only without the dot.
 _INFINITY_OR_NAN = re.compile(r"([-+]?)\.(inf|nan)", re.IGNORECASE)
 
 
 class _Resolver(NamedTuple):
-    """A rule by which YAML recognizes the type of a scalar that has no quotation marks.
+    """A rule by which the YAML parser recognizes the type of a scalar without quotation marks.
 
     Args:
-        tag: the type.
-        form: the form of such scalars.
-        first_characters: the characters with which they begin.
+        tag: the type that matching scalars get, as a YAML tag.
+        form: a regular expression that matches scalars of this type.
+        first_characters: the characters with which these scalars may begin.
     """
 
     tag: str
@@ -47,7 +47,7 @@ class _Resolver(NamedTuple):
 
 _NULL = _Resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
 _MERGE = _Resolver("tag:yaml.org,2002:merge", re.compile(r"<<\Z"), ["<"])
-# The numbers of YAML 1.2, which are those of JSON. PyYAML has those of YAML 1.1.
+# YAML 1.2 numbers, which have the same forms as in JSON. PyYAML by itself implements YAML 1.1.
 _INTEGER = _Resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+\Z"), list("-+0123456789"))
 _FLOAT = _Resolver(
     "tag:yaml.org,2002:float",
@@ -55,19 +55,19 @@ _FLOAT = _Resolver(
     list("-+.0123456789"),
 )
 _BOOLEAN = _Resolver("tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)\Z"), list("tTfF"))
-# YAML 1.1 reads these as truth values, and YAML 1.2 as words.
+# YAML 1.1 reads these words as booleans, and YAML 1.2 reads them as strings.
 _AMBIGUOUS = _Resolver(_AMBIGUOUS_TAG, re.compile(r"(yes|no|on|off)\Z", re.IGNORECASE), list("yYnNoO"))
 
 
 class _AmbiguousWord(str):
-    """A word such as `no` that is written without quotation marks, so that it may also be a truth value."""
+    """A word such as `no` that is written without quotation marks, so it may be either a string or a boolean."""
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader without the types of YAML 1.1. It raises an error if a mapping has the same name twice."""
+    """Base class of the YAML loaders below. It recognizes no YAML 1.1 types, and it rejects duplicate names."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Read a mapping, and raise ComposerError if it has the same name twice."""
+        """Read a mapping. Raises ComposerError if a name occurs in it twice."""
         node = super().compose_mapping_node(anchor)
         names: set[str] = set()
         for key, _ in node.value:
@@ -86,7 +86,7 @@ class _Loader(yaml.SafeLoader):
         return int(node.value)
 
     def construct_number(self, node: yaml.ScalarNode) -> float:
-        # PyYAML's own constructor would also read numbers with colons, such as 1:30, which YAML 1.2 has not.
+        # PyYAML's own constructor would also read numbers with colons, such as 1:30, which YAML 1.2 does not have.
         return float(_python_float(node.value))
 
     def construct_ambiguous_word(self, node: yaml.ScalarNode) -> _AmbiguousWord:
@@ -94,15 +94,15 @@ class _Loader(yaml.SafeLoader):
 
 
 class _TextLoader(_Loader):
-    """A loader that reads each scalar as the text that is written in the file. Only `null` becomes None."""
+    """A YAML loader that reads each scalar as the text that is written in the file. Only `null` becomes None."""
 
 
 class _ValueLoader(_Loader):
-    """A loader that reads numbers, truth values and `null` as YAML 1.2 does."""
+    """A YAML loader that reads numbers, booleans and `null` by the rules of YAML 1.2."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """A writer of strings that both loaders, and loaders of YAML 1.1, read as the same strings."""
+    """A YAML writer that quotes strings so that both loaders above, and YAML 1.1 loaders, read them unchanged."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         # Within double quotes, PyYAML escapes characters that it would otherwise change, such as U+0085, which is a
@@ -111,10 +111,10 @@ class _Dumper(yaml.SafeDumper):
         return self.represent_scalar(_STRING_TAG, text, style=style)
 
 
-# Both loaders recognize `null`, and only _ValueLoader recognizes the other types.
+# Both loaders recognize `null`. Only _ValueLoader recognizes the other types.
 _Loader.yaml_implicit_resolvers = {}
 _Loader.add_implicit_resolver(*_NULL)
-# As a key, "<<" merges a second mapping into this one. As a value, it is ordinary text.
+# As a key, "<<" merges a second mapping into its own mapping. As a value, it is ordinary text.
 _Loader.add_implicit_resolver(*_MERGE)
 _Loader.add_constructor(_MERGE.tag, _Loader.construct_text)
 for _resolver in (_BOOLEAN, _INTEGER, _FLOAT, _AMBIGUOUS):
@@ -122,19 +122,20 @@ for _resolver in (_BOOLEAN, _INTEGER, _FLOAT, _AMBIGUOUS):
 _ValueLoader.add_constructor(_INTEGER.tag, _Loader.construct_integer)
 _ValueLoader.add_constructor(_FLOAT.tag, _Loader.construct_number)
 _ValueLoader.add_constructor(_AMBIGUOUS.tag, _Loader.construct_ambiguous_word)
-# PyYAML puts quotation marks around strings that YAML 1.1 would read as a different type. It does not know the
-# following forms, which need them as well: numbers of YAML 1.2, such as 5e-4, and words in any case, such as yEs.
+# PyYAML puts quotation marks around strings that YAML 1.1 would read as a different type. These forms also need
+# quotation marks, but PyYAML does not know them: YAML 1.2 numbers, such as 5e-4, and words with any capitalization,
+# such as yEs.
 for _resolver in (_INTEGER, _FLOAT, _AMBIGUOUS):
     _Dumper.add_implicit_resolver(*_resolver)
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 class _Content(NamedTuple):
-    """The content of a file of arguments, which is read twice.
+    """The names and values in a recipe file, read twice: once as texts and once with types.
 
     Args:
-        texts: the content in which each scalar is the text that is written in the file.
-        values: the same content in which numbers, truth values and null have their types.
+        texts: each scalar as the text that is written in the file.
+        values: the same names, with numbers, booleans and null converted to their Python types.
     """
 
     texts: dict[str, object]
@@ -142,7 +143,7 @@ class _Content(NamedTuple):
 
 
 def recipes() -> list[str]:
-    """Return the sorted names of the recipes in the package."""
+    """Return the names of the recipes that are bundled with the package, in alphabetical order."""
     names = []
     for file in files("hf_vanilla_transformer").joinpath("recipes").iterdir():
         path = Path(file.name)
@@ -152,17 +153,17 @@ def recipes() -> list[str]:
 
 
 def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
-    """Read the arguments of a recipe, and convert each to its type in the same way as the command line.
+    """Read a recipe's arguments, and convert each to its type in the same way as the command line does.
 
-    If an argument has the default None, the value `null` is the same as leaving the argument out. An argument that is a
-    mapping itself, such as `config_overrides`, has the types of YAML 1.2 or JSON.
+    If an argument's default is None, the value `null` has the same effect as leaving the argument out. If an argument
+    is itself a mapping, such as `config_overrides`, the values in it get their types from YAML 1.2 or JSON.
 
     Args:
-        config: the name of a recipe of the package, or of a file that ends in .yaml, .yml or .json.
-        arguments_class: the dataclass of the arguments, or a `NamedTuple` of several such classes.
+        config: the name of a bundled recipe, or the path of a file that ends in .yaml, .yml or .json.
+        arguments_class: the dataclass that defines the arguments, or a `NamedTuple` of several such classes.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if the file does not exist.
         InputError: if no recipe has this name, if the file does not consist of names and values, or if a name or a
             value is wrong.
     """
@@ -185,12 +186,12 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
 
 
 def format_recipe(arguments: Mapping[str, object]) -> str:
-    """Return arguments as YAML from which [`read_recipe`] reads the same values."""
+    """Format arguments as YAML text, from which [`read_recipe`] reads the same values."""
     return yaml.dump(dict(arguments), Dumper=_Dumper, allow_unicode=True, sort_keys=False)
 
 
 def _read(config: str) -> _Content:
-    """Read a recipe of the package or a file, and raise InputError if it does not consist of names and values."""
+    """Read a bundled recipe or a file. Raises InputError if it does not consist of names and values."""
     try:
         text = _read_text(config)
         content = _parse_json(text) if config.lower().endswith(".json") else _parse_yaml(text)
@@ -204,7 +205,7 @@ def _read(config: str) -> _Content:
 
 
 def _read_text(config: str) -> str:
-    """Return the text of a file, or of a recipe of the package. A byte order mark is removed."""
+    """Return the text of a file or of a bundled recipe, without the byte order mark."""
     if Path(config).suffix.lower() in RECIPE_SUFFIXES:
         return Path(config).read_text(encoding="utf-8-sig")
     if config not in recipes():
@@ -227,7 +228,7 @@ def _parse_json(text: str) -> _Content:
 
 
 def _make_object(members: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object of JSON as a dict, and raise ValueError if it has the same name twice."""
+    """Convert the members of a JSON object to a dict. Raises ValueError if a name occurs twice."""
     json_object: dict[str, object] = {}
     for name, value in members:
         if name in json_object:
@@ -237,9 +238,9 @@ def _make_object(members: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _arguments_of(arguments_class: type) -> dict[str, tuple[Field[object], object]]:
-    """Return the field and the type of each argument, by name.
+    """Return the dataclass field and the type of each argument, by the argument's name.
 
-    The type in the field itself may be a string, if the module postpones the evaluation of annotations.
+    The field's own `type` is not used, because it is a string if the module postpones the evaluation of annotations.
     """
     arguments = {}
     for dataclass in dataclasses_in(arguments_class):
@@ -251,18 +252,19 @@ def _arguments_of(arguments_class: type) -> dict[str, tuple[Field[object], objec
 
 
 def _convert(argument: Field[object], annotation: object, texts: object, value: object) -> object:
-    """Convert one entry of a file to the type of its argument.
+    """Convert the value of one argument in a recipe to the argument's type.
 
     Args:
-        argument: the argument's field.
+        argument: the argument's dataclass field.
         annotation: the argument's type.
-        texts: the entry in which every scalar is its text: a string, or a list of strings.
-        value: the same entry in which numbers, truth values and null have their types.
+        texts: the value with each scalar as text: a string, or a list of strings.
+        value: the same value with numbers, booleans and null converted to their Python types.
 
     Raises:
-        InputError, ValueError, argparse.ArgumentError: if the entry does not fit the type; the caller adds the name.
+        InputError, ValueError, argparse.ArgumentError: if the value does not match the type. The caller adds the
+            argument's name to the message.
     """
-    # The members of a union, or the only type.
+    # The members of a union type, or else only the type itself.
     members = {annotation}
     if get_origin(annotation) in (Union, UnionType):
         members = set(get_args(annotation))
@@ -294,7 +296,7 @@ def _convert(argument: Field[object], annotation: object, texts: object, value: 
 
 
 def _text_of(value: object) -> str:
-    """Return the text of a scalar, which may have a type in JSON, or in YAML if it has an explicit tag.
+    """Convert a scalar back to text. In JSON, or in YAML with an explicit tag, it may be a boolean or a number.
 
     Raises InputError if the value is not a scalar.
     """
@@ -306,26 +308,26 @@ def _text_of(value: object) -> str:
 
 
 def _convert_text(name: str, annotation: object, members: set[object], text: str) -> object:
-    """Convert the text of a scalar in the same way as the command line.
+    """Convert a scalar's text to an argument's type in the same way as the command line does.
 
     Args:
         name: the argument's name.
         annotation: the argument's type.
-        members: the members of this type if it is a union, else only the type.
-        text: the text.
+        members: the members of this type if it is a union, or else only the type itself.
+        text: the text to convert.
     """
     if bool in members:
         text = _TRUTH_VALUES.get(text.lower(), text)
     if float in members:
         text = _python_float(text)
-    # The command line has the same parser. Here it knows only this argument, so that a text such as "--help" cannot be
-    # read as a different argument.
+    # The command line uses the same parser. Here it knows only this argument, so that a text such as "--help" cannot be
+    # parsed as a different argument.
     only_argument: Any = make_dataclass("OnlyArgument", [(name, annotation, field(default=None))])
     parser = HfArgumentParser([only_argument], exit_on_error=False, allow_abbrev=False)
     try:
         namespace, _ = parser.parse_known_args([f"--{name}={text}"])
     except argparse.ArgumentError:
-        # The command line accepts only truth values for such an argument, but Python also accepts words.
+        # For an argument of this type, the command line accepts only booleans, but Python also accepts strings.
         if {bool, str} <= members:
             return text
         raise
@@ -333,7 +335,7 @@ def _convert_text(name: str, annotation: object, members: set[object], text: str
 
 
 def _python_float(text: str) -> str:
-    """Return a number of YAML as Python's float() reads it: "-inf" for "-.inf"."""
+    """Rewrite a YAML number so that Python's float() can read it, for example "-.inf" as "-inf"."""
     special_number = _INFINITY_OR_NAN.fullmatch(text)
     if special_number is None:
         return text
@@ -342,7 +344,7 @@ def _python_float(text: str) -> str:
 
 
 def _check_mapping(value: object) -> None:
-    """Raise InputError if a value inside a mapping may be a word or a truth value, such as `no`."""
+    """Raise InputError if a mapping contains an unquoted word such as `no`, which may be a string or a boolean."""
     if isinstance(value, _AmbiguousWord):
         raise InputError(
             f"{value} may be a word or a truth value; put the word in quotation marks, or write true or false"

@@ -1,4 +1,4 @@
-"""Find out which file of a folder holds which tensor, from the headers of safetensors files."""
+"""Read from the headers of safetensors files which file contains which tensor, and the tensors' dtypes and shapes."""
 
 import json
 from pathlib import Path
@@ -11,19 +11,21 @@ from .user_errors import InputError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-# The dtypes that weights may have, as safetensors names them. Others, such as int8, belong to quantized models.
+# The dtypes that weights may have, by their names in safetensors. Other dtypes, such as int8, belong to quantized
+# models.
 _DTYPES = ("F64", "F32", "F16", "BF16")
 
 
 def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[str | int, ...]]]:
-    """Read the names, dtypes and shapes of all weights in a folder, without reading the weights themselves.
+    """Read the names, dtypes and shapes of all weights in a folder, without loading the weights themselves.
 
     Returns:
-        The file of each tensor, and the dtype of each tensor followed by its shape, both by the tensor's name.
+        Two dicts whose keys are tensor names. The first contains the file of each tensor. The second contains a tuple
+        for each tensor: its dtype, followed by the dimensions of its shape.
 
     Raises:
         FileNotFoundError: if the folder has no weights.
-        ValueError: if a file is damaged, or a tensor has a dtype that weights cannot have.
+        ValueError: if a file is damaged, or if a tensor has a dtype that is not allowed for weights, such as int8.
     """
     files: dict[str, Path] = {}
     layout: dict[str, tuple[str | int, ...]] = {}
@@ -43,7 +45,7 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[str | in
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the files from which `from_pretrained` reads the weights: a single one, or several shards."""
+    """Return the files from which `from_pretrained` reads the weights: either a single file or several shards."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     file_of_each_tensor: dict[str, str] | None = None
@@ -55,7 +57,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the fields of a JSON object from a file of a checkpoint; raise ValueError if the file holds no object."""
+    """Read a JSON object from a file in a checkpoint. Raises ValueError if the file does not contain an object."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:

@@ -1,4 +1,7 @@
-"""Train without all logits in memory if a Trainer needs only the loss, and the model itself computes it."""
+"""Save memory in training: the model does not return logits if the Trainer needs only the loss.
+
+If a model gets the argument `skip_logits=True`, it computes the loss without keeping all logits in memory.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,12 +14,12 @@ from transformers import Trainer
 
 
 def skip_unused_logits(trainer: Trainer) -> None:
-    """Make a Trainer pass `skip_logits=True` to the model in training, unless its loss is customized.
+    """Make a Trainer pass `skip_logits=True` to the model during training, unless its loss is customized.
 
-    If a subclass or an instance has its own `compute_loss`, this function changes nothing, because that method may read
-    the logits. See [`with_skip_logits`] for the other conditions.
+    If `compute_loss` was overridden in a subclass or in the instance, this function changes nothing, because the new
+    method may read the logits. See [`with_skip_logits`] for the other conditions.
     """
-    # The function's module is compared instead of the class, because a program may have replaced
+    # The module in which the method is defined is compared instead of the class, because a program may have replaced
     # `Trainer.compute_loss` itself by a function that reads the logits. A second call of this function changes nothing,
     # because a partial belongs to a different module.
     is_stock = getattr(trainer.compute_loss, "__module__", None) == Trainer.__module__
@@ -27,18 +30,18 @@ def skip_unused_logits(trainer: Trainer) -> None:
 def with_skip_logits(
     trainer: Trainer, model: nn.Module, inputs: Mapping[str, object], return_outputs: bool
 ) -> dict[str, object]:
-    """Return a batch with `skip_logits=True` if the loss is the only output of the model that is read.
+    """Return a copy of a batch, with `skip_logits=True` added if the loss is the only model output that is needed.
 
-    The batch stays as it is in these cases:
+    The argument is not added in these cases:
 
-    - the model is evaluated, or the caller asks for its outputs;
-    - the Trainer computes the loss from the logits (`compute_loss_func`, `label_smoothing_factor`);
-    - the batch has no labels, or the model does not take the argument.
+    - The model is being evaluated, or the caller asks for its outputs.
+    - The Trainer computes the loss from the logits (`compute_loss_func`, `label_smoothing_factor`).
+    - The batch has no labels, or the model does not take the argument.
 
     Args:
         trainer (`Trainer`): the Trainer that computes the loss.
         model (`nn.Module`): the model that the Trainer calls, which may be wrapped.
-        inputs (`Mapping`): the arguments of the model, which do not change.
+        inputs (`Mapping`): the batch, i.e. the arguments of the model. It is not changed.
         return_outputs (`bool`): whether the caller of `compute_loss` asks for the outputs.
     """
     batch = dict(inputs)
@@ -48,9 +51,9 @@ def with_skip_logits(
         return batch
     base_model: Any = trainer.accelerator.unwrap_model(trainer.model)
     if hasattr(base_model, "get_base_model"):
-        # A model with adapters of PEFT passes the argument to the model inside.
+        # A model with PEFT adapters passes the argument on to the model that it wraps.
         base_model = base_model.get_base_model()
-    # The signature is read from the class, because accelerate replaces the object's `forward` in 16-bit training.
+    # The signature is read from the class, because accelerate replaces the instance's `forward` in 16-bit training.
     if "skip_logits" in inspect.signature(type(base_model).forward).parameters:
         batch["skip_logits"] = True
     return batch
@@ -64,6 +67,9 @@ def _compute_loss(
     return_outputs: bool = False,
     num_items_in_batch: torch.Tensor | int | None = None,
 ) -> Any:
-    """Replace `Trainer.compute_loss`, and call it with a batch that may skip the logits."""
+    """Call a Trainer's original `compute_loss` with a batch that may have `skip_logits=True` added.
+
+    `skip_unused_logits` sets this function in place of the Trainer's `compute_loss`.
+    """
     batch = with_skip_logits(trainer, model, inputs, return_outputs)
     return compute_loss(model, batch, return_outputs, num_items_in_batch)

@@ -1,4 +1,4 @@
-"""Errors for users. The command line prints their message in one line, and any other error with its traceback."""
+"""Define errors that users can solve. The command line prints only their message, and no traceback."""
 
 import signal
 from collections.abc import Iterator
@@ -8,30 +8,30 @@ from ..model.input_checks import InputError as ModelInputError
 
 
 class UserError(Exception):
-    """A problem that the user can solve.
+    """Base class of errors that the user can solve.
 
-    Its message says which argument or file has which value, what is allowed, and what to do.
+    The message names the argument or the file, its value, the allowed values, and what to do.
     """
 
 
 class Terminated(KeyboardInterrupt):
-    """The signal SIGTERM, which ends a command as Ctrl-C does, but with exit code 143."""
+    """Raised when a command receives SIGTERM. The command ends as after Ctrl-C, but with exit code 143."""
 
 
 def exit_code_of(interrupt: KeyboardInterrupt) -> int:
-    """Return the exit code of a command that a signal has ended: by convention 128 plus the signal's number."""
+    """Return the exit code for a command that was ended by a signal: by convention, 128 plus the signal's number."""
     if isinstance(interrupt, Terminated):
         return 128 + signal.SIGTERM
     return 128 + signal.SIGINT
 
 
 class InputError(UserError, ModelInputError):
-    """An argument, a file or a model that cannot be used."""
+    """Raised for an argument, a file or a model that cannot be used."""
 
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Convert TypeError and ValueError, which libraries raise for wrong settings or data, into InputError."""
+    """Convert TypeError and ValueError to InputError, because libraries raise them for wrong settings or data."""
     try:
         yield
     except UserError:
@@ -42,11 +42,11 @@ def input_errors() -> Iterator[None]:
 
 @contextmanager
 def needing(extra: str, who_needs: str) -> Iterator[None]:
-    """Raise ImportError that names the extra to install if a library that the block imports is missing.
+    """Raise an ImportError that names the extra to install if a library imported in the block is missing.
 
     Args:
-        extra: the package's extra that installs the library, such as "plots".
-        who_needs: the beginning of the message, such as "plots need".
+        extra: the extra of this package that installs the library, such as "plots".
+        who_needs: the beginning of the message, before the library's name, such as "plots need".
     """
     try:
         yield
