@@ -1,1 +1,1 @@
-"""Load sentence pairs, clean, tokenize and filter them, and make training batches of them."""
+"""Load sentence pairs, clean and tokenize them, and group them into training batches."""

@@ -1,4 +1,4 @@
-"""Build padded training batches directly from an Arrow table's memory, which is faster than the stock collator.
+"""Build padded training batches directly from an Arrow table's memory, faster than `DataCollatorForSeq2Seq` does.
 
 `datasets` converts each sentence to a Python list, and `DataCollatorForSeq2Seq` pads the lists one by one. For 800
 pairs this takes 15 ms, during which a GPU waits. Here NumPy copies the sentences from the table into the batch, which
@@ -30,7 +30,7 @@ class PreparesDecoderInputs(Protocol):
 
 
 class TokenColumn:
-    """Read the token lists in an Arrow column in place, so that a memory-mapped file is not copied into memory.
+    """A column of token lists in an Arrow table, read in place so that memory-mapped files are not copied into memory.
 
     Args:
         column (`pyarrow.ChunkedArray`): lists of integers, with no missing lists or integers.
@@ -74,7 +74,7 @@ class TokenColumn:
 
 @dataclass(frozen=True)
 class PaddedPairs:
-    """A batch of tokenized pairs, padded, as NumPy arrays.
+    """A padded batch of tokenized pairs, as NumPy arrays.
 
     Args:
         input_ids: source tokens, `(rows, longest source)`.
@@ -150,7 +150,7 @@ class TensorsOfPairs:
 
 
 def pad_from_arrow(loader: DataLoader) -> None:
-    """Make a data loader build its batches directly from Arrow's memory, which is faster.
+    """Make a data loader build its batches directly from an Arrow table's memory, which is faster.
 
     The batches stay the same, bit by bit. Nothing is changed unless both conditions hold:
 

@@ -188,7 +188,7 @@ def _hash_texts(texts: pa.Array) -> NDArray[np.uint64]:
 
 
 def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Find the pairs whose sides differ so much in length that the rule "length ratio" removes them.
+    """Find the pairs that the rule "length ratio" removes, because source and target differ too much in length.
 
     Args:
         measures: the hashes and the lengths of all pairs.

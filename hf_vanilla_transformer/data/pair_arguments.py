@@ -38,7 +38,7 @@ class Direction(NamedTuple):
 
 @dataclass(frozen=True)
 class ResolvedSide:
-    """The language of one side of the sentence pairs, and the column that contains its texts.
+    """The language and the column name of the source texts, or of the target texts.
 
     Args:
         declared_language: the language code that an argument or a recipe gives, or None.
@@ -138,7 +138,7 @@ def find_direction(file_lists: Iterable[Sequence[str | Path]]) -> Direction | No
 
 
 def directions_of(files: Sequence[str | Path]) -> list[Direction]:
-    """Return the translation direction of each two aligned text files, read from the ends of their names.
+    """Return the translation directions of aligned text files, one for each two files, read from the file names.
 
     Two files are left out if one of their names does not end in a known language. For example,
     `["a.en", "a.de.gz", "b.txt", "b.de"]` gives `[Direction("en", "de")]`.
@@ -303,7 +303,7 @@ class DataArguments:
 
 @dataclass
 class TrainingDataArguments(DataArguments):
-    """Arguments that select sentence pairs, and that limit, clean or hold out the training pairs."""
+    """Arguments that select training pairs, limit their number, clean them, and hold some out for validation."""
 
     max_train_samples: int | None = option(None, "Use only N training pairs, evenly spread.")
     clean: bool = option(

@@ -132,7 +132,7 @@ def _read_csv_rows(
 
 
 def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRow]:
-    """Yield the objects of a JSON file, each with its number, counted from 1.
+    """Yield the objects in a JSON file, each with its line number or its position in the array, counted from 1.
 
     The file has one object per line (JSON lines), or a single array of objects.
 

@@ -41,7 +41,7 @@ class Source(NamedTuple):
 
 
 class TargetCodes:
-    """Put the target language's code, such as `>>fr<<`, before the source texts of a multilingual model.
+    """The target-language codes of a multilingual model, such as `>>fr<<`, with methods that add them to source texts.
 
     If the model has no target-language codes, texts are not changed.
 
@@ -81,7 +81,7 @@ class TargetCodes:
                 self.default = matching[0]
 
     def read(self, text: str, default: str = "") -> Source:
-        """Split a text into the code at its beginning and the text to translate.
+        """Separate the target-language code at the beginning of a text from the text to translate.
 
         If the text does not begin with one of the model's codes, its code is `default`, or the code of `target_lang` if
         `default` is empty.
@@ -93,7 +93,10 @@ class TargetCodes:
         return Source(text, default or self.default, text)
 
     def join(self, source: Source) -> str:
-        """Return the text to tokenize. Raises ValueError if the model needs a code, but the source has none."""
+        """Return the text to tokenize, which begins with the source's code if the model has target-language codes.
+
+        Raises ValueError if the model has codes, but the source has none.
+        """
         if not self.codes:
             return source.text
         if not source.code:
@@ -108,7 +111,10 @@ class TargetCodes:
         return f"{source.code} {source.text}"
 
     def put_before(self, text: str) -> str:
-        """Return a text with a code at its beginning. If it has no code, the code of `target_lang` is put before it."""
+        """Return a text that begins with a target-language code. If it lacks one, add the code of `target_lang`.
+
+        If the model has no codes, the text is returned unchanged.
+        """
         return self.join(self.read(text))
 
 
@@ -154,7 +160,7 @@ def find_code(codes: Sequence[str], target_lang: str, argument: str = "target_la
 
 
 def matching_codes(codes: Sequence[str], language: str) -> list[str]:
-    """Return the codes that match the name of a language, such as `[">>fra<<"]` for "fr".
+    """Return the model's codes that match a language name, for example `[">>fra<<"]` for "fr".
 
     The first of these rules that finds codes decides:
 

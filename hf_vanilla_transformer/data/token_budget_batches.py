@@ -23,8 +23,7 @@ from .arrow_batches import pad_from_arrow
 from .length_filter import pair_lengths
 
 
-# Matmuls are faster if the number of rows is a multiple of this number, because GPU tiles and CPU vectors are then
-# full.
+# Matmuls are faster if the number of rows is a multiple of this, because GPU tiles and CPU vectors are then full.
 _ROWS_MULTIPLE = 8
 
 # With several processes, the batches of a step should have equal numbers of padded tokens. They are chosen from a
@@ -37,7 +36,7 @@ _STEPS_PER_WINDOW = 32
 
 # The base class tells the Trainer that this sampler yields whole batches, different ones in each process.
 class TokenBudgetBatchSampler(BatchRebalanceSampler):
-    """Sample batches of sentence pairs with similar lengths, limited by a number of tokens instead of sentences.
+    """A batch sampler that groups pairs of similar lengths, and limits each batch by tokens instead of sentences.
 
     In every batch, rows x longest source and rows x longest target are at most `tokens_per_batch`, so padding counts as
     well. The paper's batches have about 25,000 source and 25,000 target tokens (section 5.1). The authors' code and
@@ -206,7 +205,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
 
 class _SamplerHolder:
-    """Holds a Trainer's sampler, and builds a new one if the Trainer's training data or seed has been replaced."""
+    """A holder of a Trainer's sampler that builds a new sampler if the training data or the seed has been replaced."""
 
     def __init__(
         self, trainer: Trainer, tokens_per_batch: int, lengths: tuple[ArrayLike, ArrayLike] | None = None

@@ -128,7 +128,7 @@ def train_tokenizer(
     normalization: Normalization = "nfc",
     characters: bool = False,
 ) -> VanillaTransformerTokenizer:
-    """Train a joint byte-pair encoding on sentences of both languages.
+    """Train a byte-pair encoding on sentences in both languages, and return a tokenizer with a joint vocabulary.
 
     Args:
         texts (`Iterable[str]`): sentences, both sources and targets.

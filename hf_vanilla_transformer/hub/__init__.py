@@ -1,1 +1,1 @@
-"""Work with model folders: write them, fill their model cards, push them to the Hub, and find models in it."""
+"""Write model folders and model cards, push them to the Hub, and find or convert existing models."""

@@ -208,7 +208,7 @@ def _metrics_with_scores(scores: dict[str, Any] | None) -> "dict[str, type[Sacre
 
 
 def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
-    """Return the card's row about averaged checkpoints. If the model is not an average, return no row."""
+    """Return the card's row about averaged checkpoints, or an empty dict if the model is not an average."""
     if not averaged_from:
         return {}
     return {"weights": f"average of {len(averaged_from)} checkpoints: {', '.join(averaged_from)}"}

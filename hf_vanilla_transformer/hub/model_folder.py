@@ -1,4 +1,4 @@
-"""Define which files a saved model's folder contains, and replace all files of an earlier run in one operation."""
+"""Define which files a saved model's folder contains, and replace the files of an earlier run safely."""
 
 import shutil
 import stat

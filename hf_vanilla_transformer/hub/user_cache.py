@@ -65,7 +65,7 @@ def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, ob
 
 
 def hashes(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the SHA-256 hash of each file's content in hexadecimal, by the file's name without its folder."""
+    """Return a dict from each file's name, without its folder, to the SHA-256 hash of its content in hexadecimal."""
     digests = {}
     for path in sorted(paths):
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Shared utilities: files, disks, arguments, recipes, memory, the machine, Equation 3 and the style of figures.
+"""Shared utilities, for example for writing files safely, checking arguments, reading recipes and drawing figures.
 
 From the model, this package imports only the base class of its input errors.
 """

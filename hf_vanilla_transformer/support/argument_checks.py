@@ -1,4 +1,4 @@
-"""Check arguments: whole numbers in a range, and lists of strings. Also shorten the messages of library errors."""
+"""Check arguments, for example that they are whole numbers in a range, and shorten library error messages."""
 
 from collections.abc import Iterable, Iterator
 from numbers import Integral

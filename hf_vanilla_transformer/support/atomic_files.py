@@ -81,7 +81,7 @@ def whole_file(
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text to a file, which is replaced only when all of the text is written; see [`whole_file`]."""
+    """Write a text file. An existing file is replaced only when all of the text is written; see [`whole_file`]."""
     with whole_file(path) as file:
         file.write(text)
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def option(default: object, text: str, **metadata: object) -> Any:
-    """Declare an argument with its default and its help text, as a field of a dataclass.
+    """Declare a dataclass field for an argument, with its default and its help text.
 
     Args:
         default: the default value. If it is a list, each object gets its own copy. If it is `...`, there is no default,

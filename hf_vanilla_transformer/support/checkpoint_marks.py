@@ -69,12 +69,12 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number of updates after which a checkpoint was written, which is read from its name."""
+    """Return the number of updates after which a checkpoint was written. It is read from the checkpoint's name."""
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
 def fault_of(checkpoint: Path) -> str | None:
-    """Return a description of why a checkpoint is not complete, or None if it is complete."""
+    """Return the reason why a checkpoint is incomplete, or None if it is complete."""
     try:
         sizes = dict(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["files"])
     except (FileNotFoundError, KeyError, TypeError, ValueError):

@@ -187,7 +187,7 @@ def draw_matrix(
 
 
 def colour_map(colours: Sequence[str]) -> "Colormap":
-    """Return a matplotlib color map that interpolates between the given colors, the first of which is for value 0."""
+    """Return a matplotlib color map that interpolates between the given colors."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("theme", list(colours))
@@ -211,7 +211,7 @@ def readable_on(fill: Any, theme: Theme) -> str:
 
 
 def width_of(texts: Sequence[str], size: float = FONT_SIZE) -> float:
-    """Return the width in inches of the widest of some texts, when drawn in the current fonts.
+    """Return the width in inches of the widest of several texts, drawn in the current fonts.
 
     Args:
         texts: texts without line breaks.

@@ -1,8 +1,4 @@
-"""Write output files safely.
-
-Before a long job starts, check that its output files can be written. A file gets its final name only when it is
-complete.
-"""
+"""Check before a long job that its output files can be written, and give each file its name when it is complete."""
 
 import gzip
 import io

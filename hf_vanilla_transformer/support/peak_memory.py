@@ -6,7 +6,7 @@ import torch
 
 
 def peak_memory(device: torch.device | None = None) -> int | None:
-    """Return the peak memory of this process so far, in bytes, or for a CUDA device the peak GPU memory.
+    """Return the peak memory of this process so far, in bytes. For a CUDA device, return the peak GPU memory.
 
     GPU memory is the memory that PyTorch has reserved. Returns None for a process on Windows, where Python has no
     `resource` module.

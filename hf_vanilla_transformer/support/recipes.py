@@ -1,4 +1,4 @@
-"""Read and write recipes: named sets of arguments, bundled with the package or stored in YAML or JSON files.
+"""Read and write recipes: named sets of run arguments, bundled with the package or stored in YAML or JSON files.
 
 If an argument is a string, it gets exactly the text that is written in the file. YAML's own types would change the
 text: they read `1.10` as 1.1, `012` as 10, `no` as false, and a commit such as `47e5103` as a number.

@@ -1,4 +1,4 @@
-"""Read from the headers of safetensors files which file contains which tensor, and the tensors' dtypes and shapes."""
+"""Read safetensors headers to find the file, the dtype and the shape of each tensor, without loading any weights."""
 
 import json
 from pathlib import Path

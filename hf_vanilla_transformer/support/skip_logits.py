@@ -1,6 +1,6 @@
-"""Save memory in training: the model does not return logits if the Trainer needs only the loss.
+"""Save memory during training: do not keep all logits in memory if the Trainer needs only the loss.
 
-If a model gets the argument `skip_logits=True`, it computes the loss without keeping all logits in memory.
+A model that gets the argument `skip_logits=True` computes the loss without storing all logits at once.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""Define errors that users can solve. The command line prints only their message, and no traceback."""
+"""Define errors for problems that users can solve. The command line prints their message without a traceback."""
 
 import signal
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from ..model.input_checks import InputError as ModelInputError
 
 
 class UserError(Exception):
-    """Base class of errors that the user can solve.
+    """Base class of errors for problems that the user can solve.
 
     The message names the argument or the file, its value, the allowed values, and what to do.
     """
@@ -31,7 +31,7 @@ class InputError(UserError, ModelInputError):
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Convert TypeError and ValueError to InputError, because libraries raise them for wrong settings or data."""
+    """Convert TypeError and ValueError in the block to InputError. Libraries raise them for wrong settings or data."""
     try:
         yield
     except UserError:
