@@ -1,8 +1,9 @@
-"""Convert models between this package and other systems, and prove that the result is equal to its source.
+"""Convert models between this package and other systems, and check that the result computes the same as its source.
 
-There is one module for each system. `from_marian`, `from_hf_marian`, `from_fsmt` and `from_fairseq` write a trained
-folder from a different system's model. `to_ctranslate2` and `to_hf_marian` write a model for CTranslate2, and for
-transformers' Marian class. The functions are imported when they are first used.
+Each system has its own module. The `from_` functions read a Marian or fairseq model, either in its original format or
+as a transformers model, and write it to a folder in this package's format. `to_ctranslate2` and `to_hf_marian` export a
+trained model to CTranslate2, which is an inference engine, and to transformers' `MarianMTModel`. The functions are
+imported when they are first used.
 """
 
 from importlib import import_module
@@ -20,10 +21,10 @@ __all__ = ["from_fairseq", "from_fsmt", "from_hf_marian", "from_marian", "to_ctr
 
 
 def __getattr__(name: str) -> Any:
-    # Imported late, because the module of a system imports the libraries that its source needs.
+    # Each module is imported only when it is needed, because it imports the libraries of its system.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # from_marian is in the module marian, and so on.
+    # For example, the function from_marian is in the module marian.
     system = name.partition("_")[2]
     return getattr(import_module(f".{system}", __name__), name)
 

@@ -1,4 +1,7 @@
-"""Write the folder of a converted model: either all of its files, including the certificate, or nothing."""
+"""Write a converted model to a folder, together with a certificate (`parity.json`) that compares it with its source.
+
+The files appear in the folder only when all of them are complete.
+"""
 
 import json
 import re
@@ -34,19 +37,19 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 @dataclass(frozen=True)
 class Source:
-    """A model of another system that is converted.
+    """A model that is being converted, with the facts that the certificate and the model card state about it.
 
     Args:
         name, system (`str`): the model's name, and the system that it comes from.
-        reference (`PreTrainedModel`): a model of transformers with the same weights. The converted model must compute
-            the same.
-        oracle (`str`): a description of `reference`, for the certificate.
-        sha256 (`dict`): the hashes of the source's files, by file name.
-        license (`str`, *optional*): the licence of the weights.
+        reference (`PreTrainedModel`): a transformers model with the same weights. The converted model must compute the
+            same as this model.
+        oracle (`str`): a description of `reference`, which is written to the certificate.
+        sha256 (`dict`): the SHA-256 hashes of the model's files, by file name.
+        license (`str`, *optional*): the license of the weights.
         in_float64 (`bool`): True if `reference` can compute in float64.
-        folder (`Path`, *optional*): a folder of transformers. The converted tokenizer must give the same tokens as the
-            tokenizer in this folder.
-        n_best (`list` of `ScoredHypothesis`): translations that the source's own system found and scored.
+        folder (`Path`, *optional*): a folder with a transformers tokenizer. The converted tokenizer must produce the
+            same tokens as this tokenizer.
+        n_best (`list` of `ScoredHypothesis`): translations that the original system generated and scored.
     """
 
     name: str
@@ -61,29 +64,32 @@ class Source:
 
 
 def command() -> str | None:
-    """Return the command line of this conversion without the Hub's token, or None if a program called the function."""
+    """Return the `convert` command that is running, without the Hub token.
+
+    Returns None if the conversion was started from Python code instead of the command line.
+    """
     is_convert_verb = "convert" in sys.argv[1:2]
     is_our_program = re.search("hf.vanilla.transformer", sys.argv[0])
     if not is_convert_verb or not is_our_program:
         return None
     command_line = shlex.join(["hf-vanilla-transformer", *sys.argv[1:]])
-    # The certificate is published with the folder, and the token is a secret.
+    # The token is secret, but the certificate is published together with the model.
     return re.sub(r" --token[ =]\S+", "", command_line)
 
 
 def check_output(output: str, source: str) -> Path:
-    """Return the folder for a converted model as a path.
+    """Check that a converted model can be written to the folder `output`, and return the folder's path.
 
     Raises:
         OSError: if `output` already holds a model, or is a file.
-        ValueError: if `output` is empty, or is the folder of the source.
+        ValueError: if `output` is empty, or is the source's own folder.
     """
     if not output:
         raise InputError("output is empty; name a folder for the converted model.")
     source_folder = Path(source)
     if not source_folder.is_dir():
         source_folder = source_folder.parent
-    # A source that does not exist is a name on the Hub.
+    # A source that does not exist on this machine is a name on the Hub.
     if Path(source).exists() and are_same_file(output, source_folder):
         raise InputError(f"{output} is the folder of the source; name another folder for the converted model.")
     check_holds_no_model(Path(output), "the converted model")
@@ -98,16 +104,16 @@ def write_converted(
     sentences: Sequence[str],
     force: bool,
 ) -> Path:
-    """Write a converted model with its tokenizer, its card and `parity.json`, or nothing.
+    """Write a converted model with its tokenizer, model card and certificate, or write nothing if a check fails.
 
-    The certificate compares the written folder with the source, not the model in memory: both its model and its
-    tokenizer are loaded by the function that all verbs use.
+    The certificate describes the files on disk, not the model in memory. To compare them with the source, the written
+    model and tokenizer are loaded with the function that all verbs use.
 
     Args:
         model: the converted model.
         source: the model that it was converted from.
-        files: the contents of the tokenizer's files, by file name.
-        output: the folder to make.
+        files: the contents of the tokenizer files, by file name.
+        output: the folder to create.
         sentences: source sentences for the comparison on real input.
         force: write the folder even if the model is not equal to its source.
 
@@ -123,7 +129,7 @@ def write_converted(
                 (folder / name).write_bytes(content)
             config = model.config
             parameters = model.num_parameters()
-            # Release its memory before the saved model is loaded.
+            # Free the model's memory before the saved model is loaded.
             del model
 
             settings = json.loads(files[TOKENIZER_CONFIG])
@@ -140,12 +146,21 @@ def write_converted(
 
 
 def _is_missing(library: str | None) -> bool:
-    """Return True if a tokenizer needs a library that is not installed; None stands for a tokenizer that needs none."""
+    """Return True if the library that a tokenizer needs is not installed.
+
+    `library` is None if the tokenizer needs no library.
+    """
     return library is not None and find_spec(library) is None
 
 
 def _certify(folder: Path, source: Source, sentences: Sequence[str], library: str | None) -> Certificate:
-    """Compare a written folder with its source. `library` is the one that its tokenizer needs, if any."""
+    """Compare a written model and its tokenizer with their source, and return the certificate.
+
+    `library` is the optional library that the tokenizer needs, or None. If it is not installed, only the model is
+    compared, on random tokens.
+
+    Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
+    """
     oracle = source.oracle
     tokenizer = None
     source_rows = None
@@ -186,17 +201,17 @@ def _certify(folder: Path, source: Source, sentences: Sequence[str], library: st
 def _check_tokenizer(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], expected_rows: Rows | None
 ) -> Rows:
-    """Check that a written tokenizer fits its model, and return the token ids of the sentences.
+    """Check that a written tokenizer fits its model, and return the sentences' token ids.
 
-    Raises ValueError if one of the tokenizer's ids has no embedding, if a translation fails, or if the token ids differ
-    from `expected_rows`.
+    Raises ValueError if one of the tokenizer's ids has no embedding, if a trial translation fails, or if the token ids
+    differ from `expected_rows`.
     """
     embeddings = model.config.source_vocab_size or model.config.vocab_size
     for token, token_id in tokenizer.get_vocab().items():
         if type(token_id) is not int or not 0 <= token_id < embeddings:
             raise InputError(f"its vocabulary has the id {token_id!r} for {token!r}, but {embeddings} embeddings")
-    # A short translation finds decoding settings that are invalid. If the model has several target languages, any of
-    # them will do.
+    # A short translation reveals invalid decoding settings. If the model has several target languages, the first one
+    # is used.
     target_lang = next(iter(codes_of(tokenizer)), None)
     translate(model, tokenizer, list(sentences[:1]), target_lang=target_lang, max_length=2)
     rows = tokenizer(list(sentences)).input_ids
@@ -206,7 +221,10 @@ def _check_tokenizer(
 
 
 def _describe_converted(folder: Path, source: Source, settings: Mapping[str, Any], output: Path) -> About:
-    """Collect the facts about a converted model for the head of its card, from its tokenizer's settings."""
+    """Collect the facts about a converted model, such as its languages and license, with which its model card begins.
+
+    The languages come from `settings`, which are the settings of its tokenizer.
+    """
     # FairseqTokenizer has one setting for both languages, and MarianTokenizer has one for each.
     codes = settings.get("langs") or [settings.get("source_lang"), settings.get("target_lang")]
     languages = [code if isinstance(code, str) else None for code in codes]
@@ -229,7 +247,7 @@ def _describe_converted(folder: Path, source: Source, settings: Mapping[str, Any
 
 
 def _describe_conversion(certificate: Certificate) -> dict[str, str]:
-    """List the rows of the card's table about the conversion."""
+    """List the rows of the model card's table about the conversion, as labels and their values."""
     facts = {
         "converted from": f"{certificate['source']} ({certificate['system']})",
         "compared with": certificate["oracle"],

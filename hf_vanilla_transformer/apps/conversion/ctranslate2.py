@@ -1,4 +1,4 @@
-"""Write a trained folder for CTranslate2, a runtime for inference, and prove that both compute the same."""
+"""Export trained models to CTranslate2, an inference engine, and check that both compute the same."""
 
 import copy
 import json
@@ -41,15 +41,15 @@ from .weight_transforms import require
 
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
-# CTranslate2's names of the activation functions, by transformers' names.
+# CTranslate2's names for the activation functions, by their names in transformers.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "silu": "SWISH"}
-# generate() has the same limit: up to this position, the sinusoids are exact to 1e-6.
+# Up to this position, the sinusoids are accurate to 1e-6. generate() has the same limit.
 _MOST_POSITIONS = 100_000
-# Limits of the searches whose translations are compared.
+# The beam size and the length limit, in tokens, of the translations that are compared.
 _NUM_BEAMS = 4
 _MAX_LENGTH = 60
-# Both beam searches support these rules, so the translations are compared with them: hypotheses are ranked by log P
-# divided by the length, and a sentence is finished when as many hypotheses have finished as there are beams.
+# The translations are compared with rules that both beam searches support. Hypotheses are ranked by log P divided by
+# their length, and a sentence is finished when the number of its finished hypotheses reaches the number of beams.
 _COMMON_RULES = {"length_penalty": 1.0, "length_penalty_type": "hf", "early_stopping": True}
 
 
@@ -62,34 +62,35 @@ def to_ctranslate2(
     sentences: Sequence[str] = SENTENCES,
     force: bool = False,
 ) -> Path:
-    """Write a trained folder for CTranslate2, and compare the result with the model.
+    """Export a trained model to CTranslate2, and compare the exported model with the original.
 
-    The vocabulary of the result is the tokenizer's, and the tokenizer's files are written next to it. A source must end
-    in `</s>`, which the tokenizer appends.
+    The exported model has the tokenizer's vocabulary, and the tokenizer's files are saved in the same folder. Every
+    source must end in `</s>`, which the tokenizer appends.
 
     Args:
-        folder (`str`): a trained folder, or a name on the Hub.
-        output (`str`): the folder to make.
-        quantization (`str`): the type of the weights, one of `QUANTIZATIONS`.
+        folder (`str`): the folder of a trained model, or its name on the Hub.
+        output (`str`): the folder to create.
+        quantization (`str`): the data type of the weights, one of `QUANTIZATIONS`.
         max_positions (`int`, defaults to 2048): the longest sequence in tokens, between 64 and 100,000. CTranslate2
-            does not compute sinusoids. It reads them from a table of this many rows, and rejects longer sequences.
+            does not compute sinusoids. It reads them from a table with `max_positions` rows, and rejects longer
+            sequences.
         sentences (`list` of `str`): source sentences for the comparison.
         force (`bool`): write the model even if it is not equal to its source.
 
     Returns:
-        `Path`: the folder. Its `parity.json` contains two comparisons. The first is the largest difference of the
-            log-probabilities that both runtimes assign to the same targets, in nats per token: random targets, and our
-            greedy translations. The second counts equal translations by greedy search and with 4 beams. Quantized
-            weights are compared as well, but need not be equal.
+        `Path`: the folder. Its `parity.json` contains two comparisons. The first states the largest difference, in nats
+            per token, between the log-probabilities that both models assign to the same targets: random targets, and
+            greedy translations by the original model. The second counts how many translations are equal with greedy
+            search and with 4 beams. Quantized models are compared in the same way, but need not be equal.
 
     Raises:
         ImportError: if ctranslate2 is not installed.
-        OSError: if the source cannot be read, or the folder exists.
-        ValueError: if CTranslate2 cannot represent the model, or if the result in float32 is not equal to it.
+        OSError: if the source cannot be read, or if the output folder exists.
+        ValueError: if CTranslate2 cannot represent the model, or if the float32 export is not equal to it.
     """
     if quantization not in QUANTIZATIONS:
         raise InputError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
-    # The comparison needs its longest translation, a start token, and a few more tokens.
+    # The table must have room for the longest compared translation, a start token, and a few more tokens.
     check_number("max_positions", max_positions, _MAX_LENGTH + 4, _MOST_POSITIONS)
     target = Path(output)
     library = import_library()
@@ -106,7 +107,7 @@ def to_ctranslate2(
     with locked(target), staged(target) as temporary:
         spec.save(str(temporary))
         tokenizer.save_pretrained(temporary)
-        # The written files are compared, including the tokenizer.
+        # The comparison uses the files that were written, including the tokenizer's.
         saved_tokenizer = load_tokenizer(temporary, f"the result for {folder}")
         positions = table_length(model.config, max_positions)
         parity = compare(temporary, model, saved_tokenizer, sentences, positions, is_exact)
@@ -127,7 +128,10 @@ def to_ctranslate2(
 
 
 def import_library() -> ModuleType:
-    """Import ctranslate2. Raises ImportError, naming the extra to install, if it is missing."""
+    """Import the optional library ctranslate2.
+
+    Raises ImportError if it is missing. The message names the extra to install.
+    """
     with needing("ctranslate2", "CTranslate2 needs"):
         import ctranslate2
         import ctranslate2.specs
@@ -135,9 +139,9 @@ def import_library() -> ModuleType:
 
 
 def vocabularies(tokenizer: PreTrainedTokenizerBase, config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:
-    """List the texts of all source tokens and of all target tokens, in the order of their ids.
+    """Return the texts of all source tokens, and the texts of all target tokens, in the order of their ids.
 
-    CTranslate2 needs a text for each row of the embeddings, so ids without a token get the text `<unusedID>`.
+    CTranslate2 needs a text for each row of an embedding matrix. A row without a token gets a text such as `<unused7>`.
     """
     source_texts = TokenTexts(tokenizer, is_target=False).names
     target_texts = TokenTexts(tokenizer, is_target=True).names
@@ -146,7 +150,7 @@ def vocabularies(tokenizer: PreTrainedTokenizerBase, config: VanillaTransformerC
 
 
 def _fill_gaps(texts: dict[int, str], size: int) -> list[str]:
-    """Return the texts of the tokens from 0 to `size - 1`; tokens without a text are called `<unusedID>`."""
+    """Return the texts of the token ids from 0 to `size - 1`. An id without a text gets one such as `<unused7>`."""
     return [texts.get(token, f"<unused{token}>") for token in range(size)]
 
 
@@ -158,20 +162,21 @@ def compare(
     positions: int,
     is_exact: bool,
 ) -> Certificate:
-    """Compare a folder of CTranslate2 with the model that it was made from.
+    """Compare an exported CTranslate2 model with the original model.
 
     Args:
-        folder: the folder of CTranslate2.
-        model, tokenizer: the model and its tokenizer.
+        folder: the folder of the CTranslate2 model.
+        model, tokenizer: the original model, and the tokenizer of both models.
         sentences: source sentences.
-        positions: the rows of CTranslate2's table of positions.
-        is_exact: True if the weights are in float32, so that the result must be equal.
+        positions: the number of rows in CTranslate2's position table.
+        is_exact: True if the exported weights are in float32, so that both models must be equal.
 
     Returns:
-        The figures of `parity.json`, see [`to_ctranslate2`]. `equal` and `tolerance` are None unless `is_exact`.
+        The results of the comparison, which [`to_ctranslate2`] writes to `parity.json`. `equal` and `tolerance` are
+        None unless `is_exact`.
     """
     source_texts, target_texts = vocabularies(tokenizer, model.config)
-    # The beginning of a sentence that is too long for the table is removed.
+    # A sentence that is too long for the table is truncated at its beginning, so that it still ends in EOS.
     sources = [row[-positions:] for row in tokenizer(list(sentences)).input_ids]
     max_length = min(_MAX_LENGTH, positions - 1)
     translator = import_library().Translator(str(folder), device="cpu")
@@ -223,7 +228,7 @@ def compare(
 def _score_by_ctranslate2(
     translator: Any, sources: list[list[str]], target_rows: Rows, target_texts: Sequence[str], eos_token: int
 ) -> list[float]:
-    """Return the log-probabilities that CTranslate2 assigns to all tokens of the targets, one after the other."""
+    """Return the log-probability that CTranslate2 assigns to each target token, in one list for all targets."""
     # CTranslate2 appends </s> to each target.
     targets = [[target_texts[token] for token in row if token != eos_token] for row in target_rows]
     scores: list[float] = []
@@ -234,14 +239,15 @@ def _score_by_ctranslate2(
 
 
 def _to_texts(rows: Rows, texts: Sequence[str]) -> list[list[str]]:
-    """Replace token ids by the texts of the tokens, which CTranslate2 reads."""
+    """Convert token ids to token texts, which are the input of CTranslate2."""
     return [[texts[token] for token in row] for row in rows]
 
 
 def fixed_translate_options(generation_config: GenerationConfig, target_texts: Sequence[str]) -> dict[str, Any]:
-    """Return arguments that every call of `translate_batch` needs, so that CTranslate2 translates as the model does.
+    """Return the `translate_batch` arguments with which CTranslate2 translates like the original model.
 
-    By default, CTranslate2 truncates sources, and generates tokens that `generation_config` suppresses.
+    By default, CTranslate2 truncates long sources, and generates tokens that `generation_config` suppresses. These
+    arguments prevent both.
     """
     options: dict[str, Any] = {"max_input_length": 0}
     suppressed = [[token] for token in generation_config.suppress_tokens or []]
@@ -258,16 +264,16 @@ def specification(
     target_texts: list[str],
     max_positions: int = 2048,
 ) -> Any:
-    """Describe a model, in float32 on the CPU, as a `TransformerSpec` of CTranslate2.
+    """Convert a model to a `TransformerSpec`, the object from which CTranslate2 writes its model files.
 
     Args:
-        model: the model.
-        source_texts, target_texts: the texts of all tokens, in the order of their ids.
-        max_positions: the rows of the table of positions.
+        model: the model, in float32 on the CPU. It does not change.
+        source_texts, target_texts: the texts of all source tokens and of all target tokens, in the order of their ids.
+        max_positions: the largest number of rows in the position table.
 
     Raises:
         ImportError: if ctranslate2 is not installed.
-        ValueError: if CTranslate2 cannot represent such a model.
+        ValueError: if CTranslate2 cannot represent the model.
     """
     config = model.config
     require(config, "CTranslate2", stack_layer_norm=False)
@@ -276,7 +282,7 @@ def specification(
             f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
         )
     specs = import_library().specs
-    # CTranslate2 averages the attention of the first heads of one layer, so the heads for alignment become the first.
+    # To align words, CTranslate2 averages the first heads of one layer, so the alignment heads are moved to the front.
     alignment_heads = heads_in_one_layer(config)
     alignment_layer = alignment_heads[0][0] if alignment_heads else -1
     spec = specs.TransformerSpec.from_config(
@@ -287,7 +293,7 @@ def specification(
         alignment_layer=alignment_layer,
         alignment_heads=len(alignment_heads) or 1,
     )
-    # A copy, because CTranslate2 quantizes the weights in place.
+    # The model is copied because CTranslate2 quantizes the weights in place.
     model = copy.deepcopy(model)
     if alignment_heads:
         layer: Any = model.model.decoder.layers[alignment_layer]
@@ -302,18 +308,24 @@ def specification(
 
 
 def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, positions: int) -> None:
-    """Copy the weights of a model into its `TransformerSpec`, with a table of this many positions."""
+    """Copy a model's weights to `spec`, which is its `TransformerSpec`.
+
+    `positions` is the number of rows in the position table.
+    """
     from ctranslate2.converters.transformers import BartLoader
 
     class Loader(BartLoader):
-        """CTranslate2's loader of BART models, whose modules have the same names as this model's."""
+        """CTranslate2's loader for BART models. It fits this model, because the modules have the same names."""
 
         def set_common_layers(self, spec: Any, module: Any) -> None:
-            """Set the embeddings and the positions of one stack; the rest differs in BART only."""
+            """Set the token embeddings and the positions of the encoder or the decoder.
+
+            The other layers that this method sets for BART do not exist in this model.
+            """
             embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
             embeddings.weight = module.embed_tokens.weight
             spec.scale_embeddings = True
-            # Positions are added to zeros, which gives the table for any kind of positions.
+            # Adding the positions to zeros gives their table, for sinusoids and for learned positions.
             table = module.add_positions(torch.zeros(positions, model.config.d_model), torch.arange(positions))
             spec.position_encodings.encodings = table
 
@@ -324,9 +336,9 @@ def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, 
 
 
 def _set_special_tokens(settings: Any, config: VanillaTransformerConfig, target_texts: Sequence[str]) -> None:
-    """Set the special tokens in CTranslate2's `settings` to the texts of the model's special tokens."""
-    # CTranslate2 requires all of these tokens. If the model lacks one, or if it is never used, as the unknown token, it
-    # is the pad token.
+    """Set the special tokens in `settings`, which is CTranslate2's model configuration."""
+    # CTranslate2 requires all of these tokens. The pad token replaces tokens that the model lacks, and the unknown
+    # token, which is never used.
     pad: Any = config.pad_token_id
     bos: Any = pad if config.bos_token_id is None else config.bos_token_id
     eos: Any = pad if config.eos_token_id is None else config.eos_token_id
@@ -335,15 +347,15 @@ def _set_special_tokens(settings: Any, config: VanillaTransformerConfig, target_
     settings.eos_token = target_texts[eos]
     settings.unk_token = target_texts[pad]
     settings.decoder_start_token = target_texts[start]
-    # The tokenizer has appended </s> already.
+    # The tokenizer already appends </s> to every source.
     settings.add_source_bos = False
     settings.add_source_eos = False
 
 
 def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]]:
-    """Return the decoder layer and the head of each head for alignment, or nothing if they are in different layers.
+    """Return the model's alignment heads as pairs of layer and head, or an empty list if their layers differ.
 
-    CTranslate2 can average heads of one layer only.
+    CTranslate2 can only average the heads of one decoder layer.
     """
     heads = config.heads_for_alignment
     layers = {layer for layer, _ in heads}
@@ -351,9 +363,9 @@ def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]
 
 
 def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequence[int]) -> VanillaTransformerAttention:
-    """Return an attention layer that computes the same, but whose heads begin with `first_heads`.
+    """Return an attention layer that computes the same output, but in which `first_heads` come before the other heads.
 
-    The given layer does not change. It is returned if its heads are in this order already.
+    The result is a copy, or `attention` itself if its heads are already in this order.
     """
     num_heads = attention.config.num_heads
     other_heads = [head for head in range(num_heads) if head not in first_heads]
@@ -361,7 +373,8 @@ def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequen
     if order == sorted(order):
         return attention
     attention = copy.deepcopy(attention)
-    # A head is a block of rows in the projections of queries, keys and values, and a block of columns in the output's.
+    # A head is a block of rows in the query, key and value projections, and a block of columns in the output
+    # projection.
     for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
         for parameter in projection.parameters():
             blocks = parameter.unflatten(0, (num_heads, -1))
@@ -373,7 +386,10 @@ def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequen
 
 
 def table_length(config: VanillaTransformerConfig, max_positions: int) -> int:
-    """Return the rows of the table of positions: `max_positions`, or fewer if a model learned fewer positions."""
+    """Return the number of rows in CTranslate2's position table.
+
+    It is `max_positions`, or the number of learned positions if the model has fewer.
+    """
     if config.position_embedding_type == "learned":
         return min(max_positions, config.max_position_embeddings)
     return max_positions

@@ -1,4 +1,4 @@
-"""An engine that generates, scores and aligns with CTranslate2 instead of torch."""
+"""Translate, score and align with CTranslate2, an inference engine, instead of PyTorch."""
 
 import copy
 import json
@@ -32,11 +32,11 @@ from .ctranslate2_process import CTranslate2Process, Hypotheses, Setting
 from .parity_certificate import Rows
 
 
-# Arguments of generate() that CTranslate2 has under the same names.
+# Arguments of generate() that CTranslate2 accepts under the same names.
 _SHARED_ARGUMENTS = ("repetition_penalty", "no_repeat_ngram_size")
-# Search settings that CTranslate2 lacks.
+# Search settings that the engine does not support.
 _MISSING_SETTINGS = ("do_sample", "stop_strings")
-# Arguments of the engine's generate().
+# Arguments that the engine's generate() accepts.
 _ARGUMENTS = (
     *(name for name in SEARCH_SETTINGS if name not in _MISSING_SETTINGS),
     "min_length",
@@ -47,7 +47,7 @@ _ARGUMENTS = (
     "suppress_tokens",
 )
 _LENGTH_LIMITS = [name for name, setting in SEARCH_SETTINGS.items() if setting.limits_length]
-# Settings that change no token of a search, so they may have any value in generation_config.json.
+# Settings that do not change the tokens that a search returns, so generation_config.json may give them any value.
 _WITHOUT_EFFECT = (
     # Sampling:
     "temperature",
@@ -66,34 +66,34 @@ _WITHOUT_EFFECT = (
     "max_cache_len",
     "compile_config",
     "disable_compile",
-    # Outputs besides tokens:
+    # Additional outputs:
     "output_attentions",
     "output_hidden_states",
     "output_scores",
     "output_logits",
     "return_dict_in_generate",
-    # CTranslate2 normalizes its scores in any case:
+    # Normalization of scores, which CTranslate2 always applies:
     "renormalize_logits",
     "remove_invalid_values",
     # Tokens that the engine reads from config.json:
     "pad_token_id",
     "bos_token_id",
     "decoder_start_token_id",
-    # Notes of transformers:
+    # Internal records of transformers:
     "transformers_version",
     "_from_model_config",
     "_original_object_hash",
 )
-# Processes with the same setting. More of them would only share the CPU.
+# The largest number of processes with the same setting. More processes would only compete for the CPU.
 _MOST_PROCESSES = 2
 
 
 def load_ctranslate2(
     folder: str, compute_type: str | None, threads: int | None, revision: str | None, token: str | None
 ) -> "CTranslate2Engine":
-    """Load a trained folder into CTranslate2. The folder is converted unless the user's cache holds the result.
+    """Load a trained model into CTranslate2, and convert it first unless the user's cache already holds the result.
 
-    The arguments and the errors are described at [`~hf_vanilla_transformer.load_engine`].
+    [`~hf_vanilla_transformer.load_engine`] describes the arguments and the errors.
     """
     if compute_type is None:
         compute_type = "float32"
@@ -109,7 +109,10 @@ def load_ctranslate2(
 
 
 def converted(folder: Path, compute_type: str) -> Path:
-    """Return the converted folder in the user's cache, and convert `folder` first if it is not there."""
+    """Return the folder in the user's cache that holds the CTranslate2 version of a model.
+
+    If the cache does not hold it yet, the model in `folder` is converted first.
+    """
 
     def convert(source: str, output: str) -> None:
         to_ctranslate2(source, output, quantization=compute_type)
@@ -118,23 +121,25 @@ def converted(folder: Path, compute_type: str) -> Path:
 
 
 class CTranslate2Engine(torch.nn.Module, Engine):
-    """A model that CTranslate2 computes in child processes; see [`~hf_vanilla_transformer.load_engine`].
+    """An engine that runs a trained model with CTranslate2, in child processes.
 
-    Its search differs from the model's in these points:
+    You get it from [`~hf_vanilla_transformer.load_engine`]. Its beam search differs from the PyTorch model's in these
+    points:
 
-    - A sentence is finished when as many hypotheses have finished as there are beams (`early_stopping=True`).
+    - A sentence is finished when the number of its finished hypotheses reaches the number of beams
+      (`early_stopping=True`).
     - Only the best `num_beams` candidates of a step may finish.
-    - The length limit of a batch is the limit of its longest source.
-    - If tokens are suppressed, the probabilities of the other tokens are normalized again, as with
+    - All sentences of a batch have the same length limit, which follows from the longest source.
+    - If tokens are suppressed, the probabilities of the other tokens are renormalized, as with
       `renormalize_logits=True`.
 
-    The finished hypotheses are ranked by the model's own length penalty.
+    Finished hypotheses are ranked by the model's own length penalty.
 
     Args:
-        folder (`Path`): the trained folder, which has the configurations.
-        converted (`Path`): the same model as a folder of CTranslate2.
+        folder (`Path`): the folder of the trained model, from which the configurations are read.
+        converted (`Path`): the folder of the same model for CTranslate2.
         compute_type (`str`): the precision, such as `"float32"` or `"int8"`.
-        threads (`int`): the number of threads.
+        threads (`int`): the number of CPU threads.
     """
 
     device = torch.device("cpu")
@@ -153,7 +158,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
         certificate = json.loads((converted / CERTIFICATE).read_text(encoding="utf-8"))
         self.max_positions = certificate["max_positions"]
-        # Empty if CTranslate2 cannot average these heads, and in folders that an earlier version wrote.
+        # Empty if CTranslate2 cannot average the alignment heads, or if an earlier version wrote the folder.
         self.alignment_heads = [(layer, head) for layer, head in certificate.get("alignment_heads", [])]
 
         # CTranslate2 writes two vocabularies, or one if they are equal.
@@ -176,16 +181,16 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         stopping_criteria: Sequence[StoppingCriteria] = (),
         **kwargs: Any,
     ) -> torch.LongTensor:
-        """Translate a batch, as the model's `generate()` does.
+        """Translate a batch of tokenized sources with greedy search or beam search.
 
         Args:
-            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, source)`): the tokens of the sources, and 1
-                for tokens or 0 for padding.
-            stopping_criteria: criteria that only watch the search, see
-                [`~hf_vanilla_transformer.model.generation_settings.only_watches`]. They are called with the sources
+            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, source)`): the sources' token ids, and their
+                mask, which is 1 for tokens and 0 for padding.
+            stopping_criteria: criteria that only watch the search, for example to show progress; see
+                [`~hf_vanilla_transformer.model.generation_settings.only_watches`]. They are called with `input_ids`
                 several times per second. If one of them raises an error, the search ends.
-            **kwargs: search settings that override `generation_config`: beams, lengths, length penalty, repetitions,
-                and tokens that are forced, suppressed, or end a translation.
+            **kwargs: search settings that override `generation_config`: the number of beams, length limits, the length
+                penalty, limits on repetitions, and tokens that are forced, are suppressed, or end a translation.
 
         Returns:
             `torch.LongTensor` of shape `(batch * num_return_sequences, target)`: token ids. Each row begins with the
@@ -193,7 +198,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
         Raises:
             RuntimeError: if CTranslate2 fails.
-            ValueError: if CTranslate2 has no such setting, or a sentence is longer than its table of positions.
+            ValueError: if the engine does not support a setting, or if a source is longer than its position table.
         """
         settings = self._merge_settings(kwargs)
         watch = _make_watch(stopping_criteria, input_ids)
@@ -230,11 +235,11 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def _search_options(
         self, settings: GenerationConfig, num_beams: int, max_length: int, end_tokens: Sequence[int]
     ) -> dict[str, Any]:
-        """Translate settings of generate() into arguments of CTranslate2's `translate_batch`."""
-        # min_length counts the start token, and min_new_tokens does not.
+        """Convert search settings of `generate()` to arguments of CTranslate2's `translate_batch`."""
+        # min_length counts the start token, but min_new_tokens does not.
         min_length = max(settings.min_new_tokens or 0, (settings.min_length or 1) - 1)
         options = {
-            # The sources are one batch, which is split among the workers.
+            # All sources form one batch, which `CTranslate2Process` splits among the workers.
             "max_batch_size": 0,
             "beam_size": num_beams,
             # All hypotheses are returned, because the model's own length penalty ranks them.
@@ -255,12 +260,15 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return options
 
     def _max_length(self, settings: GenerationConfig, longest_source: int) -> int:
-        """Return the most tokens of a translation without the start token, for the batch of the longest source."""
+        """Return the largest number of tokens that a translation may have, not counting the start token.
+
+        The limit holds for a whole batch. `longest_source` is the number of tokens in the batch's longest source.
+        """
         offset = getattr(settings, "max_length_offset", None)
         if settings.max_new_tokens:
             max_length = settings.max_new_tokens
         elif offset is not None and not limits_length(settings):
-            # The paper's limit, section 6.1.
+            # The paper's length limit, which depends on the length of the source (section 6.1).
             max_length = longest_source + offset
         else:
             # max_length counts the start token.
@@ -268,16 +276,16 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return min(max_length, self.max_positions)
 
     def _end_tokens(self, settings: GenerationConfig) -> list[int]:
-        """Return the ids of the tokens that end a translation; EOS stands for None."""
+        """Return the ids of the tokens that end a translation. If the settings have None, it is the model's EOS."""
         end_tokens = settings.eos_token_id
         if not isinstance(end_tokens, list):
             end_tokens = [end_tokens]
         return [self.config.eos_token_id if token is None else token for token in end_tokens]
 
     def log_probs(self, sources: Rows, targets: Rows) -> list[list[float]]:
-        """Return the log-probabilities of the tokens of each target, which ends in `</s>`, in nats.
+        """Return the log-probability of each target token, in nats, as one list per target.
 
-        Raises the same errors as `generate`.
+        The targets end in `</s>`. Raises the same errors as `generate`.
         """
         source_texts = self._to_source_texts(sources)
         target_texts = self._to_target_texts(targets)
@@ -285,17 +293,17 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return [log_probs[: len(target)] for log_probs, target in zip(scores, targets, strict=True)]
 
     def attention(self, sources: Rows, targets: Rows) -> list[torch.Tensor]:
-        """Return the cross-attention `(target, source)` of each pair, averaged over `alignment_heads`.
+        """Return each pair's cross-attention weights, averaged over `alignment_heads`, with shape `(target, source)`.
 
-        Row i is the attention in the step that predicts token i of the target. A target need not end in `</s>`. Raises
-        the same errors as `generate`.
+        Row i contains the weights in the decoding step that predicts target token i. A target need not end in `</s>`.
+        Raises the same errors as `generate`.
         """
         source_texts = self._to_source_texts(sources)
         prefixes = self._to_target_texts(targets)
         longest_prefix = max(len(prefix) for prefix in prefixes)
-        # CTranslate2 has no attention under teacher forcing, so each target is forced as the prefix of a translation.
-        # One more step computes the attention for </s>. The search is greedy because, in a beam search over a batch,
-        # the attention of the first step is wrong where the source is padded (CTranslate2 4.8).
+        # CTranslate2 returns no attention under teacher forcing, so each target is forced as the prefix of a
+        # translation. One more step computes the attention for </s>. The search is greedy because, in a beam search
+        # over a batch, the attention of the first step is wrong where the source is padded (CTranslate2 4.8).
         _, results = self._choose_process(len(sources)).translate(
             source_texts,
             target_prefix=prefixes,
@@ -313,16 +321,16 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return matrices
 
     def close(self) -> None:
-        """End the child processes. Without this call, they end with the parent process."""
+        """End the child processes. Without this call, they run until the parent process ends."""
         while self._processes:
             _, processes = self._processes.popitem()
             for process in processes:
                 process.close()
 
     def _merge_settings(self, arguments: Mapping[str, Any]) -> Any:
-        """Return `generation_config` with the arguments of a call of generate(), which override it.
+        """Return the settings of a `generate()` call: `generation_config`, overridden by the call's arguments.
 
-        Raises ValueError if CTranslate2 cannot search with these settings.
+        Raises ValueError if the engine does not support the settings.
         """
         for name, value in arguments.items():
             turns_sampling_off = name == "do_sample" and not value
@@ -330,7 +338,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 raise InputError(f"{name} is {value!r}, but the engine has {', '.join(_ARGUMENTS)} only.")
         settings = copy.copy(self.generation_config)
         if any(arguments.get(name) for name in _LENGTH_LIMITS):
-            # A length limit of the call replaces all limits of the model.
+            # A length limit in the call replaces all length limits in generation_config.
             for name in _LENGTH_LIMITS:
                 setattr(settings, name, None)
         for name, value in arguments.items():
@@ -339,7 +347,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return settings
 
     def _check_settings(self, settings: GenerationConfig) -> None:
-        """Raise ValueError if CTranslate2 cannot search with these settings, instead of ignoring them."""
+        """Raise ValueError if the engine does not support one of the settings, instead of ignoring it."""
         check_search(vars(settings))
         if settings.early_stopping is not True:
             raise InputError(
@@ -362,12 +370,12 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 raise InputError(f"{name} is {value!r}, which the engine lacks; use the engine torch.")
 
     def _to_source_texts(self, sources: Rows) -> list[list[str]]:
-        """Replace the ids of source tokens by texts. Raises ValueError if a source is too long."""
+        """Convert source token ids to token texts. Raises ValueError if a source is too long."""
         self._check_length("source", sources)
         return [[self._source_texts[token] for token in source] for source in sources]
 
     def _to_target_texts(self, targets: Rows) -> list[list[str]]:
-        """Replace the ids of target tokens by texts, without `</s>`, which CTranslate2 appends itself.
+        """Convert target token ids to token texts, without `</s>`, which CTranslate2 appends itself.
 
         Raises ValueError if a target is too long.
         """
@@ -376,7 +384,10 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return [[self._target_texts[token] for token in target if token != eos] for target in targets]
 
     def _check_length(self, side: str, rows: Rows) -> None:
-        """Raise ValueError if a source or a target is longer than CTranslate2's table of positions."""
+        """Raise ValueError if a sentence is longer than CTranslate2's position table.
+
+        `side` is `"source"` or `"target"`, and is used in the message.
+        """
         length = max(len(row) for row in rows)
         if length > self.max_positions:
             raise InputError(
@@ -385,16 +396,18 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             )
 
     def _choose_process(self, batch_size: int) -> CTranslate2Process:
-        """Return the process for the next batch; start one if needed.
+        """Return the child process for the next batch, and start one if necessary.
 
-        Large batches are split among workers with one thread each. For small batches, one worker uses all threads. If
-        the process with this setting is busy, a second one is used, so that a short call does not wait for a long one.
-        If both are busy, the one with the newest call is used.
+        A batch with at least two sentences per thread is split among workers with one thread each. For a smaller batch,
+        one worker uses all threads.
+
+        If the process with this setting is busy, a second one is used, so that a short call need not wait for a long
+        one. If both are busy, the one whose current call started last is used.
         """
         has_two_sentences_per_thread = batch_size >= 2 * self._threads
         workers = self._threads if has_two_sentences_per_thread else 1
         instructions = ""
-        # By default CTranslate2 uses at most AVX2. The user's own choice takes precedence.
+        # By default, CTranslate2 uses at most AVX2. An instruction set that the user has chosen takes precedence.
         if has_avx512() and "CT2_FORCE_CPU_ISA" not in os.environ:
             instructions = "AVX512"
         setting = Setting(workers, self._threads // workers, instructions)
@@ -403,14 +416,14 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             if len(processes) < _MOST_PROCESSES and all(process.is_busy for process in processes):
                 processes.append(CTranslate2Process(self._folder, self._compute_type, setting))
             self._processes[setting] = processes
-            # Idle processes have an infinite time, so they come before busy ones.
+            # `called` is infinite for idle processes, so they are chosen before busy ones.
             return max(processes, key=lambda process: process.called)
 
 
 def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -> Callable[[], None] | None:
-    """Return a function that calls the stopping criteria with the sources, or None if there are no criteria.
+    """Return a function that calls all stopping criteria with `input_ids`, or None if there are no criteria.
 
-    Raises ValueError if a criterion may stop hypotheses.
+    Raises ValueError if a criterion may stop hypotheses, which CTranslate2 does not support.
     """
     for criterion in criteria:
         if not only_watches(criterion):
@@ -429,14 +442,15 @@ def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -
 
 
 def _rank(hypotheses: Hypotheses, length_penalty: Callable[[int], float]) -> list[list[str]]:
-    """Sort the hypotheses of one source by the model's own length penalty, best first.
+    """Return the tokens of one source's hypotheses, sorted by their length-penalized scores, best first.
 
-    CTranslate2's scores are log P divided by the length, so a score times the length is log P.
+    `length_penalty` maps the length of a hypothesis to the divisor of log P. CTranslate2's scores are log P divided by
+    the length, so they are multiplied by the length first.
     """
     penalized_scores = []
     for tokens, score in zip(hypotheses.tokens, hypotheses.scores, strict=True):
         log_prob = score * len(tokens)
         penalized_scores.append(log_prob / length_penalty(max(1, len(tokens))))
-    # Stable, so that hypotheses with equal scores keep CTranslate2's order.
+    # The sort is stable, so hypotheses with equal scores keep CTranslate2's order.
     order = sorted(range(len(penalized_scores)), key=lambda index: -penalized_scores[index])
     return [hypotheses.tokens[index] for index in order]

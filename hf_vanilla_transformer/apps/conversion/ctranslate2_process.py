@@ -1,7 +1,7 @@
-"""Run CTranslate2 in a child process, because it is slower in a process that has loaded torch.
+"""Run CTranslate2, an inference engine, in a child process, because it is slower in a process that has loaded PyTorch.
 
-This file is also the program of the child process. The child reads jobs from stdin, one JSON object per line, and
-writes the results to stdout. It imports neither torch nor this package.
+This file is also the program that the child process runs. The child process reads jobs from stdin, one JSON object per
+line, and writes the results to stdout. It imports neither PyTorch nor this package.
 """
 
 import json
@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 
-# How often a watched call calls its function: often enough that a user who interrupts it does not notice the delay.
+# The interval at which a call's watch function is called, in seconds. It is so short that a user who interrupts the
+# call does not notice the delay.
 _SECONDS_BETWEEN_WATCHES = 0.05
-# `hf_vanilla_transformer.support.memory_tuning.keep_freed_memory` makes the same settings in the parent.
+# glibc settings with which the child process keeps freed memory instead of returning it to the OS. The parent process
+# makes the same settings in `hf_vanilla_transformer.support.memory_tuning.keep_freed_memory`.
 KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc.malloc.top_pad=268435456"
 
 
 class Setting(NamedTuple):
-    """How CTranslate2 uses the CPU.
+    """The workers, threads and instruction set with which a CTranslate2 process uses the CPU.
 
-    `workers` batches are translated in parallel, each with this number of `threads`. `instructions` is `"AVX512"`, or
-    empty for CTranslate2's default instruction set.
+    The number of `workers` is the number of batches that are translated in parallel. Each worker has its own `threads`.
+    `instructions` is `"AVX512"`, or an empty string for CTranslate2's default instruction set.
     """
 
     workers: int
@@ -38,10 +40,10 @@ class Setting(NamedTuple):
 
 
 class Hypotheses(NamedTuple):
-    """The hypotheses of one source, best first.
+    """The hypotheses of one source sentence, best first.
 
-    Scores and attention are empty unless they are requested. The attention of a hypothesis has the shape
-    `(target, source)`.
+    Scores and attention weights are empty unless they are requested. The attention weights of a hypothesis have the
+    shape `(target, source)`.
     """
 
     tokens: list[list[str]]
@@ -50,23 +52,24 @@ class Hypotheses(NamedTuple):
 
 
 class CTranslate2Process:
-    """A CTranslate2 translator in a child process.
+    """A CTranslate2 translator that runs in a child process.
 
     Args:
-        folder: the folder of CTranslate2.
+        folder: the folder of the CTranslate2 model.
         compute_type: the precision, such as `"float32"` or `"int8"`.
-        setting: the workers and threads of the process.
+        setting: the workers, threads and instruction set of the process.
     """
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
-        # By default Python would search the script's folder first, which has a module ctranslate2.py. -P prevents it.
+        # By default, Python would search the script's own folder first, and import this package's ctranslate2.py
+        # instead of the library. -P prevents it.
         command = [sys.executable, "-P", __file__]
         command += [str(folder), compute_type, str(setting.workers), str(setting.threads)]
         environment = {"GLIBC_TUNABLES": KEEP_FREED_MEMORY, **os.environ}
         if setting.instructions:
             environment["CT2_FORCE_CPU_ISA"] = setting.instructions
         self._workers = setting.workers
-        # Held during a call, because an answer belongs to the request before it.
+        # Held from a request to its answer, because the next line that the child writes must be that answer.
         self._calling = threading.Lock()
         # The time at which the current call began, or infinity if there is none.
         self.called = math.inf
@@ -79,20 +82,20 @@ class CTranslate2Process:
     def translate(
         self, sources: Sequence[Sequence[str]], watch: Callable[[], None] | None = None, **options: Any
     ) -> tuple[float, list[Hypotheses]]:
-        """Translate sources by `translate_batch`.
+        """Translate tokenized sources with CTranslate2's `translate_batch`.
 
         Args:
-            sources: the texts of the tokens of each source.
-            watch: a function that is called several times per second. If it raises an error, the child process is
-                killed, and the error is raised.
+            sources: the token texts of each source.
+            watch: a function that is called several times per second during the translation. If it raises an error, the
+                child process is killed, and the error is raised.
             **options: arguments of CTranslate2's `translate_batch`. With `max_batch_size=0`, the sources are split
                 evenly among the workers.
 
         Returns:
-            The seconds that the translation took in the child process, and the hypotheses of each source.
+            The time that the translation took in the child process, in seconds, and the hypotheses of each source.
 
         Raises:
-            RuntimeError: if CTranslate2 raises an error, or the process has ended.
+            RuntimeError: if CTranslate2 raises an error, or if the child process has ended.
         """
         if options.get("max_batch_size") == 0:
             options["max_batch_size"] = self._sources_per_worker(sources)
@@ -100,14 +103,14 @@ class CTranslate2Process:
         return seconds, [Hypotheses(*result) for result in results]
 
     def score(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the log-probabilities of the tokens of each target and of its end, in nats.
+        """Return the log-probabilities of each target's tokens, and of the `</s>` after them, in nats.
 
-        Raises RuntimeError as `translate` does.
+        Raises RuntimeError if CTranslate2 raises an error, or if the child process has ended.
         """
         options = {
             "source": sources,
             "target": targets,
-            # Sources are not truncated.
+            # 0 means that sources are not truncated.
             "max_input_length": 0,
             "max_batch_size": self._sources_per_worker(sources),
         }
@@ -115,15 +118,18 @@ class CTranslate2Process:
         return log_probs
 
     def _sources_per_worker(self, sources: Sequence[Sequence[str]]) -> int:
-        """Return the batch size that splits the sources evenly among the workers."""
+        """Return the batch size with which the sources are split evenly among the workers."""
         return math.ceil(len(sources) / self._workers)
 
     def _call(
         self, method: str, options: Mapping[str, object], watch: Callable[[], None] | None = None
     ) -> tuple[float, list[Any]]:
-        """Call a method of the translator in the child; return its seconds and its results, one for each source.
+        """Call a method of the translator in the child process.
 
-        Raises RuntimeError if CTranslate2 raises an error, or the process has ended.
+        Returns the time that the call took, in seconds, and a list with one result for each source. If `watch` is
+        given, it is called repeatedly until the answer arrives.
+
+        Raises RuntimeError if CTranslate2 raises an error, or if the child process has ended.
         """
         to_child = self._process.stdin
         from_child = self._process.stdout
@@ -156,9 +162,9 @@ class CTranslate2Process:
         return seconds, results
 
     def _read_watched(self, from_child: IO[str], watch: Callable[[], None]) -> str:
-        """Read a line in a different thread, and call `watch` again and again in the meantime.
+        """Read one line from the child process, and call `watch` repeatedly until the line arrives.
 
-        A thread is needed because on Windows one cannot wait for a pipe for a limited time.
+        The line is read in a separate thread, because Windows does not support a timeout for reading from a pipe.
         """
         line = self._reader.submit(from_child.readline)
         while True:
@@ -169,27 +175,27 @@ class CTranslate2Process:
 
     @property
     def is_busy(self) -> bool:
-        """True if a call waits for an answer."""
+        """Whether a call is waiting for its answer."""
         return self.called < math.inf
 
     @property
     def has_ended(self) -> bool:
-        """True if the process was killed, or has ended for a different reason."""
+        """Whether the child process has ended, for example because it was killed."""
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """End the process at once. A call that waits for its answer raises RuntimeError."""
+        """End the child process immediately. A call that is waiting for its answer raises RuntimeError."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process after its current job."""
+        """Wait until the child process has finished its current job, and end it."""
         self._process.communicate()
         self._reader.shutdown()
 
 
 def main() -> None:
-    """Run the child process: do the jobs from stdin until it is closed."""
-    # Ctrl-C is handled by the parent. When the parent ends, stdin is closed.
+    """Run the child process: execute the jobs from stdin until stdin is closed."""
+    # The parent process handles Ctrl-C. When it ends, stdin is closed, and this process ends as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     folder, compute_type, workers, threads = sys.argv[1:]
     translator = None
@@ -197,7 +203,7 @@ def main() -> None:
         job = json.loads(line)
         answer: Any
         try:
-            # The translator is made in the first job, so that an error is an answer.
+            # The translator is created in the first job, so that an error is sent to the parent as an answer.
             if translator is None:
                 import ctranslate2
 
@@ -211,7 +217,7 @@ def main() -> None:
                 answer = [seconds, [result.log_probs for result in results]]
             else:
                 answer = [seconds, [(result.hypotheses, result.scores, result.attention) for result in results]]
-        except Exception as error:  # CTranslate2 raises several exception types. The parent raises them again.
+        except Exception as error:  # CTranslate2 raises several exception types. The parent raises RuntimeError.
             answer = {"error": str(error)}
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""Convert models that fairseq trained.
+"""Convert models that were trained with fairseq, a sequence-to-sequence toolkit for PyTorch.
 
-The source is a folder with a checkpoint (`.pt`), the dictionaries of both languages (`dict.*.txt`), and the merges of
-byte-pair encoding (`bpecodes`). The weights are first loaded into transformers' `FSMTForConditionalGeneration`. The
+The source is a folder with a checkpoint (`.pt`), the dictionaries of both languages (`dict.*.txt`), and the byte-pair
+encoding merges (`bpecodes`). The weights are first loaded into transformers' `FSMTForConditionalGeneration`. The
 converted model is compared with this FSMT model, because fairseq itself is not installed.
 """
 
@@ -27,11 +27,11 @@ from .source_folder import UnfitField, check_archive, check_fits, find_unfit, re
 from .weight_transforms import StateDict
 
 
-# If a folder holds several checkpoints, the first of these is converted.
+# Checkpoint names in order of preference. If a folder holds several of these checkpoints, the first one is converted.
 _CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
-# Names that fairseq's scripts and published models give to the file of merges.
+# Names of the file with the BPE merges, in fairseq's scripts and in published models.
 _MERGES_FILES = ("bpecodes", "code", "codes")
-# The tokens with which every dictionary begins. They are not in its file (fairseq/data/dictionary.py).
+# The first tokens of every dictionary. The dictionary's file does not list them (fairseq/data/dictionary.py).
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 # Values that the training arguments must have. A missing argument counts as having this value.
 _REQUIRED_ARGUMENTS: dict[str, object] = {
@@ -46,7 +46,7 @@ _REQUIRED_ARGUMENTS: dict[str, object] = {
     "no_cross_attention": False,
     "cross_self_attention": False,
 }
-# Widths of the decoder that must equal the encoder's.
+# Decoder widths that must equal the encoder's.
 _DECODER_WIDTHS = ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim")
 _ACTIVATIONS = ("relu", "gelu", "swish")
 
@@ -58,7 +58,7 @@ _LAYER_NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
-# Before fairseq 0.9, queries, keys and values were computed by one matrix, which consists of these three in this order.
+# Before fairseq 0.9, one matrix computed queries, keys and values. It consists of these projections, in this order.
 _JOINT_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 _OUTPUT_PROJECTION = "decoder.output_projection.weight"
 
@@ -71,16 +71,16 @@ def from_fairseq(
     license: str | None = None,
     force: bool = False,
 ) -> Path:
-    """Convert a model that fairseq trained, and prove that the result is equal.
+    """Convert a model that was trained with fairseq, and check that the result computes the same.
 
-    The tokenizer of the result is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses: the
-    training text must have been tokenized by Moses and split by the merges in `bpecodes`. The decoding settings are
-    fairseq's defaults. No code of the checkpoint is run.
+    The tokenizer of the result is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses. The
+    training text must have been tokenized with Moses and split with the merges in `bpecodes`. The decoding settings are
+    fairseq's defaults. No code in the checkpoint is run.
 
     Args:
-        input (`str`): the folder, or a checkpoint in it.
-        output, sentences, license, force: see [`~hf_vanilla_transformer.from_hf_marian`], which returns and raises the
-            same.
+        input (`str`): the training folder, or a checkpoint in it.
+        output, sentences, license, force: see [`~hf_vanilla_transformer.from_hf_marian`], which also describes the
+            returned value and the errors.
     """
     target = check_output(output, input)
     checkpoint = find_checkpoint(Path(input))
@@ -110,11 +110,11 @@ def from_fairseq(
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint to convert: `path` itself if it is a file, or the checkpoint in the folder `path`.
+    """Return the checkpoint to convert: `path` itself if it is a file, or a checkpoint in the folder `path`.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
-        ValueError: if the file is no `.pt`, or if the folder holds several checkpoints with unknown names.
+        ValueError: if the file is not a `.pt` file, or if the folder holds several checkpoints, all with unknown names.
     """
     if path.is_file():
         if path.suffix != ".pt":
@@ -135,7 +135,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def _find_merges(folder: Path) -> Path:
-    """Return the file of BPE merges in a folder. Raises FileNotFoundError if there is none."""
+    """Return the file with the BPE merges in a folder. Raises FileNotFoundError if there is none."""
     for name in _MERGES_FILES:
         path = folder / name
         if path.is_file():
@@ -144,16 +144,16 @@ def _find_merges(folder: Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> tuple[StateDict, dict[str, Any]]:
-    """Read the weights, in float32, and the training arguments of a checkpoint.
+    """Read a checkpoint's weights, converted to float32, and its training arguments.
 
-    Raises ValueError if the file is damaged, is no checkpoint of fairseq, or would run code.
+    Raises ValueError if the file is damaged, is not a fairseq checkpoint, or contains objects that could run code.
     """
     check_archive(path)
     try:
         with torch.serialization.safe_globals([Namespace]):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, KeyError) as error:
-        # torch's own message advises the user to load the file without this check, so it is replaced.
+        # PyTorch's own message advises the user to load the file without this check, so it is replaced.
         unsafe_object = re.search(r"GLOBAL (\S+)", str(error))
         if unsafe_object:
             raise InputError(f"{path} holds {unsafe_object[1]}, which could run code; save it without.") from error
@@ -173,12 +173,12 @@ def read_checkpoint(path: Path) -> tuple[StateDict, dict[str, Any]]:
 
 
 def check_arguments(args: Mapping[str, Any], path: Path) -> None:
-    """Raise ValueError if training arguments are missing, or if this model cannot represent some of them."""
+    """Raise ValueError if training arguments are missing, or if this model cannot represent their values."""
     for name in ("source_lang", "target_lang", "encoder_embed_dim", "decoder_embed_dim"):
         if name not in args:
             raise InputError(f"{path} does not say its {name}, so it is no translation model of fairseq.")
     for lang in (str(args["source_lang"]), str(args["target_lang"])):
-        # The code is part of a path, which must not lead out of the folder.
+        # The language code becomes part of a path, which must not leave the folder.
         if Path(lang).name != lang:
             raise InputError(f'{path} says that a language is "{lang}"; it must be a code, which names a dictionary.')
 
@@ -194,14 +194,14 @@ def check_arguments(args: Mapping[str, Any], path: Path) -> None:
 
 
 def read_dictionary(path: Path) -> dict[str, int]:
-    """Read a dictionary of fairseq; return the token ids by token, in the notation of transformers.
+    """Read a fairseq dictionary, and return the token ids by token, in transformers' notation.
 
-    fairseq marks tokens that do not end a word by `@@`. transformers marks tokens that end a word by `</w>`.
+    fairseq appends `@@` to tokens that do not end a word. transformers appends `</w>` to tokens that end a word.
 
     Raises ValueError if a line has no count, or repeats the token of an earlier line.
     """
     tokens = {token: token_id for token_id, token in enumerate(_SPECIAL_TOKENS)}
-    # Not splitlines(), because tokens may contain other line separators of Unicode.
+    # splitlines() would also split at other Unicode line separators, which tokens may contain.
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     for line_number, line in enumerate(lines, start=1):
         word, separator, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
@@ -209,7 +209,7 @@ def read_dictionary(path: Path) -> dict[str, int]:
             raise InputError(f'line {line_number} of {path} is "{line}"; it must be a token, a space and its count.')
         token = word.removesuffix("@@") if word.endswith("@@") else f"{word}</w>"
         if token in tokens:
-            # With #fairseq:overwrite, fairseq has two ids for the token. transformers' tokenizer has one.
+            # With #fairseq:overwrite, fairseq has two ids for the token, but transformers' tokenizer has only one.
             raise InputError(
                 f'line {line_number} of {path} is "{line}", which is token {tokens[token]} already; a dictionary with '
                 "the same token twice cannot be converted."
@@ -219,9 +219,9 @@ def read_dictionary(path: Path) -> dict[str, int]:
 
 
 def read_merges(path: Path) -> str:
-    """Read the merges of fastBPE, or of subword-nmt's version 0.2; return them as text with one merge per line.
+    """Read BPE merges in the format of fastBPE or subword-nmt 0.2, and return them as text with one merge per line.
 
-    Raises ValueError if they are in version 0.1, in which the end of a word is a symbol of its own.
+    Raises ValueError if the merges are in format 0.1, in which the end of a word is a separate symbol.
     """
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     merges = [line for line in lines if not line.startswith("#version")]
@@ -243,16 +243,16 @@ def build_fsmt(
     langs: Sequence[str],
     path: Path,
 ) -> FSMTForConditionalGeneration:
-    """Build an FSMT model with the weights of a fairseq checkpoint.
+    """Build a transformers FSMT model with the weights of a fairseq checkpoint.
 
     Args:
         state, args: the weights and the training arguments of the checkpoint.
         source_size, target_size: the numbers of tokens in the dictionaries.
-        langs: the codes of the source language and of the target language.
-        path: the checkpoint, for messages.
+        langs: the source and target language codes.
+        path: the checkpoint, which messages name.
 
     Raises:
-        ValueError: if a weight is missing or left over, or if its shape does not fit the arguments and dictionaries.
+        ValueError: if a weight is missing or unexpected, or if its shape does not fit the arguments and dictionaries.
     """
     config = FSMTConfig(
         langs=list(langs),
@@ -278,7 +278,7 @@ def build_fsmt(
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     expected_shapes = {}
     for name, weight in fsmt.state_dict().items():
-        # FSMT computes its tables of positions.
+        # FSMT computes its position tables, so checkpoints do not have them.
         if "embed_positions" not in name:
             expected_shapes[name] = tuple(weight.shape)
     for name in sorted(expected_shapes.keys() | shapes.keys()):
@@ -287,16 +287,16 @@ def build_fsmt(
                 f"{name.removeprefix('model.')} of {path} is {shapes.get(name, 'missing')}; its arguments and "
                 f"dictionaries need {expected_shapes.get(name, 'none')}."
             )
-    # Not strict, because the tables of positions are not among the weights.
+    # Loading is not strict because the checkpoint has no position tables.
     fsmt.load_state_dict(weights, strict=False)
     return fsmt
 
 
 def rename_weights(state: StateDict) -> StateDict:
-    """Return the weights under the names that fairseq has used since 0.9, which are also FSMT's names.
+    """Rename a checkpoint's weights to the names used by fairseq 0.9 and later, which are also FSMT's names.
 
-    Tensors that fairseq computes are left out. Older checkpoints have other names for LayerNorms and the output
-    projection, and one matrix for queries, keys and values.
+    Older checkpoints have other names for the LayerNorms and the output projection. Their joint matrix for queries,
+    keys and values is split. Tensors that are not weights are left out.
     """
     renamed: StateDict = {}
     for old_name, weight in state.items():
@@ -313,6 +313,6 @@ def rename_weights(state: StateDict) -> StateDict:
                 renamed[f"{module}{projection}.{parameter}"] = rows
         else:
             renamed[name] = weight
-    # If the output projection shares the target embeddings, old checkpoints hold the matrix once.
+    # If the output projection is tied to the target embeddings, old checkpoints store their matrix only once.
     renamed.setdefault(_OUTPUT_PROJECTION, renamed["decoder.embed_tokens.weight"])
     return renamed

@@ -1,10 +1,11 @@
-"""Convert fairseq models in transformers' form (`FSMTForConditionalGeneration`), such as the WMT19 models.
+"""Convert fairseq models that were ported to transformers (`FSMTForConditionalGeneration`), such as the WMT19 models.
 
-These models differ from ours in their positions only:
+These models differ from ours only in their positions:
 
-- fairseq numbers the positions of tokens from 2, because numbers up to the id of the pad token are reserved
+- fairseq numbers token positions from 2, because the numbers up to the pad token's id are reserved
   (fairseq/modules/sinusoidal_positional_embedding.py: `padding_idx + 1`).
-- Their sinusoids are tensor2tensor's, with all sines before all cosines, so the channels are permuted as for Marian.
+- The sinusoids are computed as in tensor2tensor, with all sines before all cosines. The channels are therefore
+  permuted, as in the conversion of Marian models.
 """
 
 import json
@@ -28,12 +29,12 @@ from .source_folder import check_config, load_source, read_license, weight_files
 from .weight_transforms import converted_model
 
 
-# Files of the tokenizer: the vocabularies of source and target, and the merges of byte-pair encoding.
+# Tokenizer files: the source and target vocabularies, and the byte-pair encoding merges.
 VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
 MERGES = "merges.txt"
-# LayerNorm's epsilon in fairseq and FSMT. Both use torch's default.
+# LayerNorm's epsilon in fairseq and FSMT. Both use PyTorch's default.
 _EPSILON = 1e-5
-# Every dictionary of fairseq begins with <s>, <pad>, </s> and <unk>.
+# Every fairseq dictionary begins with <s>, <pad>, </s> and <unk>.
 TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
 
 
@@ -46,16 +47,16 @@ def from_fsmt(
     force: bool = False,
     **hub: str | None,
 ) -> Path:
-    """Convert an `FSMTForConditionalGeneration`, and prove that the result is equal.
+    """Convert an FSMT model of transformers, and check that the result computes the same.
 
     The tokenizer of the result is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses. The
-    decoding settings are the source's. No code of the source is run, and pickled weights are read with
+    decoding settings are taken from the source. No code in the source is run, and pickled weights are read with
     `weights_only=True`.
 
     Args:
-        input (`str`): a folder, or a name on the Hub.
-        output, sentences, license, force, hub: see [`~hf_vanilla_transformer.from_hf_marian`], which returns and raises
-            the same.
+        input (`str`): the folder of an `FSMTForConditionalGeneration`, or its name on the Hub.
+        output, sentences, license, force, hub: see [`~hf_vanilla_transformer.from_hf_marian`], which also describes the
+            returned value and the errors.
     """
     target = check_output(output, input)
     folder = source_folder(input, **hub)
@@ -80,7 +81,7 @@ def from_fsmt(
         f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
         hashes(weight_files(folder)),
         license or read_license(folder),
-        # Without its settings, transformers cannot load the tokenizer of the source, so it is not compared.
+        # Without this file, transformers cannot load the source's tokenizer, so the tokenizers are not compared.
         folder=folder if settings_path.is_file() else None,
     )
     return write_fsmt(source, texts, settings, target, sentences, force)
@@ -94,15 +95,15 @@ def write_fsmt(
     sentences: Sequence[str],
     force: bool,
 ) -> Path:
-    """Convert an FSMT model, and write it with a `FairseqTokenizer`.
+    """Convert an FSMT model to this package's format, and write it together with a `FairseqTokenizer`.
 
     Args:
         source: the source, whose `reference` is an FSMT model.
-        texts: the contents of the tokenizer's files (`VOCABULARIES` and `MERGES`), by file name.
+        texts: the contents of the tokenizer files (`VOCABULARIES` and `MERGES`), by file name.
         settings: the settings of the tokenizer, including `langs`.
         output, sentences, force: see [`~.converted_folder.write_converted`].
     """
-    # The tokenizer's code is written into the folder, so that transformers loads it without this package.
+    # The tokenizer's code is written to the folder, so that transformers can load the tokenizer without this package.
     code = Path(str(tokenization_fairseq.__file__))
     tokenizer_config = {
         **settings,
@@ -124,14 +125,14 @@ def write_fsmt(
 def convert_fsmt(
     fsmt: FSMTForConditionalGeneration, name: str, has_joint_vocabulary: bool
 ) -> VanillaTransformerForConditionalGeneration:
-    """Build a model with the weights and the decoding settings of an FSMT model.
+    """Build a model of this package with the weights and decoding settings of an FSMT model.
 
     Args:
         fsmt: the source.
-        name: the name of the source, for messages.
+        name: the name of the source, which is used in messages.
         has_joint_vocabulary: True if source and target have the same vocabulary.
     """
-    # Our model computes its sinusoids, so the tables of positions are left out.
+    # Our model computes its sinusoids, so the position tables are left out.
     state = {key: weight for key, weight in fsmt.state_dict().items() if "embed_positions" not in key}
     state["lm_head.weight"] = state.pop("model.decoder.output_projection.weight")
     source_embeddings = state["model.encoder.embed_tokens.weight"]
