@@ -1,3 +1,6 @@
-"""The command line. Each verb has a module that parses its arguments, calls the package, and prints the result."""
+"""The command line, `hf-vanilla-transformer VERB`.
+
+Each verb, such as `train`, has a module that parses its arguments, calls the package, and prints the result.
+"""
 
 PROGRAM = "hf-vanilla-transformer"

@@ -1,5 +1,5 @@
-"""Align the words of sentence pairs. In 0-0 1-2, word 1 of the source (counted from 0) is linked with word 2 of the
-target.
+"""Align the words of sentence pairs: find the target words that translate each source word. Each pair becomes one line
+of links. For example, 1-2 links source word 1 with target word 2, both counted from 0.
 
 hf-vanilla-transformer align --model_name_or_path runs/mine "two dogs" "zwei Hunde"
 hf-vanilla-transformer align --model_name_or_path runs/mine --test_file test.en test.de --output test.align
@@ -22,7 +22,7 @@ from .shared_options import BatchArguments, EngineArguments, load_given
 
 @dataclass
 class AlignArguments:
-    """The pairs to align, and the file to write."""
+    """Command-line arguments that name the pairs to align and the output file."""
 
     pairs: list[str] = option([], "Sentences, each source before its target.", positional=True)
     split: str | None = option(None, "The split to align; by default test.")
@@ -30,7 +30,7 @@ class AlignArguments:
 
 
 class Arguments(NamedTuple):
-    """All arguments of the verb, in the order of `--help`."""
+    """All argument groups of `align`, in the order in which `--help` lists them."""
 
     align: AlignArguments
     model: LoadingArguments
@@ -41,7 +41,7 @@ class Arguments(NamedTuple):
 
 @program
 def main(arguments: list[str]) -> list[Links]:
-    """Align as the command line says, and return the alignments in the order of the pairs."""
+    """Align the pairs that the command line names, write the links, and return them in the order of the pairs."""
     args = parse(Arguments, __doc__, arguments, "align")
     output = args.align.output
     check_can_write(output, inputs=[*args.data.paths(), Path(args.model.model_name_or_path)])
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> list[Links]:
 
 
 def _load_pairs(align_args: AlignArguments, data_args: DataArguments) -> tuple[list[str], list[str]]:
-    """Return sources and targets, either from the sentences on the command line or from the data.
+    """Return the source and target sentences, from the command line itself or from the data that it names.
 
     Raises InputError if both are given, or if a source has no target.
     """

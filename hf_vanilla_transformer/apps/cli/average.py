@@ -1,4 +1,5 @@
-"""Average the weights of checkpoints of one model. Name the checkpoints, or name a run and use --last.
+"""Average the weights of several checkpoints of one model. Name the checkpoints, or name a training run and pass --last
+to average its newest checkpoints.
 
 hf-vanilla-transformer average runs/mine --last 5 --output runs/average
 hf-vanilla-transformer average runs/mine/checkpoint-800 runs/mine/checkpoint-1000 --output runs/average
@@ -15,7 +16,7 @@ from .parser import parse, program
 
 @dataclass
 class AveragingArguments:
-    """The checkpoints to average, and the folder to write."""
+    """Command-line arguments that name the checkpoints to average and the output folder."""
 
     output: str = option(..., "Folder to write; it loads like any saved model.")
     folders: list[str] = option([], "Checkpoints, or a run.", positional=True)
@@ -28,9 +29,9 @@ class AveragingArguments:
 
 @program
 def main(arguments: list[str]) -> Path:
-    """Average as the command line says, and return the folder of the average."""
+    """Average the checkpoints that the command line names, and return the folder of the averaged model."""
     args = parse(AveragingArguments, __doc__, arguments, "average")
-    # Not imported at the top, because --help does not need it.
+    # This is not imported at the top, because --help does not need it.
     from ...training.checkpoint_averaging import average_checkpoints, last_checkpoints
 
     checkpoints: Sequence[str | Path] = args.folders

@@ -1,10 +1,11 @@
-"""Convert a model of another system into a trained folder, or back, and prove that both are equal.
+"""Convert a Marian or fairseq model to this package's format, or export a trained model to another system, and check
+that both models compute the same.
 
-`--from marian` reads a folder in which Marian trained a model (`.npz`, `.spm`), and `--from fairseq` a folder in which
-fairseq trained one (`.pt`, `dict.*.txt`, `bpecodes`). `--from hf_marian` reads a Marian or OPUS-MT model of
-transformers, and `--from fsmt` a fairseq model in transformers' form. Both may be a folder or a name on the Hub.
-`--from auto` recognizes the system. `--to ctranslate2` writes a trained folder for CTranslate2, and `--to hf_marian`
-writes a model that transformers loads as a Marian model.
+`--from marian` reads a Marian training folder (`.npz`, `.spm`), and `--from fairseq` a fairseq training folder (`.pt`,
+`dict.*.txt`, `bpecodes`). `--from hf_marian` reads a Marian or OPUS-MT model of transformers, and `--from fsmt` a
+fairseq model that was ported to transformers. Both may be a folder or a name on the Hub. `--from auto` recognizes the
+system. `--to ctranslate2` exports a trained model to CTranslate2, an inference engine, and `--to hf_marian` writes a
+model that transformers loads as a Marian model.
 
     hf-vanilla-transformer convert --from hf_marian --input Helsinki-NLP/opus-mt-en-de --output runs/opus
     hf-vanilla-transformer convert --to ctranslate2 --input runs/mine --output runs/mine_ct2 --quantization int8
@@ -25,7 +26,7 @@ from .parser import parse, program
 
 @dataclass
 class ConvertArguments:
-    """The model to convert, the systems, and the folder to write."""
+    """Command-line arguments that name the model to convert, the system, and the output folder."""
 
     input: str = option(..., "A folder, or a name on the Hub.")
     output: str = option(..., "Folder to make.")
@@ -52,7 +53,7 @@ class ConvertArguments:
 
 @program
 def main(arguments: list[str]) -> Path:
-    """Convert as the command line says, and return the folder of the model."""
+    """Convert the model that the command line names, and return the folder of the converted model."""
     args = parse(ConvertArguments, __doc__, arguments, "convert")
     # Options that are not given are left out, so that the functions' own defaults apply.
     options = {name: value for name, value in vars(args).items() if value is not None}

@@ -1,4 +1,4 @@
-"""Train on the built-in number corpus, evaluate on unseen numbers, translate some of them, and draw attention.
+"""Train on the built-in number corpus, evaluate on unseen numbers, translate some of them, and draw attention weights.
 
 hf-vanilla-transformer demo
 hf-vanilla-transformer demo --seed 1 --output_dir runs/seed1
@@ -28,7 +28,7 @@ PICTURE = "attention.png"
 
 @dataclass
 class DemoArguments:
-    """The seed of the run, and its folder."""
+    """Command-line arguments for the random seed and the output folder."""
 
     seed: int = option(42, "Seed of the training.")
     output_dir: str | None = option(
@@ -38,7 +38,7 @@ class DemoArguments:
 
 @program
 def main(arguments: list[str]) -> None:
-    """Train, evaluate and translate, and print how to translate in Python."""
+    """Train and evaluate a model, translate with it, draw attention weights, and print how to translate in Python."""
     args = parse(DemoArguments, __doc__, arguments, "demo")
     settings = read_recipe(RECIPE, Settings)
     settings["output_dir"] = args.output_dir or _find_new_folder(settings["output_dir"])
@@ -65,10 +65,10 @@ def _find_new_folder(name: str) -> str:
 
 
 def print_translations(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Translate some of the test numbers, and print them."""
+    """Translate some of the test numbers, and print the numbers with their translations."""
     from ...data.load_pairs import load_pairs
 
-    # The test numbers do not depend on the number of training pairs, so a few of these suffice.
+    # The test numbers do not depend on the number of training pairs, so a few training pairs suffice.
     test_pairs = load_pairs("numbers", train_size=9)["test"]
     rows = range(0, len(test_pairs), len(test_pairs) // EXAMPLES)
     sources = list(test_pairs.select(rows)["source"])
@@ -77,7 +77,7 @@ def print_translations(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
 
 
 def draw_attention(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Draw the cross-attention of a number whose words change their order.
+    """Draw the cross-attention weights for a number whose words have a different order in German.
 
     If matplotlib is missing, print what to install instead.
     """

@@ -1,4 +1,4 @@
-"""Translate whole documents of HTML or XML by the verb `translate`: one file, or all documents in a folder."""
+"""Translate whole HTML or XML documents for the verb `translate`: a single file, or all documents in a folder."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -12,12 +12,15 @@ from ...support.output_files import check_can_write, open_output
 from ...support.user_errors import InputError
 
 
-# The markup of a document, by the suffix of its name.
+# The markup language of a document, by its file suffix.
 MARKUP_BY_SUFFIX = {".html": "html", ".htm": "html", ".xhtml": "xml", ".xml": "xml"}
 
 
 class DocumentFile(NamedTuple):
-    """A document, the path of its translation (None for standard output), and its markup (`"html"` or `"xml"`)."""
+    """A document to translate, with the path for its translation and its markup language.
+
+    `target` is None if the translation is written to standard output. `markup` is `"html"` or `"xml"`.
+    """
 
     source: Path
     target: Path | None
@@ -25,11 +28,11 @@ class DocumentFile(NamedTuple):
 
 
 def find_documents(source: str | None, target: str | None) -> list[DocumentFile]:
-    """List the documents that `--input` names, with the paths of their translations.
+    """List the documents that `--input` names, with the paths for their translations.
 
     Args:
         source: the value of `--input`: a document, a folder of documents, or anything else.
-        target: the value of `--output`: a file, or a folder if `source` is one.
+        target: the value of `--output`: a file, or a folder if `source` is a folder.
 
     Returns:
         The documents, or an empty list if `source` is neither a document nor a folder.
@@ -50,12 +53,16 @@ def find_documents(source: str | None, target: str | None) -> list[DocumentFile]
 
 
 def _is_document(path: Path) -> bool:
-    """Return True if the name of a file says that it is a document."""
+    """Return True if a file has one of the suffixes of HTML and XML documents."""
     return path.suffix.lower() in MARKUP_BY_SUFFIX
 
 
 def _find_in_folder(folder: Path, target: str | None) -> list[DocumentFile]:
-    """List the documents in a folder. Their translations have the same relative paths in the folder `target`."""
+    """List the documents in a folder and its subfolders.
+
+    Their translations get the same relative paths in the folder `target`. Raises InputError if this folder is missing,
+    is a file, or lies in `folder`, and if there are no documents.
+    """
     if target is None or (Path(target).exists() and not Path(target).is_dir()):
         raise InputError(f"{folder} is a folder; name a folder for the translations by --output.")
     if Path(target).resolve().is_relative_to(folder.resolve()):
@@ -71,14 +78,14 @@ def _find_in_folder(folder: Path, target: str | None) -> list[DocumentFile]:
 
 
 def translate_files(documents: Sequence[DocumentFile], translate: Callable[[str, str], str]) -> None:
-    """Translate documents one after the other, and write each translation when it is complete.
+    """Translate documents one by one, and write each translation when it is complete.
 
     Args:
         documents: the documents.
-        translate: a function of a document's text and its markup that returns the translated document.
+        translate: a function that takes a document's text and markup, and returns the translated text.
 
     Raises:
-        ValueError: if a document is not in UTF-8, or cannot be translated; the message names the document.
+        ValueError: if a document is not in UTF-8, or cannot be translated. The message names the document.
     """
     hides_progress = not sys.stderr.isatty() or len(documents) == 1
     for document in tqdm(documents, "documents", unit=" documents", disable=hides_progress):

@@ -1,4 +1,4 @@
-"""Translate test pairs and compute BLEU, chrF and TER with their signatures, and the share of exact translations.
+"""Translate test pairs, and compute BLEU, chrF and TER with sacreBLEU signatures, and the share of exact translations.
 
 hf-vanilla-transformer evaluate --model_name_or_path runs/mine --test_file test.en test.de --output scores.json
 hf-vanilla-transformer evaluate --translations_file mine.de --test_file test.en test.de --against other.de
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class EvaluationArguments:
-    """The translations to evaluate, and the files to write."""
+    """Command-line arguments that select the translations to evaluate and the output files."""
 
     split: str = option("test", "The split to translate.")
     translations_file: str | None = option(None, "Score the lines of this file instead of a model's translations.")
@@ -58,7 +58,7 @@ class EvaluationArguments:
 
 @dataclass
 class ModelArguments(EnsembleLoadingArguments):
-    """The model to load, which is optional because the translations may be given."""
+    """Command-line arguments for the model. It is optional because existing translations can be evaluated instead."""
 
     model_name_or_path: list[str] | None = option(  # type: ignore[assignment]
         None, "The folder of a saved model, or its name on the Hub; several are an ensemble."
@@ -66,7 +66,7 @@ class ModelArguments(EnsembleLoadingArguments):
 
 
 class Arguments(NamedTuple):
-    """All arguments of the verb, in the order of `--help`."""
+    """All argument groups of `evaluate`, in the order in which `--help` lists them."""
 
     evaluation: EvaluationArguments
     model: ModelArguments
@@ -79,9 +79,9 @@ class Arguments(NamedTuple):
 
 @program
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Evaluate as the command line says, and return the scores."""
+    """Evaluate the translations that the command line selects, print the scores, and return them."""
     args = parse(Arguments, __doc__, arguments, "evaluate")
-    # Not imported at the top, because --help needs neither data sets nor metrics.
+    # These are not imported at the top, because --help needs neither data sets nor metrics.
     from ...data.evenly_spaced_rows import pick_evenly_spaced_rows
     from ...evaluation.evaluate import describe_scores, evaluate, format_examples
 
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     ]
     check_can_write(evaluation.output, evaluation.translations, inputs=inputs)
 
-    # Read all files before a model is loaded, which takes longer.
+    # All files are read before a model is loaded, because loading takes longer and a file may be invalid.
     scoring = args.scoring.for_target(args.data.languages()[1])
     pairs = args.data.load(evaluation.split)[evaluation.split]
     given_translations = None
@@ -151,9 +151,9 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 def _load_other_translations(args: Arguments, pairs: "Dataset", search: Mapping[str, Any]) -> list[str] | None:
-    """Return the translations to compare with: the lines of a file, or the translations of a different model.
+    """Return the translations that `--against` names: the lines of a file, or the translations of a second model.
 
-    Returns None without `--against`. `search` has the arguments of `translate()` for the other model.
+    Returns None without `--against`. `search` contains the `translate()` arguments for the second model.
     """
     other = args.evaluation.against
     if other is None:

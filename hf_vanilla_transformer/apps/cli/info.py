@@ -1,4 +1,5 @@
-"""Print versions, what the CPU and the GPU can compute, threads, and which fast paths are on.
+"""Print library versions, the capabilities of the CPU and the GPU, the number of threads, and which fast paths
+(optimized implementations) are on.
 
 hf-vanilla-transformer info
 hf-vanilla-transformer info --json
@@ -19,14 +20,14 @@ from .parser import parse, program
 
 @dataclass
 class InfoArguments:
-    """The format of the output."""
+    """The command-line argument that selects the output format."""
 
     json: bool = option(False, "Print one JSON object instead of text.")
 
 
 @program
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Print the description of this machine, and return it."""
+    """Print a description of this machine, and return it."""
     args = parse(InfoArguments, __doc__, arguments, "info")
     info = {**describe_machine(), "openmp": openmp()}
     print(json.dumps(info, indent=2) if args.json else format_info(info))
@@ -34,9 +35,10 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 def openmp() -> dict[str, str | None]:
-    """Describe how OpenMP's threads wait in verbs that compute.
+    """Return the setting that decides how OpenMP's threads wait for work, and the reason for its value.
 
-    The result has the environment variable that decides it, with None if it is not set, and the reason for its value.
+    The result maps the name of the environment variable to its value, or to None if it is not set, and `"reason"` to
+    the reason. It holds for verbs that run a model, such as `train`.
     """
     reason_to_leave_it = reason_against(["train"])
     if reason_to_leave_it:
@@ -46,7 +48,7 @@ def openmp() -> dict[str, str | None]:
 
 
 def format_info(info: Mapping[str, Any]) -> str:
-    """Format the description as lines of text."""
+    """Format the description of a machine as lines of text."""
     machine = info["machine"]
     lines = [f"{package} {version}" for package, version in info["versions"].items()]
     lines += [f"{package} {version or '-'}" for package, version in info["optional_packages"].items()]

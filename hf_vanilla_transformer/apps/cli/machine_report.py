@@ -1,4 +1,4 @@
-"""Report what this machine can compute, and which fast paths are on."""
+"""Describe what this machine can compute, and which fast paths (optimized implementations) are on."""
 
 import platform
 from collections.abc import Callable
@@ -31,12 +31,15 @@ _CAPABILITIES = {
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describe versions, the machine, the CPU's instructions, and each fast path with the reason if it is off."""
+    """Describe library versions, the machine, the CPU's instruction sets, and the fast paths.
+
+    For each fast path, the description states whether it is on, and the reason if it is off.
+    """
     description: dict[str, Any] = dict(describe_environment())
     description["optional_packages"] = {package: version_of(package) for package in OPTIONAL_PACKAGES}
     capabilities = {}
     for name, function_name in _CAPABILITIES.items():
-        # A version of torch may lack a function. bool() without an argument is False.
+        # Some versions of PyTorch lack some of these functions. bool() replaces them, because it returns False.
         is_supported: Callable[[], bool] = getattr(torch.cpu, function_name, bool)
         capabilities[name] = bool(is_supported())
     description["cpu_capabilities"] = capabilities
@@ -45,7 +48,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def fast_paths() -> dict[str, str]:
-    """Return why each fast path is off on this machine. The reason is an empty string if the path is on."""
+    """Map the name of each fast path to the reason why it is off on this machine, or to an empty string if it is on."""
     accelerator_reason = ""
     if torch.accelerator.is_available():
         accelerator_reason = "models run on the accelerator by default; --device cpu selects it"
@@ -74,7 +77,7 @@ def fast_paths() -> dict[str, str]:
 
 
 def _reason_against_matmul(name: str, dtype: torch.dtype) -> str:
-    """Return why the CPU does not compute matmuls in a dtype, or an empty string if it does."""
+    """Return the reason why this CPU does not support fast matmuls in a dtype, or an empty string if it does."""
     if cpu_supports_matmul_in(dtype):
         return ""
     return f"the CPU has no instructions for {name}; float32 is faster"

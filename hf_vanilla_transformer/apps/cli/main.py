@@ -1,4 +1,4 @@
-"""The entry point of the command line, which runs the verb that the first argument names."""
+"""Start the command line: run the verb, such as `train`, that the first argument names."""
 
 import gc
 import signal
@@ -38,7 +38,7 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the verb that the first argument names. `arguments` are those of the command line by default."""
+    """Run the verb that the first argument names. `arguments` is `sys.argv[1:]` by default."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = words[0] if words else "--help"
     verb_arguments = words[1:]
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{PROGRAM} {__version__}", flush=True)
         elif verb in VERBS:
             import_module(f".{verb}", __package__).main(verb_arguments)
-            # Flushed here, so that an error such as a full disk is reported in one line.
+            # The output is flushed here, so that an error such as a full disk is reported in one line.
             if sys.stdout is not None:
                 sys.stdout.flush()
         else:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _help_page() -> str:
-    """Return the help page, which lists the verbs."""
+    """Return the text of `--help`, which lists the verbs."""
     lines = [f"  {verb:<10} {summary}" for verb, summary in VERBS.items()]
     return "\n".join(
         [
@@ -72,13 +72,13 @@ def _help_page() -> str:
 
 @contextmanager
 def _ending_at_interrupts() -> Iterator[None]:
-    """End the program with one line instead of a traceback at Ctrl-C and SIGTERM."""
+    """End the program with a one-line message instead of a traceback if Ctrl-C or SIGTERM interrupts the block."""
     previous_handler = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         try:
             yield
         finally:
-            # An exception leaves progress bars open, and a message would continue the line of a bar.
+            # An exception leaves progress bars open. They are closed so that a message begins on a new line.
             for bar in list(tqdm._instances):
                 bar.close()
     except KeyboardInterrupt as interrupt:
@@ -90,5 +90,5 @@ def _ending_at_interrupts() -> Iterator[None]:
 
 
 def _raise_terminated(number: int, frame: object) -> None:
-    """Handle SIGTERM by an exception, so that files and locks are released."""
+    """Handle SIGTERM by raising an exception, so that files and locks are released."""
     raise Terminated

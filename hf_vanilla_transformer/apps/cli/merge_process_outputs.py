@@ -1,4 +1,7 @@
-"""Write one output with several processes, as in `accelerate launch -m hf_vanilla_transformer translate ...`."""
+"""Share a translation among several processes, and merge their outputs into one file.
+
+A launcher starts the processes, as in `accelerate launch -m hf_vanilla_transformer translate ...`.
+"""
 
 import logging
 import os
@@ -29,7 +32,7 @@ logger = logging.getLogger(__name__)
 class Processes:
     """The number of processes that a launcher started, and the index of this process.
 
-    Without a launcher, there is one process.
+    Without a launcher, there is one process, whose index is 0.
     """
 
     count: int = 1
@@ -37,7 +40,7 @@ class Processes:
 
     @classmethod
     def launched(cls) -> "Processes":
-        """Read the number and the index from the environment variables that a launcher sets."""
+        """Read the number of processes and this process's index from the environment variables that a launcher sets."""
         return cls(int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0")))
 
     def check(self, source: str | None, target: str | None) -> None:
@@ -46,13 +49,13 @@ class Processes:
             raise InputError(f"{self.count} processes cannot share a stream; give both --input and --output.")
 
     def device(self) -> str | None:
-        """Return the device of this process, or None if it is the only process."""
+        """Return the device of this process, such as `"cuda:1"`, or None if it is the only process."""
         return str(_process_state().device) if self.count > 1 else None
 
     def share(self, chunks: Iterator[list[Item]], chunk_sizes: list[int]) -> Iterator[list[Item]]:
-        """Yield the chunks of this process. The processes take turns.
+        """Yield the chunks that this process translates. Of N processes, each takes every N-th chunk.
 
-        The size of every chunk is appended to `chunk_sizes`, including the chunks of the other processes.
+        The sizes of all chunks, including the other processes' chunks, are appended to `chunk_sizes`.
         """
         for number, chunk in enumerate(chunks):
             chunk_sizes.append(len(chunk))
@@ -61,15 +64,15 @@ class Processes:
 
     @contextmanager
     def open(self, path: str | None, chunk_sizes: list[int]) -> Iterator[IO[str]]:
-        """Open the output of one process, or of several processes, which must share a file system.
+        """Open the output file for the duration of the block.
 
-        Of several processes, each writes the lines of its chunks to `.NAME.part-INDEX-of-COUNT`. When all have ended,
-        the first process merges these parts in order. If a process fails, the launcher ends the others, and the parts
-        are kept.
+        A single process writes to the file directly. Several processes must share a file system, and each writes the
+        lines of its chunks to `.NAME.part-INDEX-of-COUNT`. When all have finished, the first process merges these parts
+        in order. If a process fails, the launcher ends the others, and the parts are kept.
 
         Args:
             path: the file to write, or None for standard output.
-            chunk_sizes: a list that has the sizes of all chunks when the file is closed; see [`share`].
+            chunk_sizes: a list that contains the sizes of all chunks when the block ends; [`share`] fills it.
         """
         if self.count == 1 or path is None:
             with open_output(path) as file:
@@ -94,7 +97,7 @@ class Processes:
 
 
 def _merge(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
-    """Write the lines of all chunks in order, and remove the parts.
+    """Merge the parts into one file, with the chunks in their original order, and delete the parts.
 
     Chunk k is in part k modulo the number of parts. Raises InputError if a part is truncated.
     """
@@ -114,8 +117,9 @@ def _merge(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
 
 
 def _process_state() -> "PartialState":
-    """Return accelerate's state of this process, with which processes wait for each other."""
+    """Return accelerate's state of this process, with which it can wait for the other processes."""
     from accelerate import PartialState
 
-    # The fastest process waits for the slowest one however long it works. If a process fails, the launcher ends all.
+    # The timeout is long because the fastest process must wait for the slowest one. If a process fails, the launcher
+    # ends the others.
     return PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=365))

@@ -1,4 +1,4 @@
-"""Parse the command line of a verb, print its help page, and report errors in one line."""
+"""Parse a verb's command line, print its help page, and report errors in one line."""
 
 import argparse
 import dataclasses
@@ -32,18 +32,18 @@ _OUTPUTS = ("output", "translations", "results")
 _GROUPS = ("arguments", "data", "model", "training", "evaluation", "output", "Hub")
 # The last group, whose arguments are shown by `--help_all` only.
 _TRAINER_GROUP = "other arguments of the Trainer"
-# Stands for an argument that the command line does not give. None could be a value.
+# Marks an argument that is not on the command line. None cannot mark it, because None may be its value.
 _NOT_GIVEN = object()
-# The choices of an argument are listed in its line of `--help` if they have fewer characters.
+# `--help` lists an argument's choices next to its name if they have fewer characters than this limit.
 _MOST_CHARACTERS_OF_CHOICES = 60
 
 
 @contextmanager
 def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
-    """End the program with one line instead of a traceback if an error is meant for the user.
+    """End the program with a one-line message instead of a traceback if the block raises an error for the user.
 
-    Such errors are the package's own, and errors of the machine: files, network, missing libraries, memory. All other
-    errors are bugs, and keep their traceback.
+    Errors for the user are the errors that this package raises, and errors of the machine: files, network, missing
+    libraries, and memory. All other errors are bugs, and keep their traceback.
 
     Args:
         shows_traceback: True if errors for the user keep their traceback as well.
@@ -57,7 +57,7 @@ def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
         sys.exit(f"error: {' '.join(lines)}")
     except (MemoryError, RuntimeError) as error:
         is_memory_error = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        # On the CPU, torch raises a plain RuntimeError.
+        # If the CPU's memory is exhausted, PyTorch raises a plain RuntimeError.
         if "can't allocate memory" in str(error):
             is_memory_error = True
         if shows_traceback or not is_memory_error:
@@ -67,10 +67,10 @@ def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
 
 
 def program(main: Callable[[list[str]], T]) -> Callable[..., T]:
-    """Decorate the `main` function of a program, so that errors for the user end it in one line.
+    """Decorate a program's `main` function, so that errors for the user end the program with a one-line message.
 
-    The decorated function takes the arguments of the command line, by default `sys.argv[1:]`. With `--traceback`, it
-    raises all errors.
+    The decorated function takes the command line's arguments, by default `sys.argv[1:]`. With `--traceback`, it raises
+    all errors.
     """
 
     @wraps(main)
@@ -83,15 +83,15 @@ def program(main: Callable[[list[str]], T]) -> Callable[..., T]:
 
 
 def parse(argument_class: type[T], description: str | None, arguments: Sequence[str], verb: str | None = None) -> T:
-    """Parse a command line into one object.
+    """Parse a command line into an instance of `argument_class`.
 
     Args:
         argument_class: a dataclass of arguments, or a `NamedTuple` of several such dataclasses. The metadata of a field
-            has its help, its `"group"` in `--help` if it is not the group of its class, and `"positional"` if the
-            argument has no name on the command line. Only one field may be positional.
-        description: the head of `--help`. Its lines that are commands become the examples.
+            contains its help text. It contains `"group"` if `--help` shows the argument in a different group than its
+            class, and `"positional"` if the argument has no name on the command line. Only one field may be positional.
+        description: the text at the head of `--help`. Lines that are commands become the examples.
         arguments: the command line. It overrides the arguments of the recipe that `--config` names.
-        verb: the verb, for `--help`, or None for a program of its own.
+        verb: the verb, which `--help` shows, or None for a program that is not a verb.
 
     Raises:
         InputError: if an argument is missing, does not exist, or has a wrong type or value.
@@ -106,12 +106,12 @@ def given_arguments(
     verb: str | None = None,
     hidden: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the arguments that a command line and its recipe give, by name and without defaults.
+    """Return the values that a command line and its recipe set, by argument name. Defaults are not included.
 
-    `hidden` names arguments that neither `--help` nor `--help_all` shows. The other arguments are described at
-    [`parse`].
+    `hidden` names arguments that neither `--help` nor `--help_all` shows. [`parse`] describes the other arguments, the
+    recipe and the errors.
     """
-    # If two classes have an argument of the same name, it is described by the later class.
+    # If two classes have an argument of the same name, the later class describes it.
     arguments_by_name = {argument.name: argument for argument in _list_arguments(argument_class)}
     known_arguments = list(arguments_by_name.values())
     parser = _make_parser(known_arguments, description, verb, hidden, shows_all="--help_all" in arguments)
@@ -134,7 +134,7 @@ def given_arguments(
 
 
 def _check_outputs(values: dict[str, Any], recipe: str) -> None:
-    """Raise InputError if an output would replace the file of the recipe."""
+    """Raise InputError if an output file would overwrite the recipe's file."""
     for name in _OUTPUTS:
         output = values.get(name)
         if output is not None and are_same_file(recipe, output):
@@ -142,9 +142,9 @@ def _check_outputs(values: dict[str, Any], recipe: str) -> None:
 
 
 class _Argument(NamedTuple):
-    """An argument of the command line, which is a field of a dataclass.
+    """A command-line argument, which is defined by a field of a dataclass.
 
-    `type` is the type itself, because `field.type` may be its name. `group` is the argument's group in `--help`.
+    `type` is the type itself, because `field.type` may only be its name. `group` is the argument's group in `--help`.
     """
 
     field: dataclasses.Field[Any]
@@ -164,9 +164,10 @@ class _Argument(NamedTuple):
         return self.field.default is dataclasses.MISSING and self.field.default_factory is dataclasses.MISSING
 
     def optional_field(self, is_shown: bool) -> Any:
-        """Return the field as HfArgumentParser needs it, without a help text unless `is_shown`.
+        """Return a copy of the field that HfArgumentParser turns into an optional argument.
 
-        Required arguments get a default, because a recipe may give them. They are checked after it was read.
+        Required arguments become optional because a recipe may set them. They are checked after the recipe has been
+        read. `--help` lists the argument only if `is_shown`.
         """
         metadata = {name: self.field.metadata[name] for name in ("help", "aliases") if name in self.field.metadata}
         if not is_shown:
@@ -181,11 +182,11 @@ class _Argument(NamedTuple):
 
 
 def _list_arguments(argument_class: type) -> Iterator[_Argument]:
-    """Yield the arguments of a dataclass, or of the dataclasses in a `NamedTuple`, with their groups in `--help`."""
+    """Yield the command-line arguments that a dataclass, or a `NamedTuple` of dataclasses, defines."""
     for dataclass in dataclasses_in(argument_class):
         class_group = getattr(dataclass, "_argument_group_name", "arguments")
-        # Only the arguments of the Trainer have this table, which moves some of them into other groups. The rest of the
-        # inherited arguments is shown by --help_all only.
+        # Only the Trainer's arguments have this table, which moves some of them to other groups. The other inherited
+        # arguments are shown only by --help_all.
         group_table: dict[str, str] = getattr(dataclass, "_argument_groups", {})
         own_names = get_annotations(dataclass)
         types = get_type_hints(dataclass)
@@ -207,20 +208,20 @@ def _make_parser(
     hidden: Collection[str],
     shows_all: bool,
 ) -> HfArgumentParser:
-    """Build the parser of a verb, including its help page.
+    """Build a verb's argument parser, including its help page.
 
     Args:
         arguments: the arguments of the verb.
         description: the docstring of the verb.
-        verb: the name of the verb, or None for a program of its own.
+        verb: the name of the verb, or None for a program that is not a verb.
         hidden: names of arguments that the help page does not show.
         shows_all: True if the help page shows the rarely used arguments of the Trainer.
     """
     options = [argument for argument in arguments if not argument.is_positional]
     positionals = [argument for argument in arguments if argument.is_positional]
-    # Within a group, the arguments of its own class come before those that are moved there.
+    # Within a group, the arguments of its own class come before arguments that are moved there.
     options.sort(key=lambda option: (_order_of_group(option.group), "group" in option.field.metadata))
-    # HfArgumentParser makes a group of the help page from each dataclass.
+    # HfArgumentParser turns each dataclass into a group of the help page, so a dataclass is made for each group.
     groups = []
     for group in dict.fromkeys(option.group for option in options):
         is_group_shown = shows_all or group != _TRAINER_GROUP
@@ -241,7 +242,7 @@ def _make_parser(
         description=text,
         epilog="\n".join(["examples:", *examples]) if examples else None,
         usage=usage,
-        # Otherwise `--model` would stand for `--model_name_or_path`.
+        # Otherwise `--model` would be accepted as an abbreviation of `--model_name_or_path`.
         allow_abbrev=False,
         exit_on_error=False,
         formatter_class=_HelpFormatter,
@@ -257,7 +258,7 @@ def _make_parser(
 
 
 def _order_of_group(group: str) -> int:
-    """Return the position of a group in `--help`. Groups with equal positions keep the order of their arguments."""
+    """Return a number by which the groups of `--help` are sorted. Groups with equal numbers keep their order."""
     if group in _GROUPS:
         return _GROUPS.index(group)
     if group == _TRAINER_GROUP:
@@ -266,7 +267,7 @@ def _order_of_group(group: str) -> int:
 
 
 def _split_description(description: str) -> tuple[str, list[str]]:
-    """Split a verb's docstring into its text, wrapped for the terminal, and the commands in it, as indented lines."""
+    """Split a verb's docstring into its text, wrapped at 80 columns, and its example commands, as indented lines."""
     text_lines = []
     examples = []
     for line in description.splitlines():
@@ -279,7 +280,7 @@ def _split_description(description: str) -> tuple[str, list[str]]:
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Format an argument with one spelling of its name, a short name for its value, and its default if it has one."""
+    """A formatter for `--help` that shows one spelling of each argument, a name for its value, and its default."""
 
     def add_argument(self, action: argparse.Action) -> None:
         # HfArgumentParser adds `--no_NAME` with the help of `--NAME`, which would only repeat it.
@@ -294,7 +295,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         return action.help
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """Format the names of an option and of its value, such as `--seed N`."""
+        """Format an option's name with a short name for its value, such as `--seed N`."""
         # HfArgumentParser adds a second spelling with hyphens, which is not shown.
         spellings = [spelling for spelling in action.option_strings if "-" not in spelling.removeprefix("--")]
         if not spellings:
@@ -302,7 +303,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         if action.nargs == 0:
             return ", ".join(spellings)
         if action.nargs == "?":
-            # A switch. Its value is worth showing only if one can turn it off.
+            # This is a switch. Its values are shown only if it is on by default, so that users can turn it off.
             return f"{spellings[0]} {{true,false}}" if action.default is True else spellings[0]
         value = self._name_value(action)
         invocation = f"{', '.join(spellings)} {value}"
@@ -311,7 +312,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         return invocation
 
     def _name_value(self, action: argparse.Action) -> str:
-        """Return the choices of an argument if they are short, or else a name for its type."""
+        """Return an argument's choices if they are short, or else a name for its type, such as `N` for a number."""
         if action.choices is not None:
             choices = ",".join(str(choice) for choice in action.choices)
             if len(choices) < _MOST_CHARACTERS_OF_CHOICES:
@@ -324,7 +325,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 
 
 def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the values that a command line gives, by name and without defaults.
+    """Return the values that a command line sets, by argument name. Defaults are not included.
 
     Raises InputError if an argument does not exist or has a wrong type.
     """
@@ -339,7 +340,7 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
     values = {}
     for name in (*names, "config"):
         value = getattr(namespace, name)
-        # Positional arguments that are not given are an empty list, and --config is None.
+        # If they are not given, positional arguments are an empty list, and --config is None.
         if value is not _NOT_GIVEN and value is not None and value != []:
             values[name] = value
     return values

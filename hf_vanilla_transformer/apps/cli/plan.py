@@ -1,5 +1,6 @@
-"""Print the settings that `train` chooses for your sentence pairs and this machine, and what the training costs. The
-command takes the arguments of `train`, and trains nothing. With --tflops it estimates the costs on a different GPU.
+"""Print the plan, i.e. the settings that `train` chooses for your sentence pairs and this machine, and the estimated
+cost of training. The command takes the arguments of `train`, but does not train. With --tflops, it estimates the cost
+on a different GPU.
 
     hf-vanilla-transformer plan --train_file train.en train.de
     hf-vanilla-transformer plan --train_file train.en train.de --tflops 300
@@ -11,5 +12,5 @@ from .train import parse_settings, run
 
 @program
 def main(arguments: list[str]) -> None:
-    """Print the plan for the arguments of the command line."""
+    """Print the plan for the training run that the command line describes."""
     run(parse_settings([*arguments, "--dry_run"], __doc__, "plan"))

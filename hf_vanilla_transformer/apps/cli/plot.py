@@ -1,11 +1,11 @@
-"""Draw a figure into a file: `plot FIGURE ... --output FILE`. The suffix decides the format (.png, .svg, .pdf).
+"""Draw a figure to a file: `plot FIGURE ... --output FILE`. The suffix of FILE decides the format (.png, .svg, .pdf).
 
-attention      attention weights of a sentence and its translation
-positions      the table of positions, and their dot products
-schedule       the learning rate of Equation 3
-masks          the padding and look-ahead masks of a batch
-probabilities  the log-probability of each token of a translation
-curve          loss, perplexity, token accuracy and BLEU of runs
+attention      attention weights for a sentence and its translation
+positions      position encodings, and their dot products
+schedule       learning rate schedule (Equation 3)
+masks          padding and look-ahead masks of a batch
+probabilities  log-probability of each token in a translation
+curve          loss, perplexity, token accuracy and BLEU of training runs
 
 hf-vanilla-transformer plot curve runs/mine
 hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs"
@@ -30,13 +30,13 @@ from .shared_options import load_given
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The sentences by default, for the model that `demo` trains. Two of them, because one alone would have no padding.
+# The default sentences, for the model that `demo` trains. There are two, because one alone would have no padding.
 _BATCH = ("seven", "forty-two")
 
 
 @dataclass
 class FileArguments:
-    """The file of the figure, and its colours."""
+    """Command-line arguments for the figure's file and its colors."""
 
     _argument_group_name = "file"
 
@@ -46,7 +46,7 @@ class FileArguments:
 
 @dataclass
 class MaskArguments:
-    """Draw the masks of a batch of sentences ("seven" and "forty-two" by default) and of their translations.
+    """Draw the attention masks for a batch of sentences (by default "seven" and "forty-two") and their translations.
 
     hf-vanilla-transformer plot masks --model_name_or_path runs/mine "two dogs" "a cat"
     hf-vanilla-transformer plot masks --model_name_or_path runs/mine "two dogs" --target "zwei Hunde"
@@ -57,13 +57,13 @@ class MaskArguments:
     target: list[str] | None = option(None, "Translations to draw instead of the model's own, one for each sentence.")
 
     def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> "Figure":
-        """Load the model, and draw the figure of its translations or of the given ones."""
+        """Load the model, and draw the figure for its translations or for the given ones."""
         from .. import pictures
 
         decoding_options = decoding.generate_kwargs()
         if self.target is not None and decoding_options:
             raise InputError(f"--{next(iter(decoding_options))} has no effect with --target; leave out one of the two.")
-        # The fields of subclasses are arguments of their functions.
+        # The fields that subclasses add are arguments of their plot functions.
         options = asdict(self)
         texts = self.choose_texts(options.pop("texts"))
         target = options.pop("target")
@@ -72,13 +72,13 @@ class MaskArguments:
         return plot_function(model, tokenizer, texts, target, theme=theme, **options, **decoding_options)
 
     def choose_texts(self, texts: list[str]) -> str | Sequence[str]:
-        """Return the sentences to draw, or the default if none are given."""
+        """Return the sentences to draw, or the default sentences if none are given."""
         return texts or _BATCH
 
 
 @dataclass
 class ProbabilityArguments(MaskArguments):
-    """Draw the log-probability of each token of the translation of a sentence ("forty-two" by default).
+    """Draw the log-probability of each token in the translation of a sentence (by default "forty-two").
 
     hf-vanilla-transformer plot probabilities --model_name_or_path runs/mine "two dogs"
     hf-vanilla-transformer plot probabilities --model_name_or_path runs/mine "two dogs" --target "zwei Hunde"
@@ -91,7 +91,7 @@ class ProbabilityArguments(MaskArguments):
     )
 
     def choose_texts(self, texts: list[str]) -> str:
-        """Return the sentence to draw, or the default if none is given. Raises InputError for several sentences."""
+        """Return the sentence to draw, or the default if none is given. Raises InputError if several are given."""
         if len(texts) > 1:
             raise InputError(f"{len(texts)} sentences are given; the figure shows one, so put it in quotation marks.")
         return texts[0] if texts else _BATCH[-1]
@@ -99,7 +99,7 @@ class ProbabilityArguments(MaskArguments):
 
 @dataclass
 class AttentionArguments(ProbabilityArguments):
-    """Draw the attention weights of a sentence ("forty-two" by default) and of its translation.
+    """Draw the attention weights for a sentence (by default "forty-two") and its translation.
 
     hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs"
     hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs" --style lines --layer 1 --head 2
@@ -120,7 +120,7 @@ class AttentionArguments(ProbabilityArguments):
 
 @dataclass
 class PositionArguments(LoadingArguments):
-    """Draw the table of positions (section 3.5), and the dot products between positions.
+    """Draw the position encodings (section 3.5), and the dot products between them.
 
     hf-vanilla-transformer plot positions --length 200 --d_model 64
     hf-vanilla-transformer plot positions --model_name_or_path runs/mine
@@ -135,7 +135,7 @@ class PositionArguments(LoadingArguments):
     d_model: int | None = option(None, "Width without a model; by default the paper's 512.")
 
     def draw(self, theme: str) -> "Figure":
-        """Draw the positions of the model, or the paper's without a model."""
+        """Draw the positions of the model, or the paper's sinusoids if no model is given."""
         from ..pictures import plot_positions
 
         model = None
@@ -152,7 +152,7 @@ class PositionArguments(LoadingArguments):
 
 @dataclass
 class ScheduleArguments:
-    """Draw Equation 3, the learning rate, for each d_model with each number of warm-up updates.
+    """Draw the learning rate schedule (Equation 3) for each combination of d_model and number of warm-up updates.
 
     hf-vanilla-transformer plot schedule
     hf-vanilla-transformer plot schedule --d_model 512 --warmup_steps 1000 4000
@@ -163,7 +163,7 @@ class ScheduleArguments:
     updates: int = option(20_000, "Length of the axis.")
 
     def draw(self, theme: str) -> "Figure":
-        """Draw the learning rates."""
+        """Draw the learning rate curves."""
         from ..pictures import plot_schedule
 
         return plot_schedule(**asdict(self), theme=theme)
@@ -171,7 +171,8 @@ class ScheduleArguments:
 
 @dataclass
 class CurveArguments:
-    """Draw loss, perplexity, token accuracy and BLEU of runs. Name their folders, curve.json files or result files.
+    """Draw the loss, perplexity, token accuracy and BLEU of training runs. Name their folders, curve.json files or
+    result files.
 
     hf-vanilla-transformer plot curve runs/mine
     hf-vanilla-transformer plot curve runs/one runs/two --output curves.svg
@@ -180,7 +181,7 @@ class CurveArguments:
     runs: list[str] = option([], "Folders of runs, their curve.json files, or their result files.", positional=True)
 
     def draw(self, theme: str) -> "Figure":
-        """Draw the curves. Raises InputError if no run is given, or if a run is given twice."""
+        """Draw the curves of all runs. Raises InputError if no run is given, or if a run is given twice."""
         if not self.runs:
             raise InputError("no run is given; name the folder of at least one.")
         from ...evaluation.curve_files import read_curve
@@ -203,7 +204,7 @@ FIGURES: dict[str, Any] = {
 
 @program
 def main(arguments: list[str]) -> Path | None:
-    """Draw the figure that the first argument names. Returns its file, or None for `--help` and `--version`."""
+    """Draw the figure that the first argument names, and return its path. Returns None for `--help` and `--version`."""
     figure = arguments[0] if arguments else "--help"
     if figure in FIGURES:
         return draw(figure, arguments[1:])
@@ -217,9 +218,9 @@ def main(arguments: list[str]) -> Path | None:
 
 
 def draw(figure: str, arguments: list[str]) -> Path:
-    """Draw a figure as the command line says, and return its file.
+    """Draw a figure with the settings of the command line, and return the path of its file.
 
-    Raises an error before the figure is drawn if the file cannot be written.
+    If the file cannot be written, an error is raised before the figure is drawn.
     """
     figure_class = FIGURES[figure]
     all_arguments = parse(_add_shared_arguments(figure_class), figure_class.__doc__, arguments, f"plot {figure}")
@@ -238,9 +239,10 @@ def draw(figure: str, arguments: list[str]) -> Path:
 
 
 def _add_shared_arguments(figure_class: type) -> Any:
-    """Return a `NamedTuple` type with the arguments of a figure and the arguments that it shares with other figures.
+    """Return a `NamedTuple` type with a figure's own arguments and the arguments that it shares with other figures.
 
-    All figures are written to a file. Figures of translations also have a model and decoding settings.
+    All figures share the arguments for the file. Figures of translations also share the arguments for the model and for
+    decoding.
     """
     classes = [figure_class, FileArguments]
     if issubclass(figure_class, MaskArguments):
@@ -249,7 +251,7 @@ def _add_shared_arguments(figure_class: type) -> Any:
 
 
 def label_runs(runs: Sequence[str]) -> list[str]:
-    """Return labels for the legend: the name of each run's folder or file, or its path if two runs share a name.
+    """Return a legend label for each run: the name of its folder or file, or its path if two runs share a name.
 
     Raises InputError if a run is given twice.
     """
@@ -265,6 +267,6 @@ def label_runs(runs: Sequence[str]) -> list[str]:
 def _name_run(path: Path) -> str:
     """Return the name of a run's folder, or the name of its result file without the suffix."""
     if path.name == "curve.json":
-        # This file lies in the folder of the run.
+        # curve.json lies in the folder of its run, so the folder's name identifies the run.
         path = path.parent
     return path.stem if path.suffix == ".json" else path.name

@@ -1,5 +1,5 @@
-"""Compute the log-probabilities of given translations, one line per pair. JSON lines also have the length-normalized
-log-probability and the log-probability of each token.
+"""Compute the log-probabilities of given translations, one line per pair. With --format jsonl, a line also contains the
+length-normalized log-probability and the log-probability of each token.
 
 hf-vanilla-transformer score --model_name_or_path runs/mine --test_file test.en test.de
 hf-vanilla-transformer score --model_name_or_path runs/mine --test_file test.en test.de --format jsonl
@@ -21,7 +21,7 @@ from .shared_options import BatchArguments, EngineArguments, load_given
 
 @dataclass
 class ScoreArguments:
-    """The pairs to score, and the file and format of the result."""
+    """Command-line arguments that select the pairs to score, and the output file and its format."""
 
     split: str = option("test", "The split to score.")
     output: str | None = option(None, "Write the scores to this file, not to stdout.")
@@ -34,7 +34,7 @@ class ScoreArguments:
 
 
 class Arguments(NamedTuple):
-    """All arguments of the verb, in the order of `--help`."""
+    """All argument groups of `score`, in the order in which `--help` lists them."""
 
     score: ScoreArguments
     model: EnsembleLoadingArguments
@@ -45,7 +45,7 @@ class Arguments(NamedTuple):
 
 @program
 def main(arguments: list[str]) -> list[Score]:
-    """Score as the command line says, and return the scores in the order of the pairs."""
+    """Score the pairs that the command line selects, and return the scores in the order of the pairs."""
     args = parse(Arguments, __doc__, arguments, "score")
     output = args.score.output
     split = args.score.split
@@ -74,5 +74,5 @@ def main(arguments: list[str]) -> list[Score]:
 
 
 def format_as_json(source: str, target: str, pair_score: Score) -> str:
-    """Format a pair and its score as a JSON object in one line."""
+    """Format a sentence pair and its score as a JSON object on one line."""
     return json.dumps({"source": source, "target": target, **pair_score._asdict()}, ensure_ascii=False)

@@ -1,4 +1,5 @@
-"""Serve translations by HTTP, for clients of the Hub and of LibreTranslate. With --page, also serve a page for people.
+"""Serve translations over HTTP, for clients of the Hugging Face Hub and of LibreTranslate. With --page, also serve a
+web page for people.
 
 hf-vanilla-transformer serve --model_name_or_path runs/mine
 hf-vanilla-transformer serve --model_name_or_path runs/mine --page --host 0.0.0.0 --port 80
@@ -31,7 +32,7 @@ _ONE_IS_MISSING = "one of source_lang and target_lang is missing; give both, or 
 
 @dataclass
 class ServeArguments:
-    """The address to serve at, and how requests are translated."""
+    """Command-line arguments for the server's address and for how requests are translated."""
 
     host: str = option("127.0.0.1", "Address; 0.0.0.0 is every network of this machine.")
     port: int = option(8000, "Port; 0 is any free one.")
@@ -58,7 +59,7 @@ class ServeArguments:
 
 
 class Arguments(NamedTuple):
-    """All arguments of the verb, in the order of `--help`."""
+    """All argument groups of `serve`, in the order in which `--help` lists them."""
 
     serve: ServeArguments
     model: LoadingArguments
@@ -69,7 +70,7 @@ class Arguments(NamedTuple):
 
 @program
 def main(arguments: list[str]) -> None:
-    """Serve as the command line says, until the program is interrupted."""
+    """Serve translations until the program is interrupted. With `--write_space`, only write the web page's folder."""
     args = parse(Arguments, __doc__, arguments, "serve")
     serve_args = args.serve
     if serve_args.write_space is not None:
@@ -109,7 +110,7 @@ def main(arguments: list[str]) -> None:
         options["target_lang"] = serve_args.target_lang
     if terms is not None:
         options["glossary"] = Glossary(terms, tokenizer)
-        # Translating nothing checks the settings, so that an error is reported before the first request.
+        # Translating an empty list checks the settings, so that an error is reported before the first request.
         translate(model, tokenizer, [], **options)
 
     service = Service(model, tokenizer, args.limits, card, options)
@@ -125,7 +126,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _write_space(args: Arguments, folder: str) -> None:
-    """Write the page into a folder for a Space of the Hub.
+    """Write the web page to a folder for a Hugging Face Space.
 
     Raises InputError if an option is given that has no effect on the page.
     """
@@ -140,7 +141,7 @@ def _write_space(args: Arguments, folder: str) -> None:
 
 
 def _read_card(serve_args: ServeArguments, model_args: LoadingArguments) -> CardFacts:
-    """Read the facts on the model's card; languages on the command line replace those on the card."""
+    """Read the facts on the model card. Languages on the command line override the languages on the card."""
     card = read_card(model_args.model_name_or_path, revision=model_args.revision, token=model_args.token)
     if serve_args.source_lang is None:
         return card

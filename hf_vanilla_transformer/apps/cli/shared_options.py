@@ -1,4 +1,4 @@
-"""Options that several verbs share (the engine and the token budget), and functions that load models and terms."""
+"""Define options that several verbs share, and load the models and glossaries that a command line names."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from ..terms.glossary import read_terms
 
 @dataclass
 class EngineArguments:
-    """The runtime that computes, and its precision."""
+    """Command-line arguments that select the inference engine and its precision."""
 
     _argument_group_name = "engine"
 
@@ -31,7 +31,7 @@ class EngineArguments:
 
 @dataclass
 class BatchArguments:
-    """The token budget of inference."""
+    """The command-line argument that limits the size of inference batches."""
 
     _argument_group_name = "batches"
 
@@ -45,8 +45,8 @@ def load_given(args: LoadingArguments, engine: EngineArguments | None = None) ->
     """Load the tokenizer and the model that the command line names.
 
     Args:
-        args: the options of the model. Several names are an ensemble.
-        engine: the options of the engine. Without them, or with the engine torch, the model is one of torch.
+        args: the options of the model. Several model names make an ensemble.
+        engine: the options of the engine. If they are None, or select `torch`, PyTorch runs the model.
 
     Returns:
         The tokenizer, and the model, the ensemble or the engine.
@@ -68,9 +68,9 @@ def load_given(args: LoadingArguments, engine: EngineArguments | None = None) ->
 
 
 def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:
-    """Read the terms in the file that `--glossary` names; return None without a file.
+    """Read the glossary file that `--glossary` names. Returns None if it names no file.
 
-    Raises InputError if the engine cannot force terms.
+    Raises InputError if the engine does not support glossaries.
     """
     if path is None:
         return None

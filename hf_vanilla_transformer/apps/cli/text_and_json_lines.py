@@ -1,4 +1,4 @@
-"""Read sentences to translate, and write their translations, as lines of text or of JSON."""
+"""Read sentences to translate, and write their translations, as lines of plain text or JSON."""
 
 import json
 import sys
@@ -17,21 +17,21 @@ _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 class Sentence(NamedTuple):
-    """A sentence, or a text of several sentences. `fields` is the JSON object that it was read from, if any."""
+    """A text to translate, which may have several sentences. `fields` is the JSON object that contains it, if any."""
 
     text: str
     fields: dict[str, Any] | None = None
 
 
-# Fields that an output of JSON lines has besides the translation.
+# Fields of JSON output in addition to the translation.
 DETAILS = ("score", "alternatives", "flags")
 
 
 class JsonFields(NamedTuple):
-    """The names of fields in JSON lines.
+    """The field names in a file of JSON lines, which contains one JSON object per line.
 
-    `source` has the text to translate, `target` gets the translation, and `details` are the other fields that are
-    written.
+    `source` is the field of the text to translate, and `target` is the field for its translation. `details` are the
+    other fields that the output adds.
     """
 
     source: str
@@ -39,13 +39,14 @@ class JsonFields(NamedTuple):
     details: tuple[str, ...] = ()
 
     def read(self, line: str, place: str) -> Sentence:
-        """Parse a line. `place` names the line in messages.
+        """Parse a JSON line into a sentence. Error messages refer to the line as `place`.
 
-        Raises InputError if the line is no JSON object, has no text to translate, or has a field that would be written.
+        Raises InputError if the line is not a JSON object, has no text to translate, or already has a field that the
+        output adds.
         """
         try:
             fields = json.loads(line)
-            # An escape may be one half of a character, which cannot be written as UTF-8.
+            # An escape may be a lone surrogate, i.e. half of a character, which cannot be written as UTF-8.
             if "\\u" in line:
                 json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
@@ -71,7 +72,7 @@ class JsonFields(NamedTuple):
         return Sentence(fields[self.source], fields)
 
     def write(self, sentence: Sentence, translation: Translation) -> str:
-        """Format a translation as a line of JSON: the fields of its sentence, the translation, and its details."""
+        """Format a translation as a JSON object with the sentence's fields, the translation, and its details."""
         fields: dict[str, Any] = {self.source: sentence.text}
         if sentence.fields is not None:
             fields = dict(sentence.fields)
@@ -87,7 +88,7 @@ class JsonFields(NamedTuple):
 
 
 def is_json(path: str | None) -> bool:
-    """Return True if the name of a file says that it has JSON lines, compressed or not."""
+    """Return True if a file has a suffix of JSON lines, such as `.jsonl` or `.jsonl.gz`."""
     if path is None:
         return False
     return Path(path.lower().removesuffix(".gz")).suffix in _JSON_SUFFIXES
@@ -96,13 +97,13 @@ def is_json(path: str | None) -> bool:
 def read_sentences(
     path: str | None, arguments: Sequence[str], fields: JsonFields | None, size: int
 ) -> Iterator[list[Sentence]]:
-    """Read sentences in chunks, from the arguments, from a file, or from standard input.
+    """Read sentences in chunks, from the command line, from a file, or from standard input.
 
     Args:
         path: the file, or None.
-        arguments: sentences on the command line. They are one chunk.
-        fields: the fields of JSON lines, or None for lines of text.
-        size: the most sentences of a chunk.
+        arguments: sentences on the command line. They form a single chunk.
+        fields: the field names of JSON lines, or None for plain text.
+        size: the maximum number of sentences in a chunk.
 
     Raises:
         OSError: if the file cannot be read. It may be raised while the chunks are read.
@@ -121,13 +122,13 @@ def read_sentences(
 def write_sentences(
     sentences: Sequence[Sentence], translations: Sequence[Translation], fields: JsonFields | None, keeps_breaks: bool
 ) -> Iterator[str]:
-    """Yield a line for each translation.
+    """Yield an output line for each translation.
 
     Args:
         sentences, translations: the sentences and their translations.
-        fields: the fields of JSON lines, or None for lines of text.
-        keeps_breaks: True if line breaks in lines of text are kept. By default they become spaces, so that each
-            sentence has one line.
+        fields: the field names of JSON lines, or None for plain text.
+        keeps_breaks: True if line breaks inside a plain-text translation are kept. Otherwise they become spaces, so
+            that each translation has one line.
     """
     for sentence, translation in zip(sentences, translations, strict=True):
         if fields is not None:
@@ -139,7 +140,10 @@ def write_sentences(
 
 
 def _parse(lines: Iterable[str], name: str, fields: JsonFields | None, first: int = 1) -> Iterator[Sentence]:
-    """Yield the sentences of lines. `name` and the number of the `first` line are for messages."""
+    """Parse lines, and yield one sentence for each.
+
+    Error messages state the `name` of the input and the line number. `first` is the number of the first line.
+    """
     for number, line in enumerate(lines, start=first):
         if fields is None:
             yield Sentence(line)
@@ -148,13 +152,13 @@ def _parse(lines: Iterable[str], name: str, fields: JsonFields | None, first: in
 
 
 def _chunks(sentences: Iterator[Sentence], size: int) -> Iterator[list[Sentence]]:
-    """Yield lists of at most `size` sentences."""
+    """Yield the sentences in lists of at most `size` sentences."""
     while chunk := list(islice(sentences, size)):
         yield chunk
 
 
 def _chunks_of_stdin(fields: JsonFields | None, size: int) -> Iterator[list[Sentence]]:
-    """Yield the sentences of standard input as soon as they arrive, so that a pipe gets each answer at once."""
+    """Yield sentences from standard input as soon as they arrive, so that they are translated without delay."""
     # A program without a console has no standard input.
     if sys.stdin is None:
         raise InputError("standard input is closed; give sentences, or --input.")

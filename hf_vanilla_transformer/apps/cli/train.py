@@ -1,6 +1,6 @@
-"""Train a Transformer from scratch, or fine-tune one, and evaluate it on the test pairs. Settings that you do not give
-are planned for the pairs and the machine, and printed first, unless you pass --config, --preset, --max_steps or
---model_name_or_path. Without arguments, the command trains on the built-in number corpus with the recipe "numbers".
+"""Train a Transformer from scratch, or fine-tune one, and evaluate it on the test pairs. `train` chooses the settings
+that you leave out for your pairs and machine, and prints them first, unless you pass --config, --preset, --max_steps or
+--model_name_or_path. Without arguments, it trains on the built-in number corpus with the recipe "numbers".
 
     hf-vanilla-transformer train --train_file train.en train.de --output_dir runs/mine
     hf-vanilla-transformer train --config multi30k_en_de --train_file train.en train.de --test_file test.en test.de
@@ -23,14 +23,15 @@ from .parser import given_arguments, program
 
 @program
 def main(arguments: list[str]) -> Path:
-    """Train as the command line says, and return the folder of the trained model."""
+    """Train the model that the command line describes, and return the folder of the trained model."""
     return run(parse_settings(arguments or ["--config", "numbers"], __doc__, "train"))
 
 
 def parse_settings(arguments: list[str], description: str | None, verb: str) -> Settings:
-    """Parse the command line of `train`, `distill` or `plan`.
+    """Parse the command line of `train`, `distill` or `plan` into the settings of a training run.
 
-    A plan may choose what the command line does not give, unless it names a recipe.
+    If the command line names no recipe, the settings that it does not give may be planned, i.e. chosen for the sentence
+    pairs and the machine.
     """
     hidden = list(REJECTED)
     if verb != "distill":
@@ -42,8 +43,8 @@ def parse_settings(arguments: list[str], description: str | None, verb: str) -> 
 
 
 def run(settings: Settings) -> Path:
-    """Train with these settings, and print what the training logs; return the folder of the trained model."""
-    # Not imported at the top, because --help needs neither the Trainer nor the data.
+    """Train with the given settings, print the log messages of training, and return the folder of the trained model."""
+    # This is not imported at the top, because --help needs neither the Trainer nor the data.
     from ...training import run as training_run
 
     with printing_messages():
@@ -52,13 +53,13 @@ def run(settings: Settings) -> Path:
         except KeyboardInterrupt as interrupt:
             if settings.args.process_index == 0:
                 raise
-            # The main process reports the interrupt for all.
+            # The main process reports the interrupt for all processes.
             sys.exit(exit_code_of(interrupt))
 
 
 @contextmanager
 def printing_messages() -> Iterator[None]:
-    """Print what the training logs: messages to standard output, warnings to standard error."""
+    """Print log messages of training for the duration of the block: information to stdout, and warnings to stderr."""
     package_logger = logging.getLogger("hf_vanilla_transformer")
     training_logger = package_logger.getChild("training")
     level = package_logger.level

@@ -1,5 +1,6 @@
-"""Translate sentences: the arguments, the lines of a file, or the lines of standard input. The translations have the
-same order. The command also translates documents of HTML and XML, and keeps their markup.
+"""Translate sentences from the command line, from the lines of a file, or from the lines of standard input. The
+translations have the same order as the sentences. The command also translates HTML and XML documents, and keeps their
+markup.
 
 hf-vanilla-transformer translate --model_name_or_path runs/mine "two dogs" "a cat"
 hf-vanilla-transformer translate --model_name_or_path runs/mine --input input.en --output output.de
@@ -41,10 +42,10 @@ CHUNK_SIZE = 2_000
 # With several processes, chunks are smaller, so that each process gets a part of a short file.
 CHUNK_SIZE_OF_SEVERAL = 500
 STDIN = "/dev/stdin"
-# Suffixes of subtitles. Their lines of numbers and times must not change.
+# Suffixes of subtitle files, whose lines with numbers and times must not change.
 SUBTITLES = (".srt", ".sbv", ".vtt")
-# What flags of translations mean, and what the user can do. The flag "split" is left out, because --split_sentences
-# sets it.
+# What each flag of a translation means, and what the user can do about it. The flag "split" is left out, because
+# --split_sentences sets it.
 REMEDIES = {
     "longer_than_training": f"{FLAG_MEANINGS['longer_than_training']} (split them by --split_sentences)",
     "truncated": f"{FLAG_MEANINGS['truncated']} (raise --max_new_tokens)",
@@ -54,7 +55,7 @@ REMEDIES = {
 
 @dataclass
 class TranslationArguments:
-    """The sentences to translate, and the file of the translations."""
+    """Command-line arguments that name the sentences to translate, the output file, and their formats."""
 
     sentences: list[str] = option([], "Sentences.", positional=True)
     input: str | None = option(
@@ -96,7 +97,7 @@ class TranslationArguments:
             raise InputError("num_return_sequences needs JSON lines; give --json_lines, or an --output in .jsonl.")
 
     def input_fields(self) -> JsonFields | None:
-        """Return the fields of the input, or None if its lines are text."""
+        """Return the JSON field names of the input, or None if the input is plain text."""
         has_json = self.json_lines if self.input is None else is_json(self.input)
         if not has_json:
             return None
@@ -105,20 +106,20 @@ class TranslationArguments:
         return JsonFields(self.source_column, self.target_column, details)
 
     def output_fields(self) -> JsonFields | None:
-        """Return the fields of the output, or None if its lines are text."""
+        """Return the JSON field names of the output, or None if the output is plain text."""
         has_json = self.json_lines if self.output is None else is_json(self.output)
         if not has_json:
             return None
         return JsonFields(self.source_column, self.target_column)
 
     def has_subtitles(self) -> bool:
-        """Return True if the name of the input says that it has subtitles, compressed or not."""
+        """Return True if the input file has a suffix of subtitles, such as `.srt` or `.srt.gz`."""
         return self.input is not None and self.input.lower().removesuffix(".gz").endswith(SUBTITLES)
 
     def translate_kwargs(self) -> dict[str, Any]:
-        """Return arguments of `translate()` and of `translate_documents()`."""
+        """Return the arguments for `translate()` and `translate_documents()` that follow from these options."""
         arguments: dict[str, Any] = {
-            # Flags are always reported. Lines of text need no other details, which cost time.
+            # Flags are always reported. Plain text has no room for other details, which take time to compute.
             "return_details": DetailLevel.FLAGS if self.output_fields() is None else DetailLevel.ALL,
         }
         if self.split_sentences:
@@ -131,7 +132,7 @@ class TranslationArguments:
 
 
 class Arguments(NamedTuple):
-    """All arguments of the verb, in the order of `--help`."""
+    """All argument groups of `translate`, in the order in which `--help` lists them."""
 
     text: TranslationArguments
     model: EnsembleLoadingArguments
@@ -141,10 +142,11 @@ class Arguments(NamedTuple):
 
 
 def _separate_sentences(args: Arguments) -> Arguments:
-    """Move sentences that were parsed as models, in `--model_name_or_path runs/mine "two dogs"`, to the sentences.
+    """Correct arguments in which sentences were parsed as model names, and return them.
 
-    The option takes several models, so it also takes the sentences after it. A value after the first one is a model if
-    it is a folder with a config.json. Nothing is moved if sentences or an input are given otherwise.
+    In `--model_name_or_path runs/mine "two dogs"`, the option accepts several models, so it takes the sentence as well.
+    The first value is always a model. The values after it are models up to the first one that is not a folder with a
+    config.json. Nothing changes if there are sentences elsewhere on the command line, or an input file.
     """
     if args.text.sentences or args.text.input is not None:
         return args
@@ -161,11 +163,13 @@ def _separate_sentences(args: Arguments) -> Arguments:
 
 
 class _Translator:
-    """Translates texts and documents with the settings of the command line, and counts flagged translations.
+    """A translator with the command line's model and settings, which also counts flagged translations.
+
+    A flag marks a translation that may be wrong, for example because it is truncated.
 
     Args:
         args: the arguments of the verb.
-        device: the device for the model, unless the command line names one.
+        device: the device for the model if the command line does not name one.
     """
 
     def __init__(self, args: Arguments, device: str | None):
@@ -180,7 +184,7 @@ class _Translator:
         if terms is not None:
             options["glossary"] = Glossary(terms, self._tokenizer)
         if terms is not None or args.text.target_lang is not None:
-            # Translating nothing checks the settings, so that an error is reported before the work.
+            # Translating an empty list checks the settings, so that an error is reported before the real translation.
             translate(self._model, self._tokenizer, [], **options)
         options["tokens_per_batch"] = args.batches.tokens_per_batch
         if args.text.has_subtitles():
@@ -188,16 +192,16 @@ class _Translator:
         self._options = options
 
     def translate_texts(self, texts: list[str], markup: str | None, **defaults: Any) -> list[Translation]:
-        """Translate texts, which have tags if `markup` is given.
+        """Translate texts, and keep their HTML or XML tags if `markup` is given.
 
-        The options of the command line override `defaults`.
+        Options on the command line override `defaults`.
         """
         settings = {**defaults, **self._options}
         if markup is None:
             translations = translate(self._model, self._tokenizer, texts, **settings)
         else:
             translations = translate_documents(self._model, self._tokenizer, texts, markup, **settings)
-        # JSON lines have the flags in the output.
+        # JSON output contains the flags, so they are not reported again.
         if self._text_args.output_fields() is None:
             for translation in translations:
                 self._count_flags(translation)
@@ -205,13 +209,16 @@ class _Translator:
         return translations
 
     def translate_document(self, document: str, markup: str) -> str:
-        """Translate a document. `--markup` overrides the markup that the name of its file says."""
+        """Translate a document, and keep its tags.
+
+        `--markup` on the command line overrides `markup`, which follows from the file's suffix.
+        """
         # A paragraph of a document may have several sentences.
         translations = self.translate_texts([document], self._text_args.markup or markup, split_sentences=True)
         return translations[0].text
 
     def _count_flags(self, translation: Translation) -> None:
-        """Count the flags of a translation that the user can do something about."""
+        """Count the flags of a translation for which `REMEDIES` has advice."""
         flags = translation.flags & REMEDIES.keys()
         self._flag_counts.update(flags)
         if flags:
@@ -219,7 +226,7 @@ class _Translator:
 
     @contextmanager
     def reporting_flags(self) -> Iterator[None]:
-        """Report the number of flagged translations on standard error at the end, even if the work is interrupted."""
+        """Print the number of flagged translations to standard error when the block ends, even if it is interrupted."""
         try:
             yield
         finally:
@@ -234,7 +241,7 @@ class _Translator:
 
 @program
 def main(arguments: list[str]) -> None:
-    """Translate as the command line says."""
+    """Translate the input that the command line names, and write the translations."""
     args = _separate_sentences(parse(Arguments, __doc__, arguments, "translate"))
     text_args = args.text
     sentences = text_args.sentences
@@ -258,7 +265,7 @@ def main(arguments: list[str]) -> None:
     chunk_size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
     chunks = read_sentences(text_args.input, sentences, text_args.input_fields(), chunk_size)
     translator = _Translator(args, processes.device())
-    # A sentence on the command line may have line breaks of its own, which splitting keeps.
+    # A sentence on the command line may contain line breaks, which --split_sentences keeps.
     keeps_breaks = bool(sentences) and text_args.split_sentences
     chunk_sizes: list[int] = []
     start = time.perf_counter()

@@ -221,9 +221,9 @@ def _check_tokenizer(
 
 
 def _describe_converted(folder: Path, source: Source, settings: Mapping[str, Any], output: Path) -> About:
-    """Collect the facts about a converted model, such as its languages and license, with which its model card begins.
+    """Collect the facts for the beginning of a converted model's card, such as its languages and license.
 
-    The languages come from `settings`, which are the settings of its tokenizer.
+    The languages come from `settings`, which are the settings of the model's tokenizer.
     """
     # FairseqTokenizer has one setting for both languages, and MarianTokenizer has one for each.
     codes = settings.get("langs") or [settings.get("source_lang"), settings.get("target_lang")]
@@ -247,7 +247,7 @@ def _describe_converted(folder: Path, source: Source, settings: Mapping[str, Any
 
 
 def _describe_conversion(certificate: Certificate) -> dict[str, str]:
-    """List the rows of the model card's table about the conversion, as labels and their values."""
+    """Return the rows of the model card's table about the conversion: their labels and values."""
     facts = {
         "converted from": f"{certificate['source']} ({certificate['system']})",
         "compared with": certificate["oracle"],

@@ -1,4 +1,4 @@
-"""Export trained models to CTranslate2, an inference engine, and check that both compute the same."""
+"""Export trained models to CTranslate2, an inference engine, and check that the exported models compute the same."""
 
 import copy
 import json
@@ -139,7 +139,7 @@ def import_library() -> ModuleType:
 
 
 def vocabularies(tokenizer: PreTrainedTokenizerBase, config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:
-    """Return the texts of all source tokens, and the texts of all target tokens, in the order of their ids.
+    """Return two lists: the texts of all source tokens, and the texts of all target tokens, in the order of their ids.
 
     CTranslate2 needs a text for each row of an embedding matrix. A row without a token gets a text such as `<unused7>`.
     """
@@ -244,7 +244,7 @@ def _to_texts(rows: Rows, texts: Sequence[str]) -> list[list[str]]:
 
 
 def fixed_translate_options(generation_config: GenerationConfig, target_texts: Sequence[str]) -> dict[str, Any]:
-    """Return the `translate_batch` arguments with which CTranslate2 translates like the original model.
+    """Return the `translate_batch` arguments that make CTranslate2 translate like the original model.
 
     By default, CTranslate2 truncates long sources, and generates tokens that `generation_config` suppresses. These
     arguments prevent both.
@@ -308,7 +308,7 @@ def specification(
 
 
 def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, positions: int) -> None:
-    """Copy a model's weights to `spec`, which is its `TransformerSpec`.
+    """Copy a model's weights to `spec`, the `TransformerSpec` of the exported model.
 
     `positions` is the number of rows in the position table.
     """
@@ -353,7 +353,7 @@ def _set_special_tokens(settings: Any, config: VanillaTransformerConfig, target_
 
 
 def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]]:
-    """Return the model's alignment heads as pairs of layer and head, or an empty list if their layers differ.
+    """Return the model's alignment heads as `(layer, head)` pairs, or an empty list if they are in different layers.
 
     CTranslate2 can only average the heads of one decoder layer.
     """
@@ -363,7 +363,7 @@ def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]
 
 
 def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequence[int]) -> VanillaTransformerAttention:
-    """Return an attention layer that computes the same output, but in which `first_heads` come before the other heads.
+    """Return an attention layer with the same output, in which the heads `first_heads` come before all other heads.
 
     The result is a copy, or `attention` itself if its heads are already in this order.
     """

@@ -260,9 +260,9 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return options
 
     def _max_length(self, settings: GenerationConfig, longest_source: int) -> int:
-        """Return the largest number of tokens that a translation may have, not counting the start token.
+        """Return the maximum number of tokens in a translation, not counting the start token.
 
-        The limit holds for a whole batch. `longest_source` is the number of tokens in the batch's longest source.
+        The limit is the same for all sentences of a batch. `longest_source` is the length of its longest source.
         """
         offset = getattr(settings, "max_length_offset", None)
         if settings.max_new_tokens:
@@ -276,14 +276,14 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return min(max_length, self.max_positions)
 
     def _end_tokens(self, settings: GenerationConfig) -> list[int]:
-        """Return the ids of the tokens that end a translation. If the settings have None, it is the model's EOS."""
+        """Return the ids of the tokens that end a translation: those in the settings, or else the model's EOS."""
         end_tokens = settings.eos_token_id
         if not isinstance(end_tokens, list):
             end_tokens = [end_tokens]
         return [self.config.eos_token_id if token is None else token for token in end_tokens]
 
     def log_probs(self, sources: Rows, targets: Rows) -> list[list[float]]:
-        """Return the log-probability of each target token, in nats, as one list per target.
+        """Return the log-probabilities of each target's tokens, in nats.
 
         The targets end in `</s>`. Raises the same errors as `generate`.
         """
@@ -293,7 +293,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return [log_probs[: len(target)] for log_probs, target in zip(scores, targets, strict=True)]
 
     def attention(self, sources: Rows, targets: Rows) -> list[torch.Tensor]:
-        """Return each pair's cross-attention weights, averaged over `alignment_heads`, with shape `(target, source)`.
+        """Return each pair's cross-attention weights, with shape `(target, source)`, averaged over `alignment_heads`.
 
         Row i contains the weights in the decoding step that predicts target token i. A target need not end in `</s>`.
         Raises the same errors as `generate`.
@@ -328,7 +328,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 process.close()
 
     def _merge_settings(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the settings of a `generate()` call: `generation_config`, overridden by the call's arguments.
+        """Merge `generation_config` with the arguments of a `generate()` call, which take precedence.
 
         Raises ValueError if the engine does not support the settings.
         """
@@ -347,7 +347,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return settings
 
     def _check_settings(self, settings: GenerationConfig) -> None:
-        """Raise ValueError if the engine does not support one of the settings, instead of ignoring it."""
+        """Raise ValueError if the engine does not support one of the settings."""
         check_search(vars(settings))
         if settings.early_stopping is not True:
             raise InputError(

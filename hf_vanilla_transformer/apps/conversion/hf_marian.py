@@ -1,13 +1,13 @@
-"""Convert between this model and transformers' `MarianMTModel`, the class of OPUS-MT models.
+"""Convert between this package's model and `MarianMTModel`, the transformers class of OPUS-MT models.
 
 Both models add the same sinusoids to the embeddings, but they order the d_model channels differently: in this model
-sines and cosines alternate (section 3.5), in MarianMTModel all sines come first. This difference can be moved into the
-weights exactly, by permuting the channels of every weight that reads or writes the residual stream.
+sines and cosines alternate (section 3.5), and in MarianMTModel all sines come first. The conversion compensates for
+this difference exactly, by permuting the channels of every weight that reads or writes the residual stream.
 
 MarianMTModel itself differs in two ways from Marian, the C++ program that trained these models:
 
-- Marian's sinusoids are tensor2tensor's, whose rates are slightly different.
-- Marian's LayerNorms have an epsilon of 1e-6 (src/layers/generic.h), and MarianMTModel's have torch's 1e-5.
+- Marian's sinusoids are the same as tensor2tensor's, whose frequencies are slightly different.
+- Marian's LayerNorms have an epsilon of 1e-6 (src/layers/generic.h), and MarianMTModel's have PyTorch's default, 1e-5.
 """
 
 import copy
@@ -47,7 +47,7 @@ from .source_folder import check_config, load_source, load_tokenizer, load_train
 from .weight_transforms import SAME_FIELDS, converted_model, interleaved_channels, permute_channels, require
 
 
-# Tensors of MarianMTModel that are no weights of this model: its sinusoids, and an output bias that is often zero.
+# MarianMTModel's tensors that are not weights of this model: the sinusoids, and an output bias that is often zero.
 _COMPUTED_TENSORS = ("embed_positions", "final_logits_bias")
 # Values that a MarianConfig must have. Fields that the class lacks are read from config.json.
 _REQUIRED_FIELDS: dict[str, object] = {
@@ -59,10 +59,10 @@ _REQUIRED_FIELDS: dict[str, object] = {
     "normalize_embedding": False,
     "add_final_layer_norm": False,
 }
-# The argument `positions` selects the sinusoids and the epsilon: transformers' own, or those of Marian's training.
+# The sinusoids and the epsilon that the argument `positions` selects: transformers' own, or Marian's.
 _POSITION_TYPES = {"hf": "sinusoidal", "marian": "sinusoidal_tensor2tensor"}
 _EPSILONS = {"hf": 1e-5, "marian": 1e-6}
-# Largest difference of log-probabilities, in nats, from a model that was trained with a different epsilon.
+# Largest accepted difference between log-probabilities, in nats, if the source's LayerNorms have a different epsilon.
 _TOLERANCE_WITH_EPSILON = 1e-3
 # Settings of this package's tokenizers that transformers' classes do not have.
 _OWN_TOKENIZER_SETTINGS = (
@@ -77,10 +77,10 @@ _OWN_TOKENIZER_SETTINGS = (
 
 
 def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None = None) -> MarianMTModel:
-    """Build a `MarianMTModel` of the same architecture, with new weights.
+    """Build a randomly initialized `MarianMTModel` with the architecture that `config` describes.
 
-    Its LayerNorms have the epsilon of `config`. MarianConfig has no field for the epsilon, so after saving and loading
-    it is torch's 1e-5.
+    Its LayerNorms have the epsilon of `config`. MarianConfig has no field for the epsilon, so a model that is saved and
+    loaded again has PyTorch's default, 1e-5.
 
     Raises:
         ValueError: if MarianMTModel cannot represent the architecture.
@@ -116,7 +116,7 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
 
 
 def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: MarianMTModel) -> None:
-    """Copy the weights of a model, with permuted channels, into a `MarianMTModel` that `new_marian` built.
+    """Copy a model's weights, with permuted channels, to a `MarianMTModel` that `new_marian` built.
 
     Raises ValueError if the two models do not have the same weights.
     """
@@ -132,23 +132,23 @@ def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: Ma
 
 
 def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENCES, force: bool = False) -> Path:
-    """Write a trained folder as a `MarianMTModel`, which transformers loads without this package and its code.
+    """Export a trained model as a `MarianMTModel`, which transformers loads without this package's code.
 
-    A tokenizer class of transformers, such as an OPUS-MT model's, is copied. This package's own tokenizer is written as
-    `tokenizer.json`, which `AutoTokenizer` loads, but not `MarianTokenizer`. transformers' beam search has neither the
-    paper's length penalty nor its length limit, so `parity.json` names the settings that are lost.
+    A transformers tokenizer, as in OPUS-MT models, is copied. This package's own tokenizer is saved as
+    `tokenizer.json`, which `AutoTokenizer` can load, but `MarianTokenizer` cannot. transformers' beam search has
+    neither the paper's length penalty nor its length limit, so `parity.json` lists the settings that are lost.
 
     Args:
-        folder (`str`): a trained folder, or a name on the Hub.
-        output (`str`): the folder to make.
+        folder (`str`): the folder of a trained model, or its name on the Hub.
+        output (`str`): the folder to create.
         sentences (`list` of `str`): source sentences for the comparison on real input.
         force (`bool`): write the model even if it is not equal to its source.
 
     Returns:
-        `Path`: the folder. Its `parity.json` contains two comparisons with the source. In the first, the differences of
-            log-probabilities may be as large as 1e-3 nats, because MarianMTModel's LayerNorms have an epsilon of 1e-5.
-            The second gives MarianMTModel the epsilon of the source, and its tolerances are those of
-            [`from_hf_marian`]. Both count equal translations, where each model uses its own search.
+        `Path`: the folder. Its `parity.json` contains two comparisons with the source. In the first, log-probabilities
+            may differ by up to 1e-3 nats, because MarianMTModel's LayerNorms have an epsilon of 1e-5. The second gives
+            MarianMTModel the epsilon of the source, and has the same tolerances as [`from_hf_marian`]. Both comparisons
+            count equal translations, which each model generates with its own beam search.
 
     Raises:
         OSError: if the source cannot be read, or the folder already holds a model.
@@ -184,7 +184,7 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
 def _stock_generation_config(
     model: VanillaTransformerForConditionalGeneration,
 ) -> tuple[GenerationConfig, dict[str, object]]:
-    """Split a model's decoding settings into a configuration for transformers, and the settings that it lacks."""
+    """Split a model's decoding settings into those that transformers supports and those that it does not."""
     settings = copy.deepcopy(model.generation_config)
     lost_settings: dict[str, object] = {}
     for name in OWN_SETTINGS:
@@ -192,11 +192,11 @@ def _stock_generation_config(
         if value is not None:
             lost_settings[name] = value
     if lost_settings.get("length_penalty_type") == "gnmt":
-        # The exponent of the paper's length penalty means something else in transformers' formula.
+        # The exponent of the paper's length penalty has a different meaning in transformers' formula.
         lost_settings["length_penalty"] = settings.length_penalty
         settings.length_penalty = 1.0
     else:
-        # transformers has no other type than "hf", so nothing is lost.
+        # "hf" is transformers' own length penalty, so nothing is lost.
         lost_settings.pop("length_penalty_type", None)
     if settings.max_length is None and settings.max_new_tokens is None:
         settings.max_length = model.config.max_position_embeddings
@@ -204,19 +204,19 @@ def _stock_generation_config(
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, positions: int, source: Path, output: Path, name: str) -> None:
-    """Write a tokenizer that transformers loads without this package's code.
+    """Write a tokenizer in a form that transformers loads without this package's code.
 
-    A tokenizer of transformers is copied from the folder `source`. This package's own tokenizer is saved as a fast
-    tokenizer of transformers.
+    The files of a transformers tokenizer are copied from the folder `source`. This package's own tokenizer is saved as
+    a fast transformers tokenizer.
 
     Args:
         tokenizer: the tokenizer.
-        positions: the longest sequence that the model was made for, which becomes `model_max_length`.
+        positions: the longest sequence that the model was made for, in tokens. It becomes `model_max_length`.
         source, output: the folder of the model, and the folder to write.
-        name: the name of the model, for messages.
+        name: the name of the model, which is used in messages.
 
     Raises:
-        ValueError: if the tokenizer's class is of this package and has no equivalent in transformers.
+        ValueError: if the tokenizer's class belongs to this package and has no equivalent in transformers.
     """
     if isinstance(tokenizer, VanillaTransformerTokenizer):
         settings = dict(tokenizer.init_kwargs)
@@ -225,7 +225,7 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, positions: int, source: 
         settings["model_max_length"] = positions
         settings["model_input_names"] = tokenizer.model_input_names
         PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **settings).save_pretrained(output)
-        # transformers 5 writes a class that earlier releases do not know.
+        # transformers 5 writes the name of a class that earlier releases do not have.
         tokenizer_config = read_json(output / TOKENIZER_CONFIG)
         tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
         text = json.dumps(tokenizer_config, indent=2, ensure_ascii=False)
@@ -248,11 +248,11 @@ def _compare_stock(
     sentences: list[str],
     name: str,
 ) -> Certificate:
-    """Compare a written `MarianMTModel` with its source.
+    """Compare a written `MarianMTModel` with its source, and return the results for the certificate.
 
-    The first comparison uses it as transformers loads it, and the second gives it the source's epsilon of LayerNorm.
+    The first comparison uses the model as transformers loads it. The second gives it the source's LayerNorm epsilon.
 
-    Raises ValueError if the written tokenizer and `tokenizer` give different tokens.
+    Raises ValueError if the written tokenizer and `tokenizer` produce different tokens.
     """
     marian = load_source(MarianMTModel, folder, name)
     rows = tokenizer(sentences).input_ids
@@ -269,11 +269,11 @@ def _compare_stock(
 
 
 def _way_to_ctranslate2(model: VanillaTransformerForConditionalGeneration) -> str:
-    """Say how the written model can be converted for CTranslate2, for the certificate.
+    """Describe how the written model can be converted to CTranslate2. The certificate contains this description.
 
-    CTranslate2's own loader of Marian models removes `<pad>` from the vocabulary, and always decodes from a zero vector
-    (ctranslate2/converters/transformers.py: MarianMTLoader). It therefore needs a model in which `<pad>` is the last
-    token and the start token, and in which the embedding of `<pad>` is zero.
+    CTranslate2's own loader for Marian models removes `<pad>` from the vocabulary, and always starts decoding from a
+    zero vector (ctranslate2/converters/transformers.py: MarianMTLoader). It therefore needs a model in which `<pad>` is
+    both the last token and the start token, and has an embedding of zeros.
     """
     config = model.config
     start_token = config.decoder_start_token_id
@@ -293,22 +293,22 @@ def from_hf_marian(
     force: bool = False,
     **hub: str | None,
 ) -> Path:
-    """Convert a `MarianMTModel`, such as an OPUS-MT model, and prove that the result is equal.
+    """Convert a `MarianMTModel`, such as an OPUS-MT model, and check that the result computes the same.
 
-    The files of the tokenizer are copied, and `AutoTokenizer` loads a `MarianTokenizer`, which needs sentencepiece. The
-    decoding settings are the source's. No code of the source is run, and pickled weights are read with
+    The tokenizer files are copied, and `AutoTokenizer` loads them as a `MarianTokenizer`, which needs sentencepiece.
+    The decoding settings are taken from the source. No code in the source is run, and pickled weights are read with
     `weights_only=True`.
 
     Args:
-        input (`str`): a folder, or a name on the Hub.
-        output (`str`): the folder to make.
+        input (`str`): the folder of a `MarianMTModel`, or its name on the Hub.
+        output (`str`): the folder to create.
         positions (`str`): `"hf"` keeps the sinusoids of transformers, so that the result equals the source. `"marian"`
-            takes the sinusoids and the epsilon of LayerNorm with which Marian trained the model.
+            restores the sinusoids and the LayerNorm epsilon with which Marian trained the model.
         sentences (`list` of `str`): source sentences for the comparison on real input.
-        license (`str`, *optional*): the licence of the weights, for the model card. By default it is read from the
-            source's card.
+        license (`str`, *optional*): the license of the weights, which the model card states. By default, it is read
+            from the source's model card.
         force (`bool`): write the model even if it is not equal to its source.
-        **hub: `revision` and `token` of a repository on the Hub.
+        **hub: `revision` and `token` for a repository on the Hub.
 
     Returns:
         `Path`: the folder, which includes the certificate `parity.json`.
@@ -350,17 +350,17 @@ def from_hf_marian(
 def convert_marian(
     marian: MarianMTModel, positions: str, name: str, **fields: Any
 ) -> VanillaTransformerForConditionalGeneration:
-    """Build a model with the weights and the decoding settings of a `MarianMTModel`.
+    """Build a model of this package with the weights and decoding settings of a `MarianMTModel`.
 
     Args:
         marian: the source.
         positions: `"hf"` or `"marian"`, as in [`from_hf_marian`].
-        name: the name of the source, for messages.
-        **fields: more fields of the new model's configuration.
+        name: the name of the source, which is used in messages.
+        **fields: additional configuration fields of the new model.
     """
     state = {key: weight for key, weight in marian.state_dict().items() if not _is_computed(key)}
     bias = marian.final_logits_bias[0]
-    # Most OPUS-MT models have a bias that is zero, and our model then has none.
+    # The output bias of most OPUS-MT models is zero. Our model then has no output bias.
     has_bias = bool(bias.any())
     if has_bias:
         state["lm_head.bias"] = bias.clone()
@@ -379,17 +379,17 @@ def convert_marian(
 
 
 def _is_computed(name: str) -> bool:
-    """Return True if a tensor of MarianMTModel is no weight of this model."""
+    """Return True if a MarianMTModel tensor is not a weight of this package's model."""
     return any(part in name for part in _COMPUTED_TENSORS)
 
 
 @torch.no_grad()
 def restore_positions(marian: MarianMTModel) -> None:
-    """Change a `MarianMTModel` so that it computes what Marian in C++ does: other sinusoids, and another epsilon."""
+    """Change a `MarianMTModel` in place, so that it has the sinusoids and the LayerNorm epsilon of Marian itself."""
     for stack in (marian.model.encoder, marian.model.decoder):
         table = stack.embed_positions.weight
         positions, d_model = table.shape
-        # tensor2tensor's rates end at exactly 1/10,000; the paper's end just before it.
+        # The last rate is exactly 1/10,000 in tensor2tensor, and slightly larger in the paper.
         channels = np.arange(d_model // 2)
         rates = np.exp(-np.log(10000.0) / (d_model // 2 - 1) * channels)
         angles = np.arange(positions)[:, None] * rates
@@ -399,7 +399,7 @@ def restore_positions(marian: MarianMTModel) -> None:
 
 
 def _set_epsilon(marian: MarianMTModel, epsilon: float) -> None:
-    """Set the epsilon of all LayerNorms. MarianConfig has no field for it."""
+    """Set the epsilon of all LayerNorms in place. MarianConfig has no field for it."""
     for module in marian.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = epsilon

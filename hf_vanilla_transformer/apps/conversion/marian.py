@@ -1,8 +1,8 @@
-"""Convert models that Marian itself trained (marian-nmt, the C++ program).
+"""Convert models that were trained with Marian (marian-nmt), a C++ program for machine translation.
 
 The source is a folder with weights (`.npz`) and SentencePiece vocabularies (`.spm`). The weights are first loaded into
-transformers' `MarianMTModel`, with Marian's positions. The converted model is compared with this MarianMTModel, and
-with n-best lists of Marian if pymarian is installed.
+transformers' `MarianMTModel`, with Marian's positions, and the converted model is compared with this MarianMTModel. If
+pymarian, Marian's Python package, is installed, the converted model also scores n-best lists that Marian generates.
 """
 
 import json
@@ -29,7 +29,7 @@ from .source_folder import UnfitField, check_archive, check_fits, find_unfit, re
 from .weight_transforms import StateDict
 
 
-# Values that the settings in special:model.yml must have. A missing setting counts as having this value.
+# Values that the settings in special:model.yml must have. A missing setting counts as having its required value.
 _REQUIRED_SETTINGS: dict[str, object] = {
     "type": "transformer",
     "right-left": False,
@@ -54,7 +54,7 @@ _REQUIRED_SETTINGS: dict[str, object] = {
 }
 _ACTIVATIONS = ("relu", "swish")
 
-# The names of a layer's weights in transformers, and the names of the same matrix and vector in Marian.
+# The names of a layer's modules in transformers, each with Marian's names for the module's weight and bias.
 _FEED_FORWARD_WEIGHTS = {
     "fc1": ("ffn_W1", "ffn_b1"),
     "fc2": ("ffn_W2", "ffn_b2"),
@@ -78,12 +78,13 @@ _CROSS_ATTENTION_WEIGHTS = {
 _ENCODER_WEIGHTS = {**_FEED_FORWARD_WEIGHTS, **_SELF_ATTENTION_WEIGHTS}
 _DECODER_WEIGHTS = {**_FEED_FORWARD_WEIGHTS, **_SELF_ATTENTION_WEIGHTS, **_CROSS_ATTENTION_WEIGHTS}
 
-# Token ids that SentencePiece vocabularies of Marian have. The pad token is added by the conversion.
+# Token ids in Marian's SentencePiece vocabularies. The conversion adds a pad token.
 _EOS_TOKEN = 0
 _UNKNOWN_TOKEN = 1
 # The bias of the added pad token is this far below the smallest bias, in nats, so that its probability is about zero.
 _PAD_BIAS_MARGIN = 30.0
-# Largest size of all uncompressed arrays, in multiples of the file's size. A larger archive is probably an attack.
+# Largest accepted size of all uncompressed arrays, as a multiple of the file's size. A larger archive is probably an
+# attack.
 _LARGEST_INFLATION = 20
 
 
@@ -95,22 +96,24 @@ def from_marian(
     license: str | None = None,
     force: bool = False,
 ) -> Path:
-    """Convert a model that Marian trained, with the positions that it was trained with, and prove that it is equal.
+    """Convert a model that was trained with Marian, and check that the result computes the same.
 
-    These are read from the folder:
+    The result has the positions with which Marian trained the model. The conversion uses these files and settings:
 
-    - The weights are the newest `.npz` that is neither an optimizer's state nor a copy of the original weights.
-    - The `.npz.yml` or `.decoder.yml` next to the weights names the SentencePiece vocabularies, the number of beams and
-      the length penalty. Without these files, the only `.spm` is the vocabulary of both languages.
-    - The languages are the suffixes of the training files, or else of the vocabularies.
-    - `align` reads the attention head that guided alignment trained, if Marian used guided alignment.
+    - The weights are the newest `.npz` file that is neither an optimizer state nor a copy of the weights before
+      exponential smoothing.
+    - The `.npz.yml` or `.decoder.yml` file next to the weights names the SentencePiece vocabularies, the number of
+      beams and the length penalty. Without these files, the only `.spm` file is the vocabulary of both languages.
+    - The language codes are the suffixes of the training files, or else of the vocabularies.
+    - If Marian used guided alignment, `align` uses the attention head that was trained with it.
 
-    If pymarian (Marian itself) is installed, the converted model also scores Marian's n-best lists.
+    If pymarian, Marian's Python package, is installed, the converted model also scores n-best lists that Marian
+    generates.
 
     Args:
-        input (`str`): the training folder, or a file of weights in it.
-        output, sentences, license, force: see [`~hf_vanilla_transformer.from_hf_marian`], which returns and raises the
-            same.
+        input (`str`): the training folder, or a weight file in it.
+        output, sentences, license, force: see [`~hf_vanilla_transformer.from_hf_marian`], which also describes the
+            returned value and the errors.
 
     Raises:
         ImportError: if sentencepiece is not installed.
@@ -148,17 +151,17 @@ def from_marian(
 
 
 def find_files(path: Path) -> tuple[Path, list[Path]]:
-    """Find the weights of a training, and the vocabularies of source and target.
+    """Find the weights of a model that Marian trained, and its source and target vocabularies.
 
     Args:
-        path: the training folder, or a file of weights in it.
+        path: the training folder, or a weight file in it.
 
     Returns:
-        The file of weights, and the two SentencePiece vocabularies.
+        The weight file, and the two SentencePiece vocabularies.
 
     Raises:
         FileNotFoundError: if there are no weights.
-        ValueError: if `path` is a file but no `.npz`, or if the vocabularies are not two SentencePiece models.
+        ValueError: if `path` is a file without the suffix `.npz`, or if there are not two SentencePiece vocabularies.
     """
     if path.is_file():
         if path.suffix != ".npz":
@@ -176,7 +179,7 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
         names = 2 * [vocabulary.name for vocabulary in folder.glob("*.spm")]
     if not isinstance(names, list):
         raise InputError(f"vocabs in the settings of {weights} is {names!r}; it must be a list of two names.")
-    # Only the names of the files count, because the paths are from the machine that trained the model.
+    # Only the file names are used, because the paths are those on the machine that trained the model.
     vocabularies = [folder / Path(str(name)).name for name in names]
     is_sentencepiece = all(vocabulary.suffix == ".spm" for vocabulary in vocabularies)
     if len(vocabularies) != 2 or not is_sentencepiece:
@@ -190,7 +193,7 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
 
 
 def _find_newest_weights(folder: Path) -> Path:
-    """Return the newest file of weights in a training folder. Raises FileNotFoundError if there is none."""
+    """Return the newest weight file in a training folder. Raises FileNotFoundError if there is none."""
     candidates = []
     for path in folder.glob("*.npz"):
         # Marian saves the optimizer's state, and the weights before their exponential smoothing, next to the weights.
@@ -203,11 +206,12 @@ def _find_newest_weights(folder: Path) -> Path:
 
 
 def read_settings(weights: Path) -> dict[str, Any]:
-    """Read the settings of the training and of the decoder from the files next to the weights.
+    """Read the training settings and the decoder settings from the YAML files next to the weights.
 
-    Later files override earlier ones: the training's settings, the decoder's, and the decoder's for these weights.
+    Decoder settings override training settings. A file for these particular weights overrides a file for all weights of
+    the training run.
     """
-    # Checkpoints such as model.iter500.npz and model.npz.best-bleu.npz belong to the training of model.npz.
+    # Checkpoints such as model.iter500.npz and model.npz.best-bleu.npz come from the training run of model.npz.
     trained = re.sub(r"(\.iter\d+)?\.npz.*", ".npz", weights.name)
     names = [
         f"{trained}.yml",
@@ -225,9 +229,9 @@ def read_settings(weights: Path) -> dict[str, Any]:
 
 
 def find_languages(settings: Mapping[str, Any], vocabularies: Sequence[Path]) -> list[str | None]:
-    """Return the language codes of source and target, or None for both if they are unknown.
+    """Return the source and target language codes, or None for both if they are unknown.
 
-    The codes are the suffixes of the training files, such as `train.en.gz`, or else of the vocabularies.
+    The codes are the suffixes of the training files, such as `en` in `train.en.gz`, or else of the vocabularies.
     """
     for paths in (settings.get("train-sets"), vocabularies):
         if not isinstance(paths, list):
@@ -241,15 +245,15 @@ def find_languages(settings: Mapping[str, Any], vocabularies: Sequence[Path]) ->
 
 
 def read_arrays(path: Path) -> tuple[StateDict, dict[str, Any]]:
-    """Read the arrays of an `.npz` as tensors, and the settings that Marian stores in the same file.
+    """Read the arrays of an `.npz` file as tensors, and the model settings that Marian stores in the same file.
 
-    Pickles are not read. Raises ValueError if the file is damaged, or is no model of Marian.
+    Raises ValueError if the file is damaged, contains pickled objects, or is not a Marian model.
     """
     check_archive(path, _LARGEST_INFLATION)
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
-        # Marian stores its settings as YAML, in an array of bytes that ends in zeros.
+        # Marian stores its settings as YAML, in a byte array that ends in zeros.
         content = bytes(arrays.pop("special:model.yml")).rstrip(b"\0")
         settings = read_yaml(content, path)
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -261,7 +265,7 @@ def read_arrays(path: Path) -> tuple[StateDict, dict[str, Any]]:
 
 
 def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
-    """Parse settings in YAML. Raises ValueError, naming the path that they are from, if they are damaged."""
+    """Parse YAML settings that were read from the file `path`. Raises ValueError if they are damaged."""
     try:
         settings = yaml.safe_load(content.decode())
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -272,7 +276,7 @@ def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def check_settings(settings: Mapping[str, Any], path: Path) -> None:
-    """Raise ValueError if this model cannot represent some of the settings. The message names all of them."""
+    """Raise ValueError if this model cannot represent some of Marian's settings. The message names all of them."""
     unfit_fields = find_unfit(settings, _REQUIRED_SETTINGS)
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:
@@ -287,12 +291,13 @@ def check_settings(settings: Mapping[str, Any], path: Path) -> None:
 
 
 def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]] | None:
-    """Return the decoder layer and the head that guided alignment trained, or None without guided alignment.
+    """Return the attention head that guided alignment trained, or None if Marian did not use guided alignment.
 
-    Marian trains the first head of one layer: the layer of `transformer-guided-alignment-layer`, which counts from 1,
-    or by default the last one. The result is a list with one pair that counts from 0, as `alignment_heads` requires.
+    Guided alignment trains the first head of one decoder layer to align words. The setting
+    `transformer-guided-alignment-layer` is the number of the layer, counted from 1. By default, it is the last layer.
 
-    Raises ValueError if there is no such layer.
+    The result is a list with one pair of layer and head, both counted from 0, as in the configuration field
+    `alignment_heads`. Raises ValueError if there is no such layer.
     """
     if settings.get("guided-alignment", "none") == "none":
         return None
@@ -308,19 +313,19 @@ def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]
 def tokenizer_files(
     vocabularies: Sequence[Path], arrays: StateDict, languages: Sequence[str | None] = (None, None)
 ) -> tuple[dict[str, bytes], int]:
-    """Make the files of a `MarianTokenizer` from Marian's SentencePiece vocabularies.
+    """Create the files of a transformers `MarianTokenizer` from Marian's SentencePiece vocabularies.
 
     Args:
-        vocabularies: the SentencePiece models of source and target.
+        vocabularies: the source and target SentencePiece models.
         arrays: the weights, whose embeddings must fit the vocabularies.
-        languages: the language codes of source and target, if known.
+        languages: the source and target language codes, if known.
 
     Returns:
-        The contents of the files by file name, and the id of the pad token. Marian has no pad token, so the id is the
-        first one that neither vocabulary uses.
+        The contents of the files by file name, and the id of the pad token. Marian has no pad token, so the first id
+        that neither vocabulary uses is taken.
 
     Raises:
-        ValueError: if a vocabulary is damaged, or has a different size than the embeddings.
+        ValueError: if a vocabulary is damaged, or if its size differs from the number of embeddings.
     """
     import sentencepiece
 
@@ -360,18 +365,18 @@ def tokenizer_files(
 
 
 def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int, path: Path) -> MarianMTModel:
-    """Build a `MarianMTModel` with the weights, the positions and the decoding settings of a model of Marian.
+    """Build a `MarianMTModel` with the weights, positions and decoding settings of a Marian model.
 
-    Marian's decoder starts from a zero vector instead of the embedding of a start token (src/models/decoder.h,
-    `embeddingsFromPrediction`). The MarianMTModel starts from the pad token, whose embedding is zero.
+    Marian's decoder starts from a zero vector instead of a start token's embedding (src/models/decoder.h,
+    `embeddingsFromPrediction`). The MarianMTModel therefore starts from the pad token, whose embedding is zero.
 
     Args:
-        arrays, settings: the weights and the settings of the model.
-        pad_token: the id of the added pad token, which is the last one of both vocabularies.
-        path: the file of weights, for messages.
+        arrays, settings: the weights and the settings of the Marian model.
+        pad_token: the id of the added pad token, which is the last id in both vocabularies.
+        path: the weight file, which messages name.
 
     Raises:
-        ValueError: if an array is missing or left over.
+        ValueError: if an array is missing or unexpected.
     """
     encoder_width = settings["transformer-dim-ffn"]
     heads = settings["transformer-heads"]
@@ -398,7 +403,7 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     )
     marian = MarianMTModel._from_config(config, attn_implementation="eager").eval()
 
-    # Each array is taken out once it is used, so that arrays without a place are found.
+    # Each array is removed when it is used, so the arrays that remain at the end are unexpected.
     remaining = dict(arrays)
     state: StateDict = {}
     try:
@@ -409,7 +414,7 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
                 embeddings = _append_zero_rows(remaining.pop(f"{stack}_Wemb"), pad_token + 1)
                 state[f"model.{stack}.embed_tokens.weight"] = embeddings
         bias = remaining.pop("decoder_ff_logit_out_b").flatten()
-        # Tokens that Marian does not have must not get a share of the probability.
+        # Tokens that Marian does not have must get a probability of about zero.
         added_bias = bias.new_full((pad_token + 1 - len(bias),), float(bias.min()) - _PAD_BIAS_MARGIN)
         state["final_logits_bias"] = torch.cat([bias, added_bias])[None]
         for layer in range(config.encoder_layers):
@@ -423,7 +428,7 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     if remaining:
         raise InputError(f"{path} has {min(remaining)}, which cannot be converted: this model has no such weights.")
 
-    # Not strict, because MarianMTModel computes its tables of positions.
+    # Loading is not strict because MarianMTModel computes its position tables.
     marian.load_state_dict(state, strict=False)
     marian.tie_weights()
     restore_positions(marian)
@@ -439,18 +444,18 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
 
 
 def _append_zero_rows(table: torch.Tensor, size: int) -> torch.Tensor:
-    """Append zeros to an embedding matrix until it has `size` rows."""
+    """Append rows of zeros to an embedding matrix until it has `size` rows."""
     return torch.cat([table, table.new_zeros(size - len(table), table.shape[1])])
 
 
 def _pop_layer(
     arrays: StateDict, names: Mapping[str, tuple[str, str]], marian_prefix: str, hf_prefix: str
 ) -> StateDict:
-    """Take the weights of one layer out of `arrays`, and return them under transformers' names.
+    """Remove the weights of one layer from `arrays`, and return them under transformers' names.
 
     Args:
-        arrays: Marian's arrays. The arrays of the layer are removed.
-        names: the names of a weight and a bias in Marian, by the name of their module in transformers.
+        arrays: Marian's arrays, by name. The arrays of the layer are removed.
+        names: Marian's names of a weight and a bias, by the name of their module in transformers.
         marian_prefix, hf_prefix: the name of the layer in Marian and in transformers.
 
     Raises:
@@ -466,7 +471,10 @@ def _pop_layer(
 
 
 def _to_torch_layout(array: torch.Tensor) -> torch.Tensor:
-    """Transpose a matrix from Marian's shape `(in, out)` to torch's, or flatten a vector, which is a row in Marian."""
+    """Convert an array from Marian's layout to PyTorch's.
+
+    A matrix of shape `(in, out)` is transposed. A vector, which Marian stores as a matrix with one row, is flattened.
+    """
     if len(array) > 1:
         return array.T
     return array.flatten()
@@ -475,7 +483,7 @@ def _to_torch_layout(array: torch.Tensor) -> torch.Tensor:
 def translate_by_marian(
     weights: Path, vocabularies: Sequence[Path], sentences: Sequence[str]
 ) -> list[ScoredHypothesis]:
-    """Translate sentences with pymarian, which is Marian itself; return the best 4 hypotheses of each sentence."""
+    """Translate sentences with pymarian, Marian's Python package, and return the 4 best hypotheses of each sentence."""
     import pymarian
 
     translator = pymarian.Translator(
@@ -490,7 +498,7 @@ def translate_by_marian(
         quiet_translation=True,
     )
     hypotheses = []
-    # A line has four fields: the sentence's number, the tokens, the scores of the model, and their sum.
+    # Each line has four fields: the sentence's number, the tokens, the model's scores, and their sum.
     for line in translator.translate(list(sentences)):
         number, tokens, _, log_prob = line.split(" ||| ")
         hypotheses.append(ScoredHypothesis(sentences[int(number)], tokens, float(log_prob)))

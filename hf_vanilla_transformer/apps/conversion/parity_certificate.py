@@ -1,4 +1,8 @@
-"""Make the certificate of a conversion (`parity.json`), which says how far a model differs from its source."""
+"""Compare a converted model with its source, and collect the results in a certificate, which becomes `parity.json`.
+
+The certificate states how far the log-probabilities of both models differ, and how many of their translations are
+equal.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +15,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...support.user_errors import InputError
 
 
-# Largest difference of log-probabilities, in nats per token, between models that count as equal.
+# Largest difference between log-probabilities, in nats per token, of models that count as equal.
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}
-# Random sentences cover all tokens and lengths below 40, which a few real sentences do not.
+# The number of random sentences, and their maximum length including EOS. Random sentences draw from the whole
+# vocabulary and from many lengths, which a few real sentences cannot cover.
 _RANDOM_SENTENCES = 16
 _LONGEST_RANDOM = 40
-# Limits of the searches whose translations are compared.
+# The length limit, in tokens, and the beam size of the translations that are compared.
 _MAX_LENGTH = 60
 _NUM_BEAMS = 4
 # Marian truncates a hypothesis at this multiple of the source's length. A truncated hypothesis has no EOS.
@@ -24,7 +29,7 @@ LONGEST_OF_MARIAN = 3
 
 # Token ids, one list for each sentence.
 Rows = list[list[int]]
-# The certificate, as it is written into parity.json.
+# The certificate's content, as it is written to parity.json.
 Certificate = dict[str, Any]
 
 # Source sentences on which conversions are compared by default: short and long ones, numbers, and quotation marks.
@@ -42,12 +47,12 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class ScoredHypothesis:
-    """A translation that another system found and scored.
+    """A translation that a different system, such as Marian, generated and scored.
 
     Args:
         source: the source sentence.
         tokens: the SentencePiece tokens of the translation, separated by spaces.
-        log_prob: the log-probability that the other system gives to the translation, in nats.
+        log_prob: the log-probability that the system assigns to the whole translation, in nats.
     """
 
     source: str
@@ -64,27 +69,28 @@ def compare(
     in_float64: bool = False,
     tolerance: float = TOLERANCES[torch.float32],
 ) -> Certificate:
-    """Compare a converted model with its source. Both are models of transformers with the same token ids.
+    """Compare a converted model with its source (the oracle), and return the results for the certificate.
 
     Args:
-        model, oracle (`PreTrainedModel`): the converted model and its source, in float32 and evaluation mode, on the
-            CPU.
+        model, oracle (`PreTrainedModel`): the converted model and its source, both in float32 and evaluation mode, on
+            the CPU. Their token ids must be the same.
         real (`list` of `list` of `int`, *optional*): token ids of real source sentences, including EOS.
         in_float64 (`bool`): compare in float64 as well. The source must be able to compute in float64.
-        tolerance (`float`): largest difference of log-probabilities in float32, in nats.
+        tolerance (`float`): largest accepted difference between log-probabilities in float32, in nats.
 
     Returns:
         `dict` with these fields:
 
-        - `log_probs`: the largest difference of log-probabilities under teacher forcing, in nats, for `random` input
-          and, if given, for `real` input. The targets of real input are greedy translations of the oracle.
-        - `translations`: the number of `sentences`, and how many of their translations are equal by `greedy` and by
-          `beam` search. The sentences are the real ones, if given.
+        - `log_probs`: the largest difference between log-probabilities under teacher forcing, in nats, for `random`
+          input and, if given, for `real` input. The targets of real input are the oracle's greedy translations.
+        - `translations`: the number of `sentences`, and how many of their translations are equal with `greedy` and with
+          `beam` search. The sentences are the real ones if they are given, and otherwise the random ones.
         - `tolerance`: the argument.
-        - `float64`: `log_probs` and `tolerance` of the comparison in float64, if requested.
+        - `float64`: `log_probs` and `tolerance` of the float64 comparison, if requested.
         - `equal`: True if all differences are within their tolerances.
     """
-    # The oracle may have a table of positions. The beginning of a longer sentence is removed.
+    # The oracle may have a position table of this size. A longer sentence is truncated at its beginning, so that it
+    # still ends in EOS.
     max_positions = oracle.config.max_position_embeddings
     longest = min(_MAX_LENGTH, max_positions)
     random_sources = [row[-longest:] for row in random_rows(oracle, seed=0)]
@@ -120,10 +126,11 @@ def add_scores(
     tokenizer: PreTrainedTokenizerBase,
     hypotheses: Sequence[ScoredHypothesis],
 ) -> Certificate:
-    """Add an entry `marian` to the `log_probs` of a certificate, which says how far our scores differ from Marian's.
+    """Extend a certificate by a comparison of our scores with Marian's scores of the same translations.
 
-    Marian scores whole hypotheses, so the entry is the largest difference of their total log-probabilities, in nats per
-    token. Hypotheses that Marian truncated are skipped.
+    Returns a new certificate, in which `log_probs` has the entry `marian`. Marian scores whole hypotheses, so the entry
+    is the largest difference between their total log-probabilities, in nats per token. Hypotheses that Marian truncated
+    are skipped.
     """
     differences = []
     for hypothesis in hypotheses:
@@ -146,7 +153,7 @@ def add_scores(
 
 
 def check_equal(parity: Certificate, source: str, force: bool) -> None:
-    """Raise ValueError if a converted model is not equal to its source, unless `force` is True."""
+    """Raise ValueError if a certificate says that a model is not equal to its source, unless `force` is True."""
     if parity["equal"] is False and not force:
         raise InputError(
             f"the converted model is not equal to {source}: {describe_excess(parity)}; --force writes it anyway."
@@ -154,7 +161,7 @@ def check_equal(parity: Certificate, source: str, force: bool) -> None:
 
 
 def describe_excess(parity: Certificate) -> str:
-    """Describe the first difference beyond its tolerance; return an empty string if there is none."""
+    """Describe the first difference that exceeds its tolerance, or return an empty string if there is none."""
     comparisons = {"float32": parity}
     if "float64" in parity:
         comparisons["float64"] = parity["float64"]
@@ -168,7 +175,7 @@ def describe_excess(parity: Certificate) -> str:
 
 
 def random_rows(model: PreTrainedModel, seed: int) -> Rows:
-    """Draw sentences of random tokens that are not special. Each sentence ends in EOS."""
+    """Draw sentences of random tokens from a model's vocabulary, without special tokens, and append EOS to each."""
     generator = torch.Generator().manual_seed(seed)
     config = model.config
     eos = config.eos_token_id
@@ -187,7 +194,7 @@ def random_rows(model: PreTrainedModel, seed: int) -> Rows:
 
 
 def _pad(rows: Rows, pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad rows of token ids on the right. Returns the ids and their mask, both of shape `(batch, length)`."""
+    """Pad rows of token ids on the right, and return the ids and their mask, both of shape `(batch, length)`."""
     ids = [torch.tensor(row) for row in rows]
     masks = [torch.ones_like(row) for row in ids]
     return pad_sequence(ids, True, pad_token), pad_sequence(masks, True)
@@ -195,16 +202,16 @@ def _pad(rows: Rows, pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.no_grad()
 def log_probs(model: PreTrainedModel, sources: Rows, targets: Rows) -> torch.Tensor:
-    """Compute the log-probabilities of all tokens at each position of the targets, under teacher forcing.
+    """Compute the log-probabilities of the whole vocabulary at each target position, under teacher forcing.
 
-    Returns a tensor of shape `(target tokens in all, vocabulary)`, without the positions of padding.
+    Returns a tensor of shape `(target tokens, vocabulary)`, in which all targets are concatenated without padding.
     """
     config = model.config
     source_ids, source_mask = _pad(sources, config.pad_token_id)
     labels, target_mask = _pad(targets, config.pad_token_id)
     start_tokens = torch.full((len(labels), 1), config.decoder_start_token_id)
     decoder_input_ids = torch.cat([start_tokens, labels[:, :-1]], dim=1)
-    # Without a cache, because FSMT would read only the last token.
+    # The cache is off because, with a cache, FSMT would read only the last token.
     output = model(
         input_ids=source_ids, attention_mask=source_mask, decoder_input_ids=decoder_input_ids, use_cache=False
     )
@@ -212,25 +219,25 @@ def log_probs(model: PreTrainedModel, sources: Rows, targets: Rows) -> torch.Ten
 
 
 def _largest_difference(model: PreTrainedModel, oracle: PreTrainedModel, sources: Rows, targets: Rows) -> float:
-    """Return the largest difference of log-probabilities between two models, in nats; NaN if one of them is NaN."""
+    """Return the largest difference between two models' log-probabilities, in nats, or NaN if one of them is NaN."""
     differences = []
-    # The first pair is compared alone, because padding could hide an error: the other pairs are one padded batch.
+    # The first pair is compared alone, because padding could hide an error. The other pairs form one padded batch.
     for pairs in (slice(0, 1), slice(1, None)):
         if sources[pairs]:
             model_log_probs = log_probs(model, sources[pairs], targets[pairs])
             oracle_log_probs = log_probs(oracle, sources[pairs], targets[pairs])
             differences.append((model_log_probs - oracle_log_probs).abs().max())
-    # torch's maximum keeps NaN, but Python's does not.
+    # PyTorch's max() returns NaN if a value is NaN, but Python's may not.
     return float(torch.stack(differences).max())
 
 
 def translate_rows(
     model: PreTrainedModel, sources: Sequence[list[int]], num_beams: int, max_length: int, **settings: object
 ) -> Rows:
-    """Translate token ids by greedy search or beam search.
+    """Translate tokenized sources with greedy search or beam search.
 
     Args:
-        model: any model of transformers.
+        model: any translation model of transformers.
         sources: token ids of the sources, including EOS.
         num_beams, max_length, settings: arguments of `generate`.
 

@@ -1,6 +1,6 @@
-"""Recognize the source of a conversion, load its files safely, and check that it can be converted.
+"""Recognize which system a model comes from, load its files safely, and check that it can be converted.
 
-Files of a source are untrusted. No code of a source is run, and damaged files raise ValueError.
+The files are untrusted. No code in them is run, and damaged files raise ValueError.
 """
 
 import zipfile
@@ -30,17 +30,17 @@ from ...support.user_errors import InputError
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
-# Systems by the `model_type` in config.json.
+# The systems that models come from, by the `model_type` in config.json.
 MODEL_TYPES = {"marian": "hf_marian", "fsmt": "fsmt"}
-# Systems by the suffix of their weight files.
+# The systems that models come from, by the suffix of the weight files.
 _SUFFIXES = {".npz": "marian", ".pt": "fairseq"}
-# Files in the Trainer's checkpoints that are no weights, although they have fairseq's suffix.
+# Files in Trainer checkpoints that contain no weights, although they have fairseq's suffix.
 _TRAINER_FILES = {"optimizer.pt", "scheduler.pt", "scaler.pt"}
 
 
 @dataclass(frozen=True)
 class UnfitField:
-    """A setting of a source that this model cannot represent, and the values that it must have instead."""
+    """A setting that prevents a conversion, with its value and a description of the values that it must have."""
 
     name: str
     value: object
@@ -48,12 +48,12 @@ class UnfitField:
 
 
 def load_source(model_class: type[Model], folder: Path, source: str) -> Model:
-    """Load a model of transformers from a folder, in float32 and in evaluation mode.
+    """Load a transformers model from a folder, in float32 and in evaluation mode.
 
     Args:
         model_class: the class of the model, or an Auto class.
         folder: the local folder.
-        source: the name of the source, for messages.
+        source: the name of the source, which is used in messages.
 
     Raises:
         ValueError: if files are damaged or outside of the folder, if weights are missing, or if their shapes are wrong.
@@ -80,7 +80,7 @@ def load_source(model_class: type[Model], folder: Path, source: str) -> Model:
 
 
 def _check_weight_paths(folder: Path) -> None:
-    """Raise ValueError if an index of weight files names a file outside of the folder."""
+    """Raise ValueError if a weight index (`*.index.json`) names a file outside of the folder."""
     for index in folder.glob("*.index.json"):
         weight_map = read_json(index).get("weight_map", {})
         for name in set(weight_map.values()):
@@ -89,14 +89,14 @@ def _check_weight_paths(folder: Path) -> None:
 
 
 def check_archive(path: Path, inflation: int = 1) -> None:
-    """Raise ValueError if a zip file is damaged, or if its content would be too large in memory.
+    """Raise ValueError if a zip file is damaged, or if its uncompressed content would be too large.
 
-    Files that are no zip archives pass, because their own loaders check them.
+    Files that are not zip archives pass, because their own loaders check them.
 
     Args:
-        path: the file of weights.
-        inflation: the largest size of the uncompressed content, in multiples of the file's size. The default is 1,
-            because torch does not compress its checkpoints.
+        path: the weight file.
+        inflation: the largest accepted size of the uncompressed content, as a multiple of the file's size. The default
+            is 1, because PyTorch does not compress its checkpoints.
     """
     if not zipfile.is_zipfile(path):
         return
@@ -115,9 +115,9 @@ def check_archive(path: Path, inflation: int = 1) -> None:
 def load_trained(
     folder: Path, source: str
 ) -> tuple[PreTrainedTokenizerBase, VanillaTransformerForConditionalGeneration]:
-    """Load the tokenizer and the model of a folder of this package, so that they can be converted.
+    """Load the tokenizer and the model in a folder of this package's format, and check that they can be exported.
 
-    Raises ValueError if the folder holds a different model, or weights that are quantized, NaN or infinite.
+    Raises ValueError if the folder holds a model of a different type, or weights that are quantized, NaN or infinite.
     """
     tokenizer = load_tokenizer(folder, source)
     auto_class: Any = AutoModelForSeq2SeqLM
@@ -132,7 +132,7 @@ def load_trained(
 
 
 def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a source. Raises ValueError if its files are missing or damaged."""
+    """Load a source's tokenizer. Raises ValueError if its files are missing or damaged."""
     try:
         return AutoTokenizer.from_pretrained(folder)
     except ImportError:
@@ -142,12 +142,12 @@ def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """List the weight files in a folder of transformers."""
+    """List the weight files in a folder that transformers has saved."""
     return [path for pattern in WEIGHT_FILES for path in folder.glob(pattern)]
 
 
 def read_license(folder: Path) -> str | None:
-    """Return the licence that the card of a source states, or None without a card or a licence."""
+    """Return the license that a source's model card states, or None if it has no card or states no license."""
     try:
         license = ModelCard.load(folder / CARD).data.get("license")
     except Exception:  # huggingface_hub raises many exception types.
@@ -156,12 +156,14 @@ def read_license(folder: Path) -> str | None:
 
 
 def recognize(source: str, revision: str | None = None, token: str | None = None) -> str:
-    """Return the system that a model comes from, by its config.json and the suffixes of its files.
+    """Return the system that a model comes from: `marian`, `hf_marian`, `fairseq` or `fsmt`.
+
+    It is recognized by the `model_type` in config.json and by the suffixes of the files.
 
     Args:
-        source: a folder, a file of weights, or a name on the Hub.
+        source: a folder, a weight file, or a name on the Hub.
         revision: the branch, tag or commit on the Hub.
-        token: the access token of the Hub.
+        token: the access token for the Hub.
 
     Raises:
         FileNotFoundError: if there is neither such a folder nor such a repository.
@@ -196,7 +198,7 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
 
 
 def _read_model_type(source: str, revision: str | None, token: str | None) -> str | None:
-    """Read `model_type` from the config.json of a folder or of a repository on the Hub."""
+    """Read `model_type` from the config.json of a local folder or a Hub repository. Returns None if it is missing."""
     try:
         fields, _ = PreTrainedConfig.get_config_dict(source, revision=revision, token=token)
     except (OSError, ValueError) as error:
@@ -207,10 +209,10 @@ def _read_model_type(source: str, revision: str | None, token: str | None) -> st
 
 
 def check_config(config_class: type[PreTrainedConfig], folder: Path, required_fields: Mapping[str, object]) -> None:
-    """Raise ValueError, naming all fields at fault, if this model cannot represent a configuration of transformers.
+    """Raise ValueError if this model cannot represent a transformers configuration. The message lists all wrong fields.
 
     `required_fields` are checked in config.json itself, because `config_class` may lack some of them. In addition, the
-    encoder and the decoder must have equal numbers of heads.
+    encoder and the decoder must have the same number of heads.
     """
     fields, _ = config_class.get_config_dict(folder)
     config = config_class.from_dict(fields).to_dict()
@@ -219,7 +221,7 @@ def check_config(config_class: type[PreTrainedConfig], folder: Path, required_fi
 
 
 def check_fits(source: object, unfit_fields: Iterable[UnfitField], hint: str = "") -> None:
-    """Raise ValueError if a source has fields that this model cannot represent; the message ends in the hint."""
+    """Raise ValueError if there are unfit fields. The message lists them with the source's name, and ends in `hint`."""
     faults = [f"{field.name} is {field.value!r}, but must be {field.requirement}" for field in unfit_fields]
     if faults:
         message = f"{source} cannot be converted: {'; '.join(faults)}."

@@ -1,9 +1,10 @@
-"""Exact transformations of weights that conversions share: the order of channels, and the feed-forward width.
+"""Reorder and pad weights exactly, so that a converted model computes the same as its source.
 
-Marian, fairseq and this model name and arrange almost the same weights. Two differences need more than new names:
+Marian, fairseq and this package have almost the same weights under different names. Two differences need more than new
+names:
 
-- Marian's and fairseq's sinusoids have all sines before all cosines; this model interleaves them (section 3.5).
-- In Marian and fairseq, the encoder's feed-forward networks may be wider than the decoder's, or narrower.
+- Marian's and fairseq's sinusoids have all sines before all cosines. This model interleaves them (section 3.5).
+- In Marian and fairseq, the feed-forward networks of the encoder and the decoder may have different widths.
 """
 
 from typing import Any
@@ -16,9 +17,9 @@ from ...model.modeling_vanilla_transformer import VanillaTransformerForCondition
 from ...support.user_errors import InputError
 
 
-# Parts of the names of weights that read the residual stream. Their shape is (output, d_model).
+# Substrings in the names of weights that read the residual stream. The weights have the shape (output, d_model).
 _READ = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "shared", "embed_tokens", "lm_head.weight")
-# Parts of the names of weights and biases that write the residual stream. Their shape is (d_model, ...).
+# Substrings in the names of weights and biases that write the residual stream. They have the shape (d_model, ...).
 _WRITE = ("out_proj", "fc2", "layer_norm")
 # Configuration fields that MarianConfig and FSMTConfig share with VanillaTransformerConfig.
 SAME_FIELDS = (
@@ -40,9 +41,9 @@ StateDict = dict[str, torch.Tensor]
 
 
 def interleaved_channels(d_model: int) -> torch.Tensor:
-    """Return where the channels of Marian's sinusoids are in the interleaved order, as a tensor of shape `(d_model,)`.
+    """Return the index of each of Marian's sinusoid channels in this model's order, with shape `(d_model,)`.
 
-    The first half are the even channels (sines), and the second half are the odd channels (cosines).
+    Marian's first half, the sines, has the even indices. Its second half, the cosines, has the odd indices.
     """
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
@@ -50,8 +51,8 @@ def interleaved_channels(d_model: int) -> torch.Tensor:
 def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
     """Reorder the channels of the residual stream, so that channel `channels[i]` becomes channel i.
 
-    The permutation is exact. Only the sinusoids distinguish the channels, so a model whose sinusoids are permuted in
-    the same way computes the same. `channels` has the shape `(d_model,)`.
+    `channels` has the shape `(d_model,)`. Apart from the sinusoids, nothing depends on the order of the channels, so a
+    model whose sinusoids are permuted in the same way computes exactly the same.
     """
     permuted = {}
     for name, weight in state.items():
@@ -65,10 +66,10 @@ def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
 
 
 def widen_feed_forward(state: StateDict, d_ff: int) -> StateDict:
-    """Pad all feed-forward networks with zeros to the inner width `d_ff`, which is at least their own width.
+    """Pad all feed-forward networks with zeros to the inner width `d_ff`, which must not be less than their own width.
 
-    The result is exact if the activation function maps 0 to 0, as ReLU and swish do. The added channels then contribute
-    nothing, because their weights and biases are 0.
+    If the activation function maps 0 to 0, as ReLU and swish do, the output does not change: the weights and biases of
+    the added channels are 0, so they contribute nothing.
     """
     widened = {}
     for name, weight in state.items():
@@ -84,13 +85,13 @@ def widen_feed_forward(state: StateDict, d_ff: int) -> StateDict:
 
 
 def require(config: VanillaTransformerConfig, system: str, **fields: object) -> None:
-    """Raise ValueError unless a configuration has the values that the other system needs.
+    """Raise ValueError unless a model's configuration has the values that a system needs for an export.
 
     Args:
-        config: the configuration of the model that is converted.
-        system: the name of the other system, for the message.
+        config: the configuration of the model that is exported.
+        system: the name of the system, which the message states.
         **fields: the values that the fields of `config` must have. In addition, `key_dim` and `value_dim` must be
-            `d_model / num_heads`, because no other system has heads of a different width.
+            `d_model / num_heads`, because the other systems do not support different head widths.
     """
     head_width = config.d_model // config.num_heads
     required_fields = {"key_dim": head_width, "value_dim": head_width, **fields}
@@ -105,13 +106,13 @@ def require(config: VanillaTransformerConfig, system: str, **fields: object) -> 
 def converted_model(
     source: PreTrainedModel, state: StateDict, name: str, **fields: object
 ) -> VanillaTransformerForConditionalGeneration:
-    """Build a model with the weights and the decoding settings of a Marian or FSMT model of transformers.
+    """Build a model of this package with the weights and decoding settings of a transformers Marian or FSMT model.
 
     Args:
-        source: the Marian or FSMT model, whose configuration and decoding settings are taken over.
-        state: its weights under this model's names, with the sines of the sinusoids before the cosines.
-        name: the name of the source, for messages.
-        **fields: configuration fields of the new model besides those that follow from the source's configuration.
+        source: the Marian or FSMT model, whose configuration and decoding settings are adopted.
+        state: its weights under this model's names, still with all sine channels before all cosine channels.
+        name: the name of the source, which is used in messages.
+        **fields: configuration fields of the new model that do not follow from the source's configuration.
 
     Raises:
         ValueError: if a weight is NaN or infinite.
@@ -123,7 +124,7 @@ def converted_model(
             )
 
     source_config = source.config
-    # This model has one width for both stacks. The narrower stack is padded.
+    # In this model, the encoder and the decoder have the same feed-forward width, so the narrower one is padded.
     d_ff = max(source_config.encoder_ffn_dim, source_config.decoder_ffn_dim)
     same_fields = {field: getattr(source_config, field) for field in SAME_FIELDS}
     config = VanillaTransformerConfig(
@@ -134,7 +135,7 @@ def converted_model(
     )
     model = VanillaTransformerForConditionalGeneration(config).eval()
 
-    # Interleave the channels: this inverts the order of all sines before all cosines.
+    # argsort() inverts the permutation, so the sine and cosine channels become interleaved.
     channels = interleaved_channels(config.d_model).argsort()
     model.load_state_dict(permute_channels(widen_feed_forward(state, d_ff), channels))
     model.tie_weights()
@@ -142,7 +143,7 @@ def converted_model(
     settings: Any = source.generation_config
     # If the settings seemed to be derived from a model's configuration, generate() would replace them.
     settings._from_model_config = False
-    # transformers' length penalty and length limit, not the paper's.
+    # The model keeps transformers' length penalty and length limit instead of the paper's.
     settings.length_penalty_type = "hf"
     settings.max_length_offset = None
     model.generation_config = settings
