@@ -1,5 +1,5 @@
-"""Train a Transformer from scratch, or fine-tune one, and evaluate it on the test pairs. `train` chooses the settings
-that you leave out for your pairs and machine, and prints them first, unless you pass --config, --preset, --max_steps or
+"""Train a Transformer from scratch, or fine-tune one, and evaluate it on the test pairs. `train` fits the settings that
+you leave out to your pairs and machine, and prints them first, unless you pass --config, --preset, --max_steps or
 --model_name_or_path. Without arguments, it trains on the built-in number corpus with the recipe "numbers".
 
     hf-vanilla-transformer train --train_file train.en train.de --output_dir runs/mine

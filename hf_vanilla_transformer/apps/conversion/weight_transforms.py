@@ -51,8 +51,8 @@ def interleaved_channels(d_model: int) -> torch.Tensor:
 def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
     """Reorder the channels of the residual stream, so that channel `channels[i]` becomes channel i.
 
-    `channels` has the shape `(d_model,)`. Apart from the sinusoids, nothing depends on the order of the channels, so a
-    model whose sinusoids are permuted in the same way computes exactly the same.
+    `channels` has the shape `(d_model,)`. The values of the weights do not change. Apart from the sinusoids, nothing
+    depends on the order of the channels, so a model whose sinusoids are permuted in the same way computes the same.
     """
     permuted = {}
     for name, weight in state.items():
