@@ -1,1 +1,1 @@
-"""Evaluate models: metrics of translations, evaluation on test pairs, and curves of training runs."""
+"""Evaluate models: compute translation metrics, score a model on test pairs, and plot training curves."""

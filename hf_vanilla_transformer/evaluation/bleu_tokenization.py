@@ -1,4 +1,8 @@
-"""Choose sacrebleu's tokenization for BLEU by the language or by the script of the references."""
+"""Choose the tokenization that sacreBLEU applies before it computes BLEU.
+
+BLEU compares sequences of words, so the way in which sacreBLEU splits text into words must suit the target language.
+The choice depends on the language code or, if the language is unknown, on the script of the references.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from ..support.language_codes import language_of
 
 
-# The references of a translation: one text, or several.
+# The references of one translation: a single text, or several texts.
 References = str | Sequence[str]
 
-# Languages that sacrebleu tokenizes by rules of their own, and languages that write no spaces between words.
+# sacreBLEU tokenizations of languages for which sacreBLEU has special rules, or that put no spaces between words.
 _TOKENIZATIONS = {
     "zh": "zh",
     "ja": "ja-mecab",
     "ko": "ko-mecab",
-    # Chinese languages that have no code of two letters.
+    # Chinese languages that have no two-letter code.
     "cdo": "zh",
     "gan": "zh",
     "hak": "zh",
@@ -23,7 +27,7 @@ _TOKENIZATIONS = {
     "nan": "zh",
     "wuu": "zh",
     "yue": "zh",
-    # sacrebleu cannot divide these languages into words: Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha.
+    # sacreBLEU cannot split these languages into words: Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha.
     "th": "char",
     "lo": "char",
     "km": "char",
@@ -31,24 +35,25 @@ _TOKENIZATIONS = {
     "bo": "char",
     "dz": "char",
 }
-# A character of the scripts Thai, Lao, Tibetan, Burmese or Khmer. They put no spaces between words, and sacrebleu
-# cannot divide them into words.
+# Matches one character of the Thai, Lao, Tibetan, Burmese and Khmer scripts. Text in these scripts has no spaces
+# between words, and sacreBLEU cannot split it into words.
 UNSPACED_CHARACTER = re.compile(
     "[\u0e00-\u0e7f\u0e80-\u0eff\u0f00-\u0fff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff]"
 )
-# This many references show the script of a test set. More would take longer and hardly change the result.
+# Number of references that are read to find the script of a test set. Reading more takes longer and hardly changes the
+# result.
 REFERENCES_TO_DETECT_SCRIPT = 1_000
 
 
 def find_bleu_tokenization(language: str | None) -> str | None:
-    """Return sacrebleu's tokenization for a target language, or None if the default tokenization suits it.
+    """Return the name of the sacreBLEU tokenization that a target language needs, or None for the default one.
 
     Args:
         language (`str`, *optional*): a language code such as `"ja"`, `"zh_CN"`, `"zho_Hans"` or `"cmn"`.
 
     Returns:
-        `str`: a value for `tokenize` of [`score_translations`]; None for an unknown language, and for languages with
-        spaces between words, which the default tokenization suits.
+        `str`: a value for the argument `tokenize` of [`score_translations`]. The result is None if the language is
+        unknown or puts spaces between words, because the default tokenization suits such text.
     """
     known_language = language_of(language)
     if known_language is None:
@@ -57,13 +62,13 @@ def find_bleu_tokenization(language: str | None) -> str | None:
 
 
 def choose_bleu_tokenization(references: Sequence[References]) -> str:
-    """Return sacrebleu's tokenization for references whose language is unknown.
+    """Choose a sacreBLEU tokenization for references whose language is unknown.
 
-    It is `"char"` if most letters belong to the scripts Thai, Lao, Tibetan, Burmese or Khmer, because these put no
-    spaces between words. Otherwise it is `"13a"`.
+    The result is `"char"` if more than half of the letters are Thai, Lao, Tibetan, Burmese or Khmer, because these
+    scripts have no spaces between words. Otherwise it is `"13a"`.
 
     Args:
-        references (`Sequence`): for each translation one reference, or a list of them.
+        references (`Sequence`): one reference, or a list of references, for each translation.
     """
     letters = 0
     unspaced_letters = 0
@@ -76,7 +81,7 @@ def choose_bleu_tokenization(references: Sequence[References]) -> str:
 
 
 def flatten_references(references: Iterable[References | None]) -> list[str]:
-    """Return all references of all translations in one list. A translation without references adds nothing."""
+    """Return the references of all translations in a single list. Translations without references are skipped."""
     texts: list[str] = []
     for alternatives in references:
         if isinstance(alternatives, str):

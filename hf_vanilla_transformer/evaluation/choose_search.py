@@ -1,4 +1,4 @@
-"""Choose the length penalty and the stopping rule of a model's beam search by BLEU on validation pairs."""
+"""Choose the length penalty and the stopping rule of a beam search: the ones with the best BLEU on validation pairs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from .metrics import score_translations
 from .scoring_arguments import ScoringArguments
 
 
-# Values of alpha, the length penalty. Section 6.1 has 0.6. In our experiments, the best values are between 1.0 and 1.7.
+# Length penalties (alpha) to try. Section 6.1 uses 0.6. In our experiments, the best values are between 1.0 and 1.7.
 ALPHAS = (0.6, 1.0, 1.5)
-# Values of `early_stopping`. The first one is the rule of the paper.
+# Values of `early_stopping` to try. The first one is the paper's rule.
 STOPPING_RULES: tuple[str | bool, ...] = ("never", True)
-# More validation pairs would take longer and hardly change the choice.
+# Maximum number of validation pairs for the choice. Using more takes longer and hardly changes the choice.
 PAIRS_TO_CHOOSE_SEARCH = 500
 
 
@@ -27,28 +27,29 @@ def choose_search(
     scoring: ScoringArguments,
     **options: Any,
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Choose first the length penalty and then the stopping rule that give the highest BLEU.
+    """Choose the length penalty with the highest BLEU, and then the stopping rule with the highest BLEU.
 
-    If several settings have the same score, the first one is chosen, so the settings of the paper are preferred.
+    If several values have the same BLEU, the first one is chosen. The paper's values come first in the lists, so they
+    are preferred.
 
     Args:
-        model (`PreTrainedModel`): model whose search is chosen; its `generation_config` has the other settings.
-        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
+        model (`PreTrainedModel`): model that translates. Its `generation_config` supplies the other search settings.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         pairs (`Dataset`): validation pairs with columns `source` and `target`.
         scoring (`ScoringArguments`): how to compute BLEU.
-        **options: other arguments of `generate()`. If they have `length_penalty` or `early_stopping`, this value is
+        **options: other arguments of `generate()`. If they contain `length_penalty` or `early_stopping`, that value is
             kept.
 
     Returns:
         `dict`: the chosen `length_penalty` and `early_stopping`.
-        `dict`: BLEU of each search that was tried, by its description.
+        `dict`: the BLEU of each search that was tried. The keys are descriptions of the searches.
     """
     scores: dict[str, float] = {}
 
     def compute_bleu(search: dict[str, Any]) -> float:
-        """Return BLEU of the translations by a search, and note it in `scores`."""
+        """Return the BLEU that the model reaches with these search settings, and store it in `scores`."""
         description = describe_search(model, search)
-        # The best search of the first step is tried again in the second one.
+        # The second step includes the best search of the first step, which needs no second translation.
         if description not in scores:
             translations = translate(model, tokenizer, pairs["source"][:], **search)
             computed = score_translations(

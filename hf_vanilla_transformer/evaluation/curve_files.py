@@ -1,4 +1,4 @@
-"""Write and read the curve of a training run, which has the losses and scores of training and validation."""
+"""Write and read the curve of a training run: the training and validation metrics over the course of the run."""
 
 import json
 import logging
@@ -18,17 +18,17 @@ logger = logging.getLogger(__name__)
 
 CURVE = "curve.json"
 PLOT = "curve.png"
-# Metrics of target tokens under teacher forcing, which need no translations. They are the loss in nats per token, its
+# Token metrics, which are computed under teacher forcing and need no translations: the loss in nats per token, the
 # perplexity, and the accuracy in percent.
 _TOKEN_METRICS = ("loss", "perplexity", "token_accuracy")
 _TIMES = ("training_seconds", "evaluation_seconds")
 
-# An entry of the log with the names of curves, such as `{"updates": 100, "loss": 3.2}`.
+# One point of a curve, such as `{"updates": 100, "loss": 3.2}`.
 Point = dict[str, float]
 
 
 class Curve(TypedDict):
-    """The curve of a run, as it is saved in `curve.json`; see [`write_curve`]."""
+    """The content of `curve.json`, the curve of a training run. [`write_curve`] describes the keys."""
 
     best: NotRequired[Point]
     points: list[Point]
@@ -36,7 +36,7 @@ class Curve(TypedDict):
 
 
 def write_curve(folder: Path, log_history: Sequence[Mapping[str, float]]) -> Curve | None:
-    """Write the curve of a run as JSON and, if matplotlib is installed, as a plot.
+    """Write the curve of a training run to `curve.json` and, if matplotlib is installed, plot it to `curve.png`.
 
     Args:
         folder (`Path`): folder for `curve.json` and `curve.png`.
@@ -48,13 +48,14 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, float]]) -> Cur
         `dict`: the curve, with three keys. If the run has no evaluations, the result is None, and nothing is written.
 
             - `best`: the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU.
-            - `points`: one item for each evaluation, in order. An item has those of these keys that the log holds:
-              `updates`, `epoch`, `loss`, `perplexity`, `token_accuracy`, `bleu` and `chrf` (percent),
-              `training_seconds` since the start, without evaluations, and `evaluation_seconds`, the total of all
-              evaluations so far.
-            - `training`: the same for the training batches between two entries of the log.
+            - `points`: one item for each evaluation, in order. An item contains these keys, except for those that are
+              missing from the log: `updates`, `epoch`, `loss`, `perplexity`, `token_accuracy`, `bleu` and `chrf`
+              (percent), `training_seconds` (since the start, without evaluations), and `evaluation_seconds` (the total
+              of all evaluations so far).
+            - `training`: one item for each log entry about the training batches since the entry before, with the same
+              keys.
     """
-    # Imported here, because importing the metrics takes long, and reading a curve needs none.
+    # Imported here, because importing the metrics takes long and `read_curve` does not need them.
     from .metrics import METRICS
 
     points = _collect_points(log_history, "eval_", (*_TOKEN_METRICS, *METRICS))
@@ -72,12 +73,12 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, float]]) -> Cur
 
 
 def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, metrics: Sequence[str]) -> list[Point]:
-    """Return the entries of a log that hold at least one of the metrics, with the names that curves use.
+    """Convert the log entries that contain at least one of the metrics into points of a curve.
 
     Args:
-        log_history: the log of the Trainer.
-        prefix: the log has it before the name of each metric: `"eval_"` for validation, or `""` for training.
-        metrics: names of metrics without the prefix.
+        log_history: the Trainer's log.
+        prefix: what precedes each metric's name in the log: `"eval_"` for validation, or `""` for training.
+        metrics: names of the metrics, without the prefix.
     """
     metrics_by_log_name = {f"{prefix}{metric}": metric for metric in metrics}
     names = {"step": "updates", "epoch": "epoch"}
@@ -98,17 +99,17 @@ def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, met
 
 
 def read_curve(path: str | os.PathLike[str]) -> Curve:
-    """Read a curve that `hf-vanilla-transformer train` wrote.
+    """Read the curve of a run that `hf-vanilla-transformer train` wrote.
 
     Args:
-        path (`str` or `PathLike`): folder of a run, its `curve.json`, or a file of results.
+        path (`str` or `PathLike`): folder of the run, its `curve.json`, or its results file.
 
     Returns:
         `dict`: `points` and `training`, as [`write_curve`] describes them; `training` is empty if the file has none.
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if it holds no curve.
+        ValueError: if the file contains no curve.
     """
     file = Path(path)
     if file.is_dir():
@@ -117,7 +118,7 @@ def read_curve(path: str | os.PathLike[str]) -> Curve:
         raise FileNotFoundError(f"{file} does not exist; name a run with evaluations (--eval_strategy steps).")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        # A file of results has the curve as one of its fields.
+        # A results file contains the curve as one of its fields.
         stored_curve = content.get("curve", content)
         points = list(stored_curve["points"])
         training = list(stored_curve.get("training", []))
@@ -130,7 +131,7 @@ def read_curve(path: str | os.PathLike[str]) -> Curve:
 
 
 def _is_point(value: object) -> bool:
-    """Return True if a value that was read from JSON is an object of numbers."""
+    """Return True if a JSON value is an object whose values are all numbers."""
     if not isinstance(value, dict):
         return False
     return all(isinstance(number, (int, float)) for number in value.values())

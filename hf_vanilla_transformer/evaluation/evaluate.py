@@ -1,4 +1,4 @@
-"""Evaluate a model, or existing translations, on test pairs, and describe the scores in words."""
+"""Evaluate a model or existing translations on test pairs, and format the scores as text."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ from .scoring_arguments import ScoringArguments
 
 
 class Evaluation(NamedTuple):
-    """Translations of test pairs and their scores.
+    """The result of [`evaluate`]: translations of the test pairs, and their scores.
 
     Args:
-        scores (`dict`): the result of `score_translations`; `data`, a description of the pairs; and, if a model
-            translated them, `decoding`, a description of the search.
-        translations (`list[str]`): translations of the sources, in their order.
+        scores (`dict`): the result of `score_translations`, and `data`, a description of the pairs. If a model made the
+            translations, `decoding` describes how it searched for them.
+        translations (`list[str]`): translations of the sources, in the same order.
     """
 
     scores: Scores
@@ -55,30 +55,32 @@ def evaluate(
     ```
 
     Args:
-        model (`str`, `Path`, `PreTrainedModel` or `Engine`, *optional*): a folder or a name on the Hub; or a model with
-            its tokenizer, or the result of `load_engine`; or None if `translations` are given.
-        pairs (`Dataset`, or files): a data set or tables with columns `source` and `target`, or aligned text files
+        model (`str`, `Path`, `PreTrainedModel` or `Engine`, *optional*): a folder or a name on the Hub; a loaded model;
+            or the result of `load_engine`. It must be None if `translations` are given.
+        pairs (`Dataset`, or files): a data set or tables with the columns `source` and `target`, or aligned text files
             whose names end in their languages.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): tokenizer of the model, unless `model` is a folder or name.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): the model's tokenizer. It is not needed if `model` is a
+            folder or a name.
         translations (`Sequence[str]`, *optional*): existing translations of the sources.
-        references (`Sequence`, *optional*): for each pair one reference, or a list of them; by default the column
-            `references` of the pairs, or else their targets.
+        references (`Sequence`, *optional*): one reference, or a list of references, for each pair. The default is the
+            pairs' column `references` or, without this column, their targets.
         against (`Sequence[str]`, *optional*): translations by a different system, with which [`score_translations`]
             compares the scores.
-        data (`str`, *optional*): description of the pairs; by default the names of the files.
+        data (`str`, *optional*): description of the pairs. The default consists of the file names.
         tokenize (`str`, *optional*): tokenization for BLEU. The default is `"char"` for the number corpus and for Thai,
-            Lao, Khmer, Burmese and Tibetan, the tokenization of sacrebleu for other target languages without spaces
-            between words, and otherwise `"13a"`.
+            Lao, Khmer, Burmese and Tibetan. For other target languages without spaces between words, it is sacreBLEU's
+            tokenization of that language. Otherwise it is `"13a"`.
         lowercase (`bool`): ignore case.
-        token_error_rate (`bool`): also compute the error rate of the tokens between spaces, by jiwer.
-        target_lang (`str`, *optional*): the language that a model of several target languages translates into, as in
-            `translate`; by default the language in which the files' names end, if the model has one code for it.
+        token_error_rate (`bool`): also compute the error rate of tokens that are separated by spaces. This needs jiwer.
+        target_lang (`str`, *optional*): the language into which a model with several target languages translates, as in
+            `translate`. The default is the language in which the file names end, if the model has exactly one code for
+            it.
         **translate_kwargs: arguments of `generate()`, such as `num_beams`; `tokens_per_batch=4096`, the maximum number
             of source tokens in a batch, padding included; and `show_progress=True`, whether to show a progress bar.
 
     Raises:
-        OSError, ValueError: if the model or the files cannot be read, and in the cases in which `translate` and
-            `score_translations` raise them.
+        OSError, ValueError: if the model or the files cannot be read, or if `translate` or `score_translations` raises
+            one of these errors.
     """
     if (model is None) == (translations is None):
         raise InputError("give either a model (--model_name_or_path) or translations (--translations_file).")
@@ -134,10 +136,10 @@ def evaluate(
 
 
 def describe_scores(scores: Scores) -> list[str]:
-    """Describe scores in lines of text.
+    """Format scores as lines of text that can be logged or printed.
 
     Args:
-        scores: the scores of an [`Evaluation`]. If they contain `against`, it is the name of the baseline.
+        scores: the scores of an [`Evaluation`]. They may contain `against`, the name of the baseline.
     """
     lines = [f"{scores['sentences']} pairs of {scores['data']}"]
     if "decoding" in scores:
@@ -154,11 +156,11 @@ def describe_scores(scores: Scores) -> list[str]:
 
 
 def _describe_comparison(comparison: Comparison, baseline_name: str) -> str:
-    """Describe in a line how the score of a system differs from the score of a baseline."""
+    """Format the comparison of a system with a baseline as one line of text."""
     system = f"{comparison['mean']:.2f} ± {comparison['ci']:.2f}"
     baseline = f"{comparison['other_score']:.2f}, {comparison['other_mean']:.2f} ± {comparison['other_ci']:.2f}"
     if comparison["score"] == comparison["other_score"]:
-        # For equal scores, sacrebleu's p-value is the lowest, as if they differed.
+        # For equal scores, sacreBLEU returns the lowest possible p-value, as if the difference were significant.
         significance = "equal scores"
     else:
         significance = f"p = {comparison['p_value']:.4f}"
@@ -166,7 +168,10 @@ def _describe_comparison(comparison: Comparison, baseline_name: str) -> str:
 
 
 def format_examples(sources: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> str:
-    """Return sentences with their translations and references as text, in blocks of an empty line and three lines."""
+    """Format sentences with their translations and references as text.
+
+    Each sentence gets an empty line and then three lines: the source, the prediction, and the reference.
+    """
     lines = []
     for source, prediction, reference in zip(sources, predictions, references, strict=True):
         lines.append("")
@@ -177,14 +182,14 @@ def format_examples(sources: Sequence[str], predictions: Sequence[str], referenc
 
 
 def describe_search(model: PreTrainedModel | Engine, options: Mapping[str, object] | None = None) -> str:
-    """Describe the search of a model in words, such as "beam search, 4 beams, length penalty 0.6 (gnmt)".
+    """Describe in words how a model decodes, such as "beam search, 4 beams, length penalty 0.6 (gnmt)".
 
     Args:
-        model: the `generation_config` of the model has the settings of the search.
-        options: arguments of `generate()` that replace these settings.
+        model: the model, whose `generation_config` contains the search settings.
+        options: arguments of `generate()` that override these settings.
     """
     settings = copy.deepcopy(model.generation_config)
-    # `GenerationConfig.update` would validate the settings, and reject some that a model may have.
+    # `GenerationConfig.update` would validate the settings, and would reject some that models use.
     for name, value in (options or {}).items():
         setattr(settings, name, value)
     limit = _describe_length_limit(settings)
@@ -202,7 +207,10 @@ def describe_search(model: PreTrainedModel | Engine, options: Mapping[str, objec
 
 
 def _describe_length_limit(settings: GenerationConfig) -> str:
-    """Return the end of a sentence that says how long a translation may be; empty if there is no limit."""
+    """Return text that states the maximum length of a translation, such as ", at most 20 tokens".
+
+    The text is empty if there is no limit.
+    """
     offset = getattr(settings, "max_length_offset", None)
     if offset is not None and not limits_length(settings):
         return f", at most source + {offset} tokens"

@@ -1,9 +1,9 @@
-"""Metrics of translations: BLEU, chrF and TER by sacrebleu, the token error rate by jiwer, and the table of them all.
+"""Compute translation metrics: BLEU, chrF and TER with sacreBLEU, and the token error rate with jiwer.
 
 To add a metric, write a subclass of [`SacreBleuMetric`] and add it to [`METRICS`]. Evaluations, logs, model cards and
-files of results then contain it. The metric needs no code elsewhere.
+results files then contain it. You do not need to change any other code.
 
-The classes are metrics of the library `evaluate` that need no network access.
+The classes are metrics of the Hugging Face library `evaluate`. They need no network access.
 """
 
 import re
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 
 IGNORED_LABEL = -100
 
-# A character of Japanese kana or one of their marks. sacrebleu's TER divides text at each kanji, but takes a run of
-# kana for one word.
+# Matches one character of Japanese kana, or one of their marks. sacreBLEU's TER splits text at each kanji, but counts
+# consecutive kana as one word.
 _KANA = "[\u3041-\u3096\u309d-\u309f\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f]"
 _UNSPACED_CHARACTER_OR_KANA = re.compile(f"{UNSPACED_CHARACTER.pattern}|{_KANA}")
 _TEXT = datasets.Value("string")
-# The library `evaluate` takes the first entry that the data match: one reference for each prediction, or several.
+# The two accepted formats: one reference for each prediction, or several. The library `evaluate` uses the first format
+# that fits the data.
 _FEATURES = [
     datasets.Features({"predictions": _TEXT, "references": _TEXT}),
     datasets.Features({"predictions": _TEXT, "references": datasets.Sequence(_TEXT)}),
@@ -45,16 +46,16 @@ _FEATURES = [
 # Token ids as the Trainer passes them to `compute_metrics`: one array of shape `(sentences, length)`; a list of arrays,
 # one for each batch; or a tuple whose first item is one of these.
 TokenIds = NDArray[np.int64] | list["TokenIds"] | tuple["TokenIds", ...]
-# What `score_translations` returns, and what is saved as JSON: the number of sentences, the exact match, and for each
+# The result of `score_translations`, which is saved as JSON: the number of sentences, the exact match, and for each
 # metric a score, a signature and possibly a `Comparison`. The keys depend on METRICS, so no TypedDict can list them.
 Scores = dict[str, Any]
 
 
 class Comparison(TypedDict):
-    """The result of sacrebleu's paired bootstrap resampling for a system and a baseline.
+    """Comparison of a system with a baseline by sacreBLEU's paired bootstrap resampling.
 
-    `mean` and `ci` are the mean of 1,000 resamples and half of their 95 % confidence interval. The keys that begin with
-    `other_` belong to the baseline.
+    `mean` is the mean score of 1,000 resamples, and `ci` is half the width of their 95 % confidence interval. Keys that
+    begin with `other_` belong to the baseline.
     """
 
     score: float
@@ -68,7 +69,7 @@ class Comparison(TypedDict):
 
 
 class MetricScore(TypedDict):
-    """The score of a metric, usually in percent, and the signature that says how it was computed."""
+    """A metric's score, usually in percent, and its signature, which states how the score was computed."""
 
     score: float
     signature: str
@@ -76,7 +77,7 @@ class MetricScore(TypedDict):
 
 
 class CorpusScore(Protocol):
-    """The result of a [`Scorer`]."""
+    """The result of [`Scorer.corpus_score`], which has at least a score."""
 
     @property
     def score(self) -> float:
@@ -84,32 +85,31 @@ class CorpusScore(Protocol):
 
 
 class Scorer(Protocol):
-    """An object with those methods of a sacrebleu scorer that [`SacreBleuMetric`] calls."""
+    """The methods that [`SacreBleuMetric`] calls. sacreBLEU's scorers have them, and other classes can provide them."""
 
     def corpus_score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], /) -> CorpusScore:
-        """Score all hypotheses together. Each item of `references` has one reference for each hypothesis."""
+        """Score all hypotheses together. Each item of `references` contains one reference for every hypothesis."""
 
     def get_signature(self) -> object:
-        """Return an object whose string is the signature of the scores."""
+        """Return an object whose string form is the signature of the scores."""
 
 
 class SacreBleuMetric(evaluate.Metric):
-    """A metric whose `compute(predictions=[...], references=[...])` returns `score` and `signature`.
+    """Base class of translation metrics; `compute(predictions=[...], references=[...])` returns score and signature.
 
-    Each prediction has one reference string, or a list of them that has the same length for all predictions. The other
-    arguments of `compute` are the options of the scorer, and `against`, the translations of a baseline.
+    Each prediction has one reference string or a list of references. The lists must have the same length for all
+    predictions. The other arguments of `compute` are the scorer's options, and `against`, the translations of a
+    baseline.
 
     Attributes:
-        scorer: class or function that makes a [`Scorer`] from its options. It is a scorer of sacrebleu, or an object
-            with the same methods.
-        citation (`str`): publication of the metric.
-        label (`str`): name of the metric for readers.
+        scorer: class or function that makes a [`Scorer`] from its options, such as a scorer class of sacreBLEU.
+        citation (`str`): the publication that describes the metric.
+        label (`str`): name of the metric in logs and model cards.
         hub_type (`str`): type of the metric on the Hub.
-        options (`tuple[str, ...]`): options of the scorer that [`score_translations`] sets.
-        higher_is_better (`bool`): if True, the metric is also computed during training, where the highest score is the
-            best.
+        options (`tuple[str, ...]`): the scorer options that [`score_translations`] sets.
+        higher_is_better (`bool`): if True, higher scores are better, and the metric is also computed during training.
         is_on_request (`bool`): if True, the metric is computed only if the caller names it.
-        can_be_resampled (`bool`): if True, sacrebleu can compare two systems by paired bootstrap resampling.
+        can_be_resampled (`bool`): if True, sacreBLEU can compare two systems by paired bootstrap resampling.
     """
 
     scorer: Callable[..., Scorer]
@@ -136,44 +136,44 @@ class SacreBleuMetric(evaluate.Metric):
         references: Sequence[References] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Add predictions and their references, as `evaluate.Metric.add_batch` does.
+        """Check that predictions and references are lists, and add them to the texts to score.
 
         Raises:
             ValueError: if predictions or references are not a list, are empty, or differ in number. Without this check,
-                `evaluate` would take the letters of a string for sentences.
+                `evaluate` would treat each letter of a string as a sentence.
         """
         _check_sentences("predictions", predictions)
         _check_sentences("references", references)
         super().add_batch(predictions=predictions, references=references, **kwargs)
 
     def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
-        """Compute the score, and compare it with the baseline `against` if that is among the options."""
+        """Compute the score. If the options contain `against`, also compare the score with this baseline's."""
         against = options.pop("against", None)
         reference_streams = _make_reference_streams(references)
         scorer = self.scorer(**options)
         result = scorer.corpus_score(predictions, reference_streams)
         metric_score: MetricScore = {"score": result.score, "signature": str(scorer.get_signature())}
         if against is not None and self.can_be_resampled:
-            # Only the scorers of sacrebleu can be resampled.
+            # Only sacreBLEU's own scorers can be resampled.
             sacrebleu_scorer = cast("Metric", scorer)
             metric_score["against"] = _compare(sacrebleu_scorer, predictions, against, reference_streams)
         return metric_score
 
 
 def _check_sentences(name: str, texts: object) -> None:
-    """Raise ValueError unless an argument is a list of sentences that is not empty."""
+    """Raise ValueError unless an argument is a nonempty list of sentences."""
     if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
         raise InputError(f"{name} is {texts!r}; give a list of sentences.")
 
 
 def _make_reference_streams(references: Sequence[References | None]) -> list[list[str]]:
-    """Return the references in the order that sacrebleu needs.
+    """Regroup references into the lists that sacreBLEU expects.
 
     Args:
-        references: for each prediction one reference, or a list of them.
+        references: one reference, or a list of references, for each prediction.
 
     Returns:
-        `list[list[str]]`: first the first references of all predictions, then all second references, and so on.
+        `list[list[str]]`: a list of the predictions' first references, a list of their second references, and so on.
 
     Raises:
         ValueError: if a prediction has no reference, or the predictions have different numbers of references.
@@ -193,11 +193,11 @@ def _make_reference_streams(references: Sequence[References | None]) -> list[lis
 def _compare(
     scorer: Metric, predictions: Sequence[str], baseline: Sequence[str], reference_streams: list[list[str]]
 ) -> Comparison:
-    """Compare predictions with a baseline by sacrebleu's paired bootstrap resampling (Koehn 2004, W04-3250)."""
-    # sacrebleu takes the first system for the baseline.
+    """Compare predictions with a baseline by sacreBLEU's paired bootstrap resampling (Koehn 2004, W04-3250)."""
+    # sacreBLEU treats the first system as the baseline.
     systems = [("baseline", baseline), ("predictions", predictions)]
     signatures, results = PairedTest(systems, {"metric": scorer}, reference_streams, "bs")()
-    # sacrebleu replaces the name of the metric by the name in its scores.
+    # sacreBLEU replaces the key "metric" by its own name for the metric.
     ((metric_name, signature),) = signatures.items()
     baseline_figures, figures = map(vars, results[metric_name])
     return {
@@ -213,17 +213,19 @@ def _compare(
 
 
 class TokenErrorRateScore(NamedTuple):
-    """The result of [`TokenEdits`].
+    """The token error rate that [`TokenEdits`] computes.
 
     Args:
-        score (`float`): edits for each token of the references, in percent.
+        score (`float`): number of edits per reference token, in percent.
     """
 
     score: float
 
 
 class TokenEdits:
-    """A [`Scorer`] that counts the edits between the tokens of a hypothesis and of its nearest reference, by jiwer.
+    """A [`Scorer`] that computes the token error rate with the library jiwer.
+
+    The scorer counts the token edits between each hypothesis and the reference that is closest to it.
 
     Raises:
         ImportError: if jiwer is missing; the message names the extra to install.
@@ -238,7 +240,7 @@ class TokenEdits:
     def corpus_score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> TokenErrorRateScore:
         """Compute the token error rate of all hypotheses together.
 
-        Each item of `references` has one reference for each hypothesis.
+        Each item of `references` contains one reference for every hypothesis.
         """
         edits = 0
         tokens = 0
@@ -251,14 +253,14 @@ class TokenEdits:
         return TokenErrorRateScore(100 * edits / max(tokens, 1))
 
     def get_signature(self) -> str:
-        """Return the version of jiwer."""
+        """Return jiwer's name and version, such as `"jiwer:4.0.0"`."""
         return f"jiwer:{version('jiwer')}"
 
 
 class Bleu(SacreBleuMetric):
-    """Corpus BLEU (Papineni et al. 2002) in percent. Scores with equal signatures are comparable.
+    """Corpus BLEU (Papineni et al. 2002) in percent. Scores are comparable if their signatures are equal.
 
-    The options are those of sacrebleu, such as `tokenize="13a"` and `lowercase=False`. By default,
+    The metric accepts sacreBLEU's options, such as `tokenize="13a"` and `lowercase=False`. By default,
     [`choose_bleu_tokenization`] chooses the tokenization.
     """
 
@@ -269,18 +271,18 @@ class Bleu(SacreBleuMetric):
     options = ("tokenize", "lowercase")
 
     def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
-        """Compute BLEU; raise ValueError if sacrebleu has no tokenization with the name `tokenize`."""
+        """Compute BLEU. Raise ValueError if sacreBLEU has no tokenization with the name `tokenize`."""
         tokenize = options.get("tokenize") or choose_bleu_tokenization(references)
         options["tokenize"] = tokenize
         if tokenize not in BLEU.TOKENIZERS:
             raise InputError(f"tokenize is {tokenize!r}; choose one of: {', '.join(map(str, BLEU.TOKENIZERS))}.")
-        # sacrebleu warns of text that looks tokenized. With these tokenizations, such text is expected.
+        # sacreBLEU warns if text looks tokenized. With these tokenizations, such text is expected.
         options.setdefault("force", tokenize in ("none", "char"))
         return super()._compute(predictions, references, **options)
 
 
 class ChrF(SacreBleuMetric):
-    """chrF (Popovic 2015) in percent. The options are those of sacrebleu."""
+    """chrF, a character n-gram F-score (Popovic 2015), in percent. The metric accepts sacreBLEU's options."""
 
     scorer = CHRF
     citation = "Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation, W15-3049"
@@ -289,14 +291,14 @@ class ChrF(SacreBleuMetric):
 
 
 class Ter(SacreBleuMetric):
-    """TER (Snover et al. 2006) in percent, without regard to case. Lower is better.
+    """Translation edit rate, TER (Snover et al. 2006), in percent. Lower is better, and case is ignored.
 
-    TER counts edits of words. In scripts that write no spaces between words, it counts edits of characters instead.
-    These scripts are Thai, Lao, Tibetan, Burmese and Khmer, and with `asian_support` also Japanese kana. The signature
-    then contains `chars:yes`, because sacrebleu alone divides only Chinese characters.
+    TER counts word edits. In scripts without spaces between words, it counts character edits instead. These scripts are
+    Thai, Lao, Tibetan, Burmese and Khmer, and with `asian_support` also Japanese kana. The signature then contains
+    `chars:yes`, because sacreBLEU itself splits only Chinese characters.
 
-    The options are those of sacrebleu, and `split_characters` (default: True). If it is False, TER counts edits of
-    words in all scripts.
+    The metric accepts sacreBLEU's options, and `split_characters` (default: True). If `split_characters` is False, TER
+    counts word edits in all scripts.
     """
 
     scorer = TER
@@ -307,10 +309,10 @@ class Ter(SacreBleuMetric):
     higher_is_better = False
 
     def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
-        """Compute TER, with spaces around the characters of scripts that write no spaces between words."""
+        """Compute TER after putting spaces around the characters of scripts without spaces between words."""
         splits_characters = options.pop("split_characters", True)
         pattern = _UNSPACED_CHARACTER_OR_KANA if options.get("asian_support") else UNSPACED_CHARACTER
-        # Only the references decide, so that the scores of several systems have the same signature.
+        # Only the references decide whether text is split, so that all systems get the same signature.
         has_unspaced_text = any(pattern.search(text) for text in flatten_references(references))
         if not splits_characters or not has_unspaced_text:
             return super()._compute(predictions, references, **options)
@@ -333,14 +335,15 @@ class Ter(SacreBleuMetric):
 
 
 def _put_spaces_around(pattern: re.Pattern[str], texts: Iterable[str]) -> list[str]:
-    """Return the texts with a space before and after each match of a pattern."""
+    """Put a space before and after each match of a pattern in the texts."""
     return [pattern.sub(r" \g<0> ", text) for text in texts]
 
 
 class TokenErrorRate(SacreBleuMetric):
-    """Edits to the nearest reference for each of its tokens between spaces, in percent. Lower is better.
+    """Token error rate: edits to the closest reference per reference token, in percent. Lower is better.
 
-    For phonemes it is the phoneme error rate. It is computed on request only, because it needs jiwer.
+    Tokens are separated by spaces. If they are phonemes, this metric is the phoneme error rate. It is computed only on
+    request, because it needs jiwer.
     """
 
     scorer = TokenEdits
@@ -353,7 +356,7 @@ class TokenErrorRate(SacreBleuMetric):
     can_be_resampled = False
 
 
-# All metrics of translations, by the names that they have in scores, logs, model cards and files of results.
+# All translation metrics, by their names in scores, logs, model cards and results files.
 METRICS: dict[str, type[SacreBleuMetric]] = {
     "bleu": Bleu,
     "chrf": ChrF,
@@ -363,7 +366,7 @@ METRICS: dict[str, type[SacreBleuMetric]] = {
 
 
 def select_metrics(*requested: str) -> list[str]:
-    """Return the names of the metrics to compute: those that are always computed, and the requested ones."""
+    """Return the names of all metrics that are always computed, and of the requested ones."""
     names = []
     for name, metric in METRICS.items():
         if not metric.is_on_request or name in requested:
@@ -376,11 +379,11 @@ def make_compute_metrics(
 ) -> "Callable[[EvalPrediction], dict[str, float]]":
     """Make a `compute_metrics` function for a `Seq2SeqTrainer` with `predict_with_generate`.
 
-    It decodes predictions and labels, and computes the metrics for which higher scores are better.
+    The function decodes predictions and labels. It then computes all metrics for which higher scores are better.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): decodes predictions and labels.
-        **options: `tokenize` and `lowercase` of [`score_translations`].
+        **options: the arguments `tokenize` and `lowercase` of [`score_translations`].
 
     Returns:
         A function from `EvalPrediction` to `{"bleu": percent, "chrf": percent}`.
@@ -397,7 +400,7 @@ def make_compute_metrics(
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: TokenIds) -> list[str]:
-    """Decode predictions or labels of the Trainer.
+    """Decode the predictions or labels that the Trainer passes to `compute_metrics`.
 
     Raises:
         ValueError: if the predictions are logits instead of token ids.
@@ -405,7 +408,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: TokenIds) -> list[str]:
     if isinstance(ids, tuple):
         return _decode(tokenizer, ids[0])
     if isinstance(ids, list):
-        # With eval_do_concat_batches=False there is one item for each batch.
+        # With eval_do_concat_batches=False, the list has one item for each batch.
         texts = []
         for batch in ids:
             texts += _decode(tokenizer, batch)
@@ -413,7 +416,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: TokenIds) -> list[str]:
     id_array = np.asarray(ids)
     if id_array.ndim != 2:
         raise InputError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
-    # The Trainer pads with the label that losses ignore, which is not a token id.
+    # The Trainer pads with the label that the loss ignores, which is not a token id.
     token_ids = np.where(id_array == IGNORED_LABEL, tokenizer.pad_token_id, id_array)
     return tokenizer.batch_decode(token_ids, skip_special_tokens=True)
 
@@ -426,30 +429,36 @@ def score_translations(
     metrics: Iterable[str] | None = None,
     against: Sequence[str] | None = None,
 ) -> Scores:
-    """Compute BLEU, chrF, TER, other metrics of `METRICS`, and the exact match of translations.
+    """Compute BLEU, chrF, TER and the percentage of exact matches of translations.
 
     Args:
         hypotheses (`Sequence[str]`): translations.
-        references (`Sequence`): for each translation one reference, or a list of references that has the same length
-            for all translations.
-        tokenize (`str`, *optional*): sacrebleu's tokenization for BLEU: `"13a"` for plain text, `"none"` for text that
+        references (`Sequence`): one reference, or a list of references, for each translation. The lists must have the
+            same length for all translations.
+        tokenize (`str`, *optional*): sacreBLEU's tokenization for BLEU: `"13a"` for plain text, `"none"` for text that
             is already tokenized, `"char"` for sentences with fewer than four words. By default,
-            [`choose_bleu_tokenization`] chooses it. With `"zh"` and `"ja-mecab"`, TER counts edits of characters. In
-            scripts without spaces, such as Thai, it does so with every tokenization but `"none"`.
-        lowercase (`bool`): whether BLEU and chrF ignore case, as TER does.
-        metrics (`Iterable[str]`, *optional*): names of `METRICS`; by default all that are not on request.
-        against (`Sequence[str]`, *optional*): translations by a different system, the baseline of sacrebleu's paired
-            bootstrap resampling (Koehn 2004, W04-3250).
+            [`choose_bleu_tokenization`] chooses it. With `"zh"` and `"ja-mecab"`, TER counts character edits. In
+            scripts without spaces, such as Thai, TER counts character edits with every tokenization except `"none"`.
+        lowercase (`bool`): whether BLEU and chrF ignore case. TER always ignores it.
+        metrics (`Iterable[str]`, *optional*): names of metrics in `METRICS`. The default is all metrics except those
+            that are computed only on request.
+        against (`Sequence[str]`, *optional*): translations by a baseline, with which the scores are compared by
+            sacreBLEU's paired bootstrap resampling (Koehn 2004, W04-3250).
 
     Returns:
-        `dict`: for each metric the score in percent (`bleu`, `chrf`, `ter`) and the signature (`bleu_signature`, ...);
-        `exact_match` (percent of hypotheses that equal a reference) and `sentences` (number of hypotheses). With
-        `against` also `bleu_against`, ...: `score`, `p_value`, and of 1,000 resamples `mean` and `ci`, half of the 95 %
-        confidence interval; for the baseline `other_score`, `other_mean` and `other_ci`; and the `signature`.
+        `dict`: the scores and how they were computed.
+
+            - `bleu`, `chrf`, `ter`: the score of each metric, in percent.
+            - `bleu_signature`, ...: the signature of each score.
+            - `exact_match`: percentage of hypotheses that equal a reference.
+            - `sentences`: number of hypotheses.
+            - `bleu_against`, ...: only with `against`, the comparison with the baseline. It contains `score`,
+              `p_value`, `mean` and `ci` (mean and half of the 95 % confidence interval of 1,000 resamples); the
+              baseline's `other_score`, `other_mean` and `other_ci`; and the `signature`.
 
     Raises:
-        TypeError: if an argument contains anything but strings or lists of strings.
-        ValueError: if the numbers of hypotheses and references differ or are 0, or `tokenize` is unknown.
+        TypeError: if an argument contains anything other than strings or lists of strings.
+        ValueError: if the numbers of hypotheses and references differ or are 0, or if `tokenize` is unknown.
     """
     checked_hypotheses = list(check_strings("hypotheses", hypotheses))
     reference_lists = _list_references(references)
@@ -492,7 +501,7 @@ def score_translations(
 
 
 def _list_references(references: Sequence[References]) -> list[list[str]]:
-    """Return a list of references for each translation; raise TypeError unless all of them are strings."""
+    """Return one list of references for each translation. Raise TypeError unless all references are strings."""
     is_nested = isinstance(references, Sequence) and any(isinstance(item, (list, tuple)) for item in references)
     if not is_nested:
         # `check_strings` raises TypeError for an item that is not a string.
@@ -502,12 +511,12 @@ def _list_references(references: Sequence[References]) -> list[list[str]]:
 
 
 def describe_exact_match(scores: Mapping[str, Any]) -> str:
-    """Return the exact match in percent and as a count, such as `"33.3 % (1 of 3)"`.
+    """Format the exact matches as a percentage and a count, such as `"33.3 % (1 of 3)"`.
 
-    The text says 100.0 % only if all translations are exact, so 2,999 of 3,000 are 99.9 %.
+    The percentage is 100.0 only if all translations match, so 2,999 of 3,000 is formatted as 99.9 %.
 
     Args:
-        scores: `exact_match` and `sentences`, as [`score_translations`] returns them.
+        scores: the result of [`score_translations`], of which `exact_match` and `sentences` are used.
     """
     total = scores["sentences"]
     percent = scores["exact_match"]

@@ -1,4 +1,4 @@
-"""Plot the curves of training runs."""
+"""Plot the curves of training runs: loss, perplexity, token accuracy and BLEU against training time."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
-# Markers of runs that have the same colour, in order.
+# Markers that distinguish runs with the same color, in order.
 _MARKERS = (".", "x", "s", "^")
-# Labels of the metrics that have a panel, in the order of the panels.
+# Labels of the plotted metrics, in the order of their panels.
 _LABELS = {
     "loss": "loss (nats per token)",
     "perplexity": "perplexity",
@@ -25,13 +25,14 @@ _LABELS = {
 
 
 def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light") -> "Figure":
-    """Plot loss, perplexity, token accuracy and BLEU of runs against the training time in minutes.
+    """Plot the loss, perplexity, token accuracy and BLEU of training runs against the training time in minutes.
 
-    A metric has a panel if all evaluations of all runs have it. Validation has a solid line and training a dashed one.
-    Each run has its own colour; from the seventh run on, the colours repeat with a different marker.
+    A metric gets a panel if every evaluation of every run contains it. Validation is drawn as a solid line, and
+    training as a dashed line. Each run has its own color. From the seventh run on, colors repeat with a different
+    marker.
 
     Args:
-        curves (`dict`): results of [`read_curve`], by the name of the run.
+        curves (`dict`): curves that [`read_curve`] returned, with the name of each run as key.
         theme (`str`): `"light"` or `"dark"`.
 
     Returns:
@@ -39,7 +40,7 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if `theme` is unknown, a curve has no points or no times, or no metric is known for all points.
+        ValueError: if `theme` is unknown, if a curve has no points or no times, or if no metric is in all points.
     """
     points = []
     for name, curve in curves.items():
@@ -67,7 +68,7 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
                 axes.set_yscale("log")
             axes.grid(alpha=0.3)
 
-        # The legend names the runs once for all panels, because each run looks the same in all of them.
+        # One legend serves all panels, because each run looks the same in all of them.
         legend_lines = []
         if len(curves) > 1:
             legend_lines += run_lines
@@ -79,9 +80,9 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
 
 
 def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], colour: str, marker: str) -> "Line2D":
-    """Draw a metric of a run, for training and validation, and return the line of validation."""
+    """Draw a metric of a run as two lines, for training and for validation. Return the validation line."""
     minutes, values = _list_coordinates(curve.get("training", []), metric)
-    # The runs of the first marker need none on the dashed line, because their colours differ.
+    # Runs with the first marker need no marker on the dashed line, because their colors differ.
     training_marker = None if marker == "." else marker
     axes.plot(minutes, values, color=colour, markersize=3, linestyle="--", linewidth=1, marker=training_marker)
 
@@ -91,7 +92,7 @@ def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], co
 
 
 def _list_coordinates(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[float], list[float]]:
-    """Return the minutes of training and the values of a metric, for the points that have both."""
+    """Return the training times in minutes and the values of a metric, for the points that contain both."""
     minutes = []
     values = []
     for point in points:
@@ -102,7 +103,7 @@ def _list_coordinates(points: Sequence[Mapping[str, float]], metric: str) -> tup
 
 
 def _make_line_samples() -> list["Line2D"]:
-    """Return two gray lines for the legend, which explain how validation and training are drawn."""
+    """Return two gray lines for the legend: a solid one for validation, and a dashed one for training."""
     from matplotlib.lines import Line2D
 
     validation = Line2D([], [], color="gray", marker=".", label="validation")

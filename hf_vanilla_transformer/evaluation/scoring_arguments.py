@@ -1,4 +1,4 @@
-"""Arguments that say how BLEU, chrF, TER and the token error rate are computed."""
+"""Define the command-line options for scoring: how BLEU, chrF, TER and the token error rate are computed."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScoringArguments:
-    """Options for BLEU, chrF and TER. The signature of each score contains their values."""
+    """Command-line options that control how metrics are computed, such as the tokenization for BLEU."""
 
     _argument_group_name = "scoring"
 
@@ -32,16 +32,16 @@ class ScoringArguments:
             # Imported here, because this module is also used to parse arguments, and importing the metrics takes long.
             from .metrics import TokenEdits
 
-            # If jiwer is missing, raise the error now and not after the translation.
+            # If jiwer is missing, this raises the error now instead of after the translation.
             TokenEdits()
         if self.bleu_tokenize is not None:
             _check_bleu_tokenization(self.bleu_tokenize)
 
     def for_target(self, language: str | None) -> "ScoringArguments":
-        """Return arguments with the tokenization that a target language needs, unless the user set one.
+        """Return a copy with the BLEU tokenization that a target language needs, unless the user has set one.
 
         Args:
-            language: language code of the targets; None if it is unknown.
+            language: language code of the targets, or None if it is unknown.
 
         Raises:
             ValueError: if the tokenization needs a library that is not installed.
@@ -49,31 +49,34 @@ class ScoringArguments:
         return replace(self, bleu_tokenize=self.bleu_tokenize or find_bleu_tokenization(language))
 
     def options(self, pairs: "Dataset") -> dict[str, Any]:
-        """Return the arguments `tokenize` and `lowercase` of `score_translations` for sentence pairs."""
+        """Return the keyword arguments `tokenize` and `lowercase` for scoring these sentence pairs.
+
+        They are arguments of [`score_translations`].
+        """
         return {"tokenize": self.choose_tokenization(pairs), "lowercase": self.lowercase}
 
     def choose_tokenization(self, pairs: "Dataset") -> str:
-        """Return the tokenization for BLEU that the user set, or else one that suits the sentence pairs."""
+        """Return the BLEU tokenization that the user has set or, by default, one that suits the sentence pairs."""
         if self.bleu_tokenize is not None:
             return self.bleu_tokenize
-        # Only the built-in number corpus has this column. Its translations are often single words.
+        # Only the built-in number corpus has this column, and its translations are often single words.
         if "number" in pairs.column_names:
             return "char"
         for column in ("references", "target"):
             if column in pairs.column_names:
                 return choose_bleu_tokenization(pairs[:REFERENCES_TO_DETECT_SCRIPT][column])
-        # Pairs without known translations are not scored, so any tokenization will do.
+        # Pairs without references are not scored, so any tokenization will do.
         return "13a"
 
 
 def _check_bleu_tokenization(bleu_tokenize: str) -> None:
-    """Raise ValueError if a tokenization is unknown to sacrebleu, or needs a library that is not installed."""
+    """Raise ValueError if sacreBLEU does not know a tokenization, or if the library that it needs is missing."""
     from sacrebleu.metrics import BLEU
 
     if bleu_tokenize not in BLEU.TOKENIZERS:
         names = ", ".join(str(name) for name in BLEU.TOKENIZERS)
         raise InputError(f'bleu_tokenize is "{bleu_tokenize}"; choose one of: {names}.')
-    # Some tokenizations need an optional dependency. If it is missing, raise the error now and not after the training.
+    # Some tokenizations need an optional dependency. If it is missing, this raises the error before the training.
     try:
         BLEU(tokenize=bleu_tokenize)
     except RuntimeError as error:
