@@ -1,1 +1,1 @@
-"""Batches in, weights out: the recipe of section 5 for stock `Seq2SeqTrainer`."""
+"""Train models as in section 5 of the paper, with the Hugging Face `Seq2SeqTrainer`."""

@@ -1,4 +1,4 @@
-"""Finish a run after its training: choose weights and search, evaluate, and write the card and the results."""
+"""Finish a run after training: choose weights and search settings, evaluate, and write the model card and results."""
 
 import logging
 import time
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run after its training, whose model is saved.
+    """A run whose training has ended and whose model is saved.
 
     Args:
-        settings: the settings of the run.
+        settings: the run's settings.
         pairs: the sentence pairs of all splits.
         trainer: the Trainer after the training.
-        description: the description of the run, from before the training.
-        peak_memory_bytes: the peak memory of the training, if the system reports it.
+        description: a description of the run, recorded before the training.
+        peak_memory_bytes: the peak memory of the training, or None if the system does not report it.
     """
 
     settings: Settings
@@ -50,15 +50,14 @@ class TrainedRun:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model in memory, which may still use the precision of the training."""
+        """The model in memory. It may still use the precision of the training, unlike the saved model."""
         return cast(PreTrainedModel, self.trainer.model)
 
     @property
     def recorded_facts(self) -> RecordFacts:
-        """The facts that the Trainer recorded.
+        """The callback that recorded facts about the run, such as the training time.
 
-        They are read from the Trainer's callback, because `restore_callback_states_from_checkpoint` replaces callbacks
-        by copies.
+        It is looked up in the Trainer, because `restore_callback_states_from_checkpoint` replaces callbacks by copies.
         """
         for callback in self.trainer.callback_handler.callbacks:
             if isinstance(callback, RecordFacts):
@@ -68,7 +67,7 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class AverageComparison:
-    """Scores of an average of checkpoints and of the last one of these checkpoints, on the validation pairs."""
+    """Validation scores of averaged checkpoints, and of the last of these checkpoints alone."""
 
     average: Scores
     last_checkpoint: Scores
@@ -79,19 +78,19 @@ class AverageComparison:
         return self.average["bleu"] - self.last_checkpoint["bleu"]
 
     def describe(self) -> str:
-        """Describe both scores in words."""
+        """Return both BLEU scores as text, such as "average 40.10, last checkpoint 39.80"."""
         return f"average {self.average['bleu']:.2f}, last checkpoint {self.last_checkpoint['bleu']:.2f}"
 
 
 @dataclass(frozen=True)
 class SavedWeights:
-    """The weights that a run saved.
+    """A record of which weights a run saved: the last ones, an average of checkpoints, or a single checkpoint.
 
     Args:
-        checkpoints: the names of the checkpoints whose average was saved; empty if nothing was averaged.
-        comparison: the comparison of the average with the last checkpoint, if there was one.
-        is_last_kept: True if the last checkpoint was better, and was saved in place of the average.
-        curve: the content of `curve.json`.
+        checkpoints: the names of the checkpoints whose weights were saved; empty if nothing was averaged.
+        comparison: the comparison of the average with the last checkpoint, or None if they were not compared.
+        is_last_kept: True if the last checkpoint had a higher BLEU and was saved instead of the average.
+        curve: the content of `curve.json`, or None if the run had no evaluations.
     """
 
     checkpoints: list[str]
@@ -100,16 +99,23 @@ class SavedWeights:
     curve: Curve | None
 
     def describe(self) -> str | None:
-        """Describe in words which checkpoints the weights are of, or return None if nothing was averaged."""
+        """Return a text that names the checkpoints of the saved weights, or None if nothing was averaged."""
         if self.is_last_kept:
             return f"of {self.checkpoints[0]}, better than the average"
         return average_facts(self.checkpoints).get("weights")
 
 
 def finish_run(run: TrainedRun) -> None:
-    """Choose weights and search of the saved model, evaluate it, write its card and the results file, and push it.
+    """Take all steps of a run that follow its training, such as evaluating the saved model.
 
-    The settings of the run decide which of these steps are taken. Only the main process calls this function.
+    The run's settings decide which of these steps are taken:
+
+    - Choose the weights and the search settings of the saved model.
+    - Evaluate the model on the test pairs.
+    - Write the model card and the results file.
+    - Push the model to the Hub.
+
+    Only the main process calls this function.
     """
     settings = run.settings
     weights = choose_weights(run)
@@ -143,7 +149,12 @@ def finish_run(run: TrainedRun) -> None:
 
 
 def choose_weights(run: TrainedRun) -> SavedWeights:
-    """Save the average of the last checkpoints, or the last one if it is better, as the settings say."""
+    """Save the final weights of a run, which may be an average of its last checkpoints.
+
+    - If the settings ask for an average, it replaces the weights of the last update.
+    - If there are validation pairs, the average is compared with the last checkpoint.
+    - With `keep_better`, the last checkpoint is saved if its BLEU is higher than the average's.
+    """
     settings = run.settings
     checkpoints = []
     if settings.output.average_last is not None:
@@ -155,20 +166,20 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
     is_last_kept = settings.output.keep_better and comparison.gain < 0
     if is_last_kept:
         checkpoints = save_average(settings.output_folder, 1)
-        # The other weights have replaced all files of the run.
+        # Saving these weights has removed all other files of the run, so they are written again.
         curve = save_arguments_and_curve(run)
     return SavedWeights(checkpoints, comparison, is_last_kept, curve)
 
 
 def save_arguments_and_curve(run: TrainedRun) -> Curve | None:
-    """Write the arguments and the curve of the run into its folder; return the content of the curve's file."""
+    """Write the run's arguments and its curve into the output folder. Return the content of `curve.json`."""
     save_arguments(run.settings, is_trained=True)
     with staged(run.settings.output_folder) as folder:
         return write_curve(folder, run.trainer.state.log_history)
 
 
 def compare_average(settings: Settings, pairs: DatasetDict, checkpoint_name: str) -> AverageComparison:
-    """Evaluate the saved average and its last checkpoint on the validation pairs; log which has the higher BLEU."""
+    """Compare the saved average with its last checkpoint by BLEU on the validation pairs, and log the comparison."""
     checkpoint = settings.output_folder / checkpoint_name
     count = len(pairs["validation"])
     logger.info("comparing the average with %s on %s validation pairs", checkpoint_name, f"{count:,}")
@@ -189,9 +200,9 @@ def compare_average(settings: Settings, pairs: DatasetDict, checkpoint_name: str
 
 
 def evaluate_saved(split: str, settings: Settings, pairs: DatasetDict) -> Scores | None:
-    """Evaluate the saved model on a split with the search that it is saved with; return None without this split.
+    """Evaluate the saved model on a split, with its saved search settings. Return None if the split does not exist.
 
-    The model in memory may still use the precision of the training, but users load the saved one.
+    The saved model is loaded again, because the model in memory may still use the precision of the training.
     """
     if split not in pairs:
         return None
@@ -199,7 +210,7 @@ def evaluate_saved(split: str, settings: Settings, pairs: DatasetDict) -> Scores
 
 
 def _evaluate_folder(folder: Path, split: str, settings: Settings, pairs: DatasetDict) -> Scores:
-    """Evaluate the model in a folder on a split of the pairs."""
+    """Load the model in a folder, and evaluate it on a split of the pairs."""
     tokenizer, model = load(str(folder), settings.args.device)
     evaluation = evaluate(
         model,
@@ -214,7 +225,7 @@ def _evaluate_folder(folder: Path, split: str, settings: Settings, pairs: Datase
 
 
 def save_chosen_search(settings: Settings, pairs: DatasetDict) -> str:
-    """Choose the settings of the search that were not given, and save them with the model; describe the choice."""
+    """Choose the search settings that the user left open, and save them with the model. Return a text about them."""
     tokenizer, model = load(str(settings.output_folder), settings.args.device)
     rows = pick_evenly_spaced_rows(len(pairs["validation"]), PAIRS_TO_CHOOSE_SEARCH)
     sample = pairs["validation"].select(rows)
@@ -232,7 +243,7 @@ def save_chosen_search(settings: Settings, pairs: DatasetDict) -> str:
 
 
 def save_int8(settings: Settings, pairs: DatasetDict) -> Scores | None:
-    """Save the model in int8 as well, and evaluate that on the test pairs; return None without test pairs."""
+    """Save an int8 copy of the model, and return its scores on the test pairs, or None if there are no test pairs."""
     folder = settings.output_folder / INT8
     tokenizer, _ = load(str(settings.output_folder), "cpu")
     model = AutoModelForSeq2SeqLM.from_pretrained(settings.output_folder, quantization_config=Int8Config())
@@ -245,7 +256,7 @@ def save_int8(settings: Settings, pairs: DatasetDict) -> Scores | None:
 
 
 def describe_int8(scores: Scores | None) -> str:
-    """Describe where the model in int8 is, and how well it translates if it was evaluated."""
+    """Return a text that says where the int8 model is and, if it was evaluated, which BLEU it has."""
     place = f"in the folder {INT8}, which is not pushed"
     if scores is None:
         return place
@@ -253,13 +264,13 @@ def describe_int8(scores: Scores | None) -> str:
 
 
 def collect_facts(run: TrainedRun, weights: SavedWeights, search: str | None, int8: str | None) -> TrainingFacts:
-    """Collect the facts about the training for the model card.
+    """Collect the facts about the training that the model card lists.
 
     Args:
         run: the run after its training.
-        weights: the weights that were saved.
-        search: how the search was chosen, in words, or None if it was not.
-        int8: where the model in int8 is, in words, or None if there is none.
+        weights: which weights were saved.
+        search: a text about the chosen search settings, or None if none were chosen.
+        int8: a text about the int8 model, or None if there is none.
     """
     args = run.settings.args
     state = run.trainer.state
@@ -288,10 +299,11 @@ def collect_facts(run: TrainedRun, weights: SavedWeights, search: str | None, in
 def collect_scores(
     run: TrainedRun, weights: SavedWeights, search: str | None, test_scores: Scores | None
 ) -> dict[str, Scores | None]:
-    """Collect the scores of the saved model on the validation and test pairs, and those of the last checkpoint.
+    """Collect the scores that the results file contains, by the split that they were computed on.
 
-    Scores of the average on the validation pairs are there already, if the run has compared it with the last checkpoint
-    and has saved neither different weights nor a different search since.
+    They are the saved model's scores on the validation and test pairs and, if the run compared the average with the
+    last checkpoint, the last checkpoint's validation scores. The validation scores of the average are reused from this
+    comparison, unless the run has saved different weights or search settings since.
     """
     is_average_saved = search is None and not weights.is_last_kept
     if weights.comparison is not None and is_average_saved:
@@ -307,7 +319,7 @@ def collect_scores(
 def collect_results(
     run: TrainedRun, facts: TrainingFacts, weights: SavedWeights, scores: dict[str, Scores | None]
 ) -> Results:
-    """Collect the content of the results file."""
+    """Collect the content of the results file from the run, the model card's facts, and the scores."""
     description = run.description
     recorded = run.recorded_facts
     total_seconds = None

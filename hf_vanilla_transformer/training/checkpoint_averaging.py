@@ -1,4 +1,4 @@
-"""Average the weights of checkpoints (section 6.1)."""
+"""Average the weights of several checkpoints into one model (section 6.1)."""
 
 import math
 import os
@@ -22,33 +22,33 @@ from ..support.safetensors_layout import INDEX, WEIGHTS, read_json, read_layout
 from ..support.user_errors import InputError
 
 
-# Patterns of the files that an average has besides its weights.
+# Patterns of the files that are copied next to the averaged weights.
 _OTHER_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES, "*.py")
 # Fields that may differ between checkpoints of one model.
 _FIELDS_THAT_MAY_DIFFER = {
-    # Where and by which version the model was saved.
+    # These tell where and by which version of transformers the model was saved.
     "_name_or_path",
     "transformers_version",
-    # Settings of the training, which the weights do not show.
+    # Training settings, which do not affect inference.
     "dropout",
     "attention_dropout",
     "activation_dropout",
     "label_smoothing",
     "initializer_factor",
-    # Arguments of the last call of the tokenizer, which tokenizer.json stores.
+    # tokenizer.json stores these arguments of the tokenizer's last call.
     "padding",
     "truncation",
 }
 
 
 class _Checkpoint(NamedTuple):
-    """A checkpoint without its weights.
+    """What is read from a checkpoint before averaging: everything except the weights.
 
     Args:
         folder: folder of the checkpoint.
-        tensor_files: the file of each tensor, by the name of the tensor.
-        layout: dtype and shape of each tensor in one tuple, by the name of the tensor.
-        identity: configuration, tokenizer files and layout by name. All of them are equal in checkpoints of one model.
+        tensor_files: maps the name of each tensor to the file that contains it.
+        layout: maps the name of each tensor to a tuple of its dtype and the sizes of its dimensions.
+        identity: configuration, tokenizer files and layout, by name. They are equal in all checkpoints of one model.
     """
 
     folder: Path
@@ -58,38 +58,42 @@ class _Checkpoint(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters in the files of weights, in which shared parameters occur once."""
+        """Number of parameters in the weight files, where shared parameters are stored once."""
         return sum(math.prod(shape) for _, *shape in self.layout.values())
 
 
 def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
-    """Average the weights of checkpoints, or of saved models, that have the same architecture and tokenizer.
+    """Average the weights of checkpoints or saved models that have the same architecture and tokenizer.
 
     Section 6.1 averages the last 5 checkpoints of the base model and the last 20 of the big one. Each tensor is summed
-    in float64, divided by the number of checkpoints, and rounded once to its dtype in the checkpoints. The number of
-    checkpoints does not change the memory that this needs: the average of one file of weights (one shard, if the last
-    checkpoint has shards), and up to 20 bytes for each element of the tensor that is being averaged.
+    in float64, divided by the number of checkpoints, and rounded once to its dtype in the checkpoints. The memory does
+    not depend on the number of checkpoints: it holds the average of one weight file (one shard, if the last checkpoint
+    has shards), and up to 20 bytes for each element of the tensor that is being averaged.
 
-    `output` becomes a folder for `from_pretrained`. Configuration, generation settings, tokenizer and code are copied
-    from the last path. The model card, README.md, lists the averaged folders.
+    You can load the new folder with `from_pretrained`. Its configuration, generation settings, tokenizer and code are
+    copied from the last path. The model card, README.md, lists the averaged folders.
 
     Args:
-        paths (`list` of `str` or `PathLike`): folders with `config.json` and `model.safetensors`, whole or in shards.
+        paths (`list` of `str` or `PathLike`): folders with `config.json` and `model.safetensors`, or with its shards.
         output (`str` or `PathLike`): folder to create.
 
     Returns:
-        `Path`: the folder.
+        `Path`: the new folder.
 
     Raises:
-        BlockingIOError: if another process writes `output`.
+        BlockingIOError: if another process is writing to `output`.
         FileExistsError: if `output` already holds a model.
         FileNotFoundError: if a folder has no weights or no configuration.
         NotADirectoryError: if `output` is a file.
         TypeError: if `paths` is one string.
-        ValueError: if there is no path, or a path occurs twice; if a checkpoint is truncated, lacks the mark that other
-            checkpoints of its run have, or has links to files elsewhere; if the checkpoints differ in names, shapes or
-            dtypes of weights, in the tokenizer, or in the configuration other than the rates of dropout and label
-            smoothing; or if weights are NaN or infinite.
+        ValueError: in these cases:
+
+            - There is no path, or a path occurs twice.
+            - A checkpoint is truncated, contains links to files elsewhere, or has no completion mark although other
+              checkpoints of its run have one.
+            - The checkpoints differ in the names, shapes or dtypes of weights, in the tokenizer, or in the
+              configuration. Dropout and label smoothing may differ.
+            - Weights are NaN or infinite.
     """
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
@@ -97,7 +101,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     check_holds_no_model(target, "the average")
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target):
-        # Another process may have written a model before this one got the lock.
+        # Check again, because another process may have written a model before this one got the lock.
         check_holds_no_model(target, "the average")
         with staged(target) as folder:
             checkpoints = write_average(paths, folder)
@@ -110,7 +114,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
 
 
 def _name_folders(checkpoints: Sequence[_Checkpoint]) -> list[str]:
-    """Return the names of the checkpoints' folders, with the parent folders if some names are equal."""
+    """Return the checkpoints' folder names, preceded by the parent folders' names if they are not unique."""
     folders = [checkpoint.folder.resolve() for checkpoint in checkpoints]
     names = [folder.name for folder in folders]
     if len(set(names)) < len(names):
@@ -119,10 +123,10 @@ def _name_folders(checkpoints: Sequence[_Checkpoint]) -> list[str]:
 
 
 def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list[_Checkpoint]:
-    """Write the average of checkpoints, without a model card, into an existing folder.
+    """Write the average of checkpoints into an existing folder, without a model card.
 
-    An error may leave an incomplete model there. [`average_checkpoints`] says what is averaged, and which errors are
-    raised.
+    If this raises an error, an incomplete model may remain in the folder. [`average_checkpoints`] documents the
+    averaging and its errors.
 
     Args:
         paths: folders of the checkpoints.
@@ -144,12 +148,12 @@ def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list
     for checkpoint in checkpoints[:-1]:
         _check_match(checkpoint, last)
 
-    # A dict keeps the order of the files, each of which holds many tensors.
+    # Each file contains many tensors. A dict removes duplicates and keeps the order.
     for weight_file in dict.fromkeys(last.tensor_files.values()):
         _write_weights(weight_file, checkpoints, folder / weight_file.name)
     patterns = list(_OTHER_FILES)
     if not (last.folder / WEIGHTS).is_file():
-        # The index of the shards.
+        # The weights are in shards, so their index is needed.
         patterns.append(INDEX)
     for pattern in patterns:
         for path in last.folder.glob(pattern):
@@ -158,9 +162,9 @@ def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list
 
 
 def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
-    """Return the newest complete checkpoints of a run, oldest first.
+    """Return the `count` newest complete checkpoints of a run, oldest first.
 
-    A warning with the reason is logged for each checkpoint that is skipped.
+    Incomplete checkpoints are skipped, and a warning with the reason is logged for each of them.
 
     Args:
         run: folder of the run.
@@ -175,11 +179,11 @@ def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
 
 
 def _read_checkpoint(folder: Path) -> _Checkpoint:
-    """Read everything of a checkpoint but its weights.
+    """Read a checkpoint's configuration, tokenizer and tensor layout, but not its weights.
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if the checkpoint is not complete, has links to files elsewhere, or holds a different kind of model.
+        ValueError: if the checkpoint is incomplete, contains links to files elsewhere, or is of a different model type.
     """
     _check_is_complete(folder)
     for pattern in _OTHER_FILES:
@@ -190,7 +194,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
         raise InputError(f"{folder} holds a {model_type} model; give {VanillaTransformerConfig.model_type} models.")
     tensor_files, layout = read_layout(folder)
 
-    # Earlier versions saved fewer fields of the configuration, so missing ones get their defaults.
+    # Earlier versions saved fewer configuration fields, so missing fields get their defaults.
     identity: dict[str, object] = dict(VanillaTransformerConfig().to_dict())
     identity.update(stored_config)
     identity.update(_read_tokenizer(folder))
@@ -199,7 +203,10 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
 
 
 def _check_is_complete(folder: Path) -> None:
-    """Raise ValueError if a checkpoint is truncated, or lacks the mark that other checkpoints of its run have."""
+    """Raise ValueError if a checkpoint is truncated or unmarked.
+
+    A checkpoint may be unmarked only if no checkpoint of its run has a completion mark.
+    """
     checkpoint = folder.resolve()
     run_checkpoints = checkpoints_in(checkpoint.parent)
     # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks.
@@ -212,7 +219,7 @@ def _check_is_complete(folder: Path) -> None:
 
 
 def _read_tokenizer(folder: Path) -> dict[str, object]:
-    """Return the content of a tokenizer's files by the names of the files, for a comparison."""
+    """Read the contents of a tokenizer's files, so that two tokenizers can be compared. The keys are file names."""
     contents: dict[str, object] = {}
     for name in TOKENIZER_FILES:
         path = folder / name
@@ -229,20 +236,20 @@ def _read_tokenizer(folder: Path) -> dict[str, object]:
 
 
 def _drop_fields_that_may_differ(fields: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields that are equal in all checkpoints of one model."""
+    """Return the fields that must be equal in all checkpoints of one model."""
     return {name: value for name, value in fields.items() if name not in _FIELDS_THAT_MAY_DIFFER}
 
 
 def _check_match(checkpoint: _Checkpoint, last: _Checkpoint) -> None:
     """Raise ValueError if two checkpoints differ in their architecture, tokenizer or tensors."""
-    # A dict keeps the order of the names, of which each checkpoint may lack some.
+    # Either checkpoint may lack some names. A dict merges them and keeps their order.
     for name in {**checkpoint.identity, **last.identity}:
         value = checkpoint.identity.get(name)
         last_value = last.identity.get(name)
         if value == last_value:
             continue
         difference = name
-        # The content of a tokenizer's file would be too long for a message.
+        # The contents of a tokenizer file would be too long for a message.
         if name not in TOKENIZER_FILES:
             difference += f": {value} and {last_value}"
         raise InputError(
@@ -251,12 +258,12 @@ def _check_match(checkpoint: _Checkpoint, last: _Checkpoint) -> None:
 
 
 def _write_weights(last_file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:
-    """Write the average of one file of weights.
+    """Write one weight file of the average.
 
     Args:
-        last_file: a file of the last checkpoint. The average has the same tensors and metadata.
-        checkpoints: all checkpoints, whose tensors may be in files with different names.
-        target: file for the average.
+        last_file: a weight file of the last checkpoint. The new file has the same tensor names and metadata.
+        checkpoints: all checkpoints. Each may store these tensors in files with different names.
+        target: the file to write.
     """
     with safe_open(last_file, framework="pt") as stored:
         names = stored.keys()
@@ -272,7 +279,7 @@ def _write_weights(last_file: Path, checkpoints: Sequence[_Checkpoint], target: 
 
 
 def _average_tensor(files: Sequence[Path], name: str) -> torch.Tensor:
-    """Return the average of a tensor over several files, summed in float64, in the dtype of the files.
+    """Average one tensor over several files. It is summed in float64 and returned in the dtype of the files.
 
     Raises:
         ValueError: if the tensor has values that are NaN or infinite.
@@ -281,12 +288,12 @@ def _average_tensor(files: Sequence[Path], name: str) -> torch.Tensor:
     first = _read_tensor(files[0], name)
     dtype = first.dtype
     total = first.to(torch.float64, copy=True)
-    # Free its memory before the next tensor is read.
+    # Free this tensor's memory before the next tensor is read.
     del first
     for file in files[1:]:
         total += _read_tensor(file, name)
     if not total.isfinite().all():
-        # Finite values may also have an infinite sum. Then the last file is named.
+        # The sum of finite values may be infinite, too. In this case the message names the last file.
         spoiled_file = files[-1]
         for file in files:
             if not _read_tensor(file, name).isfinite().all():
@@ -297,7 +304,7 @@ def _average_tensor(files: Sequence[Path], name: str) -> torch.Tensor:
 
 
 def _read_tensor(file: Path, name: str) -> torch.Tensor:
-    """Read one tensor of a file of weights."""
-    # An open file keeps all pages that were read in memory, so it is opened anew for each tensor.
+    """Read one tensor from a weight file."""
+    # An open file keeps all pages in memory that were read, so the file is opened anew for each tensor.
     with safe_open(file, framework="pt") as stored:
         return stored.get_tensor(name)

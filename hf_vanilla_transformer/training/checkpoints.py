@@ -1,8 +1,8 @@
-"""Resume only from complete checkpoints, not from those that a killed run left unfinished.
+"""Mark checkpoints that are complete, so that a run never resumes from one that a killed run left unfinished.
 
-The Trainer writes its files directly into `checkpoint-N` and resumes from the highest N, complete or not. Here a
-checkpoint gets a mark after all its files are flushed to the disk. The mark is the file `complete.json`, which lists
-every file with its size in bytes.
+The Trainer writes its files directly into `checkpoint-N` and resumes from the highest N, even if that checkpoint is
+incomplete. Here, a checkpoint gets a mark after all its files are flushed to the disk. The mark is the file
+`complete.json`, which lists every file with its size in bytes.
 """
 
 import json
@@ -30,7 +30,7 @@ _FILES_TO_RESUME_FROM = (_STATE, "optimizer.pt", "scheduler.pt", "model.safetens
 
 
 class CompleteCheckpoints(TrainerCallback):
-    """Mark every checkpoint of a stock `Trainer` when it is complete, so that no run resumes from an incomplete one.
+    """Mark each checkpoint of a stock `Trainer` once it is complete, so that a run can resume safely.
 
     ```python
     trainer = Seq2SeqTrainer(..., callbacks=[CompleteCheckpoints()])
@@ -38,28 +38,28 @@ class CompleteCheckpoints(TrainerCallback):
     ```
 
     The callback writes the mark after all processes have written their files and the files are flushed to the disk. At
-    the start of a run it removes the marks of checkpoints with a higher step, because the run will write them again.
+    the start of a run, it removes the marks of checkpoints with a higher step, because the run will write them again.
 
-    The callback also removes checkpoints beyond `save_total_limit`, always after the new checkpoint is marked. The
-    Trainer would remove old checkpoints earlier, and a run that is killed in between would have no checkpoint left.
-    Therefore `args.save_total_limit` is negative during a run, which the Trainer takes for no limit. The best and the
-    newest checkpoint are kept, even at the end of a run with `save_total_limit=1`.
+    The callback also removes checkpoints beyond `save_total_limit`, but only after the new checkpoint is marked. The
+    Trainer would remove old checkpoints earlier, and a run that is killed in between would have no checkpoint left. For
+    this reason `args.save_total_limit` is negative during a run, which the Trainer treats as no limit. The best and the
+    newest checkpoints are always kept, even at the end of a run with `save_total_limit=1`.
 
-    With `group_by_length`, the callback makes the order of the sentences depend only on the seed and the epoch. The
-    Trainer draws the order from a random state that is different after a resume.
+    With `group_by_length`, the callback makes the order of the sentences depend only on the seed and the epoch. By
+    default, the Trainer draws the order from a random state that is different after a resume.
 
-    With `save_only_model=True`, no run can resume from the checkpoints. The callback then marks none and logs a
-    warning. It also does not mark checkpoints of the Trainer's `enable_jit_checkpoint`, because the Trainer calls no
-    callbacks for them.
+    With `save_only_model=True`, no run can resume from the checkpoints, so the callback marks none of them and logs a
+    warning. It does not mark the checkpoints of the Trainer's `enable_jit_checkpoint` either, because the Trainer calls
+    no callbacks for them.
 
     Raises:
-        ValueError: at the start of a hyperparameter search, because each trial has its own folder.
+        ValueError: at the start of a hyperparameter search, because each trial has a different folder.
     """
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Remove the marks of later checkpoints, and take over the removal of old ones from the Trainer."""
+        """Remove the marks of later checkpoints, and keep the Trainer from removing old checkpoints itself."""
         if state.is_hyper_param_search:
             raise InputError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
@@ -75,7 +75,7 @@ class CompleteCheckpoints(TrainerCallback):
         seed_order_of_lengths(args, state, kwargs["train_dataloader"])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Mark the new checkpoint when all processes have written it, and then remove old checkpoints."""
+        """Mark the new checkpoint after all processes have written it, and then remove old checkpoints."""
         if args.save_only_model:
             return
         # Other processes may still be writing their files, such as random states.
@@ -97,12 +97,12 @@ class CompleteCheckpoints(TrainerCallback):
 
 
 def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:
-    """Remove checkpoints until `limit` remain: first those without a mark, then the oldest.
+    """Remove checkpoints until `limit` of them remain. Unmarked checkpoints are removed first, then the oldest.
 
     Args:
         folder: folder of the run.
         limit: number of checkpoints to keep; 0 means no limit.
-        protected: checkpoints that are never removed, even if they are more than the limit.
+        protected: checkpoints that are never removed, even if there are more of them than the limit allows.
     """
     if limit == 0:
         return
@@ -117,9 +117,9 @@ def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:
 
 
 def restore_path_of_best(state: TrainerState, folder: Path) -> None:
-    """Set the path of a run's best checkpoint in the state of the Trainer.
+    """Set the path of a run's best checkpoint in the Trainer's state.
 
-    The run may have been moved since the state was written, or the state may have been written without the path.
+    The stored path may be outdated because the run's folder was moved, or it may be missing.
     """
     best = folder / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
     if best.is_dir():
@@ -127,7 +127,10 @@ def restore_path_of_best(state: TrainerState, folder: Path) -> None:
 
 
 def remove_path_of_best(checkpoint: Path) -> None:
-    """Remove the path of the best checkpoint from a checkpoint that is pushed, because it describes this machine."""
+    """Remove the path of the best checkpoint from a checkpoint's state, before the checkpoint is pushed to the Hub.
+
+    The path would disclose a folder name of this machine.
+    """
     path = checkpoint / _STATE
     state = TrainerState.load_from_json(str(path))
     state.best_model_checkpoint = None
@@ -135,29 +138,33 @@ def remove_path_of_best(checkpoint: Path) -> None:
 
 
 def remove_later_marks(folder: Path, step: int) -> None:
-    """Remove the marks of the checkpoints after an update, because a run that resumes there will write them again."""
+    """Remove the marks of all checkpoints after update `step`.
+
+    A run that resumes from that update will write these checkpoints again.
+    """
     for checkpoint in checkpoints_in(folder):
         if step_of(checkpoint) > step:
             (checkpoint / MARK).unlink(missing_ok=True)
 
 
 def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
-    """Return the newest complete checkpoint of a run, for `trainer.train(resume_from_checkpoint=...)`.
+    """Return the newest complete checkpoint of a run, to be passed to `trainer.train(resume_from_checkpoint=...)`.
 
-    A warning with the reason is logged for each checkpoint that is skipped.
+    Incomplete checkpoints are skipped, and a warning with the reason is logged for each of them.
 
-    Do not resume a run that has finished in the middle of an epoch. From its last checkpoint, the stock Trainer makes
-    one more update. `hf-vanilla-transformer train` does not.
+    Do not resume a run that ended in the middle of an epoch, because the stock Trainer makes one more update from its
+    last checkpoint. `hf-vanilla-transformer train` does not.
 
     Args:
         output_dir (`str` or `PathLike`): folder of a run that was trained with [`CompleteCheckpoints`].
 
     Returns:
-        `str`: folder of the checkpoint; None if there is no checkpoint, so that the run starts from scratch.
+        `str`: folder of the checkpoint. If there is no checkpoint, the result is None, with which `trainer.train`
+        starts from scratch.
 
     Raises:
-        ValueError: if no checkpoint is marked, but the files of one look complete, as after a run without
-            [`CompleteCheckpoints`]. To resume from it, pass its path to `trainer.train`.
+        ValueError: if no checkpoint is marked, but the files of one look complete. This happens if the run did not use
+            [`CompleteCheckpoints`]. To resume from such a checkpoint, pass its path to `trainer.train`.
     """
     folder = Path(output_dir)
     newest = next(complete_checkpoints(folder), None)
@@ -176,15 +183,15 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
 
 
 def find_checkpoint(name: str, folder: Path) -> Path | None:
-    """Return the checkpoint to resume from, or None if the run starts from scratch.
+    """Return the checkpoint that a run resumes from, or None if the run starts from scratch.
 
     Args:
-        name: folder of a checkpoint; `"last"` for the newest complete checkpoint of the run; or `"auto"`, which allows
-            in addition that there is no checkpoint, for jobs that are restarted.
+        name: folder of a checkpoint; `"last"`, which selects the run's newest complete checkpoint; or `"auto"`, which
+            selects the same checkpoint but accepts that there may be none. Use `"auto"` for jobs that may be restarted.
         folder: output folder of the run.
 
     Raises:
-        ValueError: if there is no such checkpoint, or a run cannot resume from it.
+        ValueError: if the checkpoint does not exist, or if a run cannot resume from it.
     """
     if name in ("last", "auto"):
         last = last_complete_checkpoint(folder)
@@ -207,7 +214,7 @@ def find_checkpoint(name: str, folder: Path) -> Path | None:
 
 
 def has_only_unfinished_checkpoints(folder: Path) -> bool:
-    """Return True if no checkpoint of a run was written to the end, or if the run has no checkpoints."""
+    """Return True if a run has no checkpoints, or only incomplete ones."""
     for checkpoint in checkpoints_in(folder):
         if (checkpoint / MARK).exists() or _is_finished_without_mark(checkpoint):
             return False
@@ -215,9 +222,9 @@ def has_only_unfinished_checkpoints(folder: Path) -> bool:
 
 
 def is_last_checkpoint(args: TrainingArguments, checkpoint: Path) -> bool:
-    """Return True if a checkpoint is the last one of the run that the arguments describe.
+    """Return True if no updates are left after a checkpoint, according to the arguments of the run.
 
-    A run also ends if early stopping has run out of patience.
+    This is the case if the run has reached its number of updates or epochs, or if early stopping ends it.
     """
     state = TrainerState.load_from_json(str(checkpoint / _STATE))
     patience = getattr(args, "early_stopping_patience", None)
@@ -229,15 +236,16 @@ def is_last_checkpoint(args: TrainingArguments, checkpoint: Path) -> bool:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of an earlier run."""
+    """Remove all checkpoints in a folder."""
     for checkpoint in checkpoints_in(folder):
         shutil.rmtree(checkpoint)
 
 
 def count_processes(checkpoint: Path) -> int:
-    """Return the number of processes that wrote a checkpoint of the Trainer, or 0 if it has no random states.
+    """Return the number of processes that wrote a Trainer checkpoint, or 0 if the number is unknown.
 
-    Each process writes its own random state: `rng_state_0.pth` and so on, or `rng_state.pth` if there is one process.
+    Each process writes its random state to a separate file: `rng_state_0.pth` and so on, or `rng_state.pth` if there is
+    only one process. The number is unknown if the checkpoint has none of these files.
     """
     numbered_states = list(checkpoint.glob("rng_state_*.pth"))
     if numbered_states:
@@ -248,9 +256,9 @@ def count_processes(checkpoint: Path) -> int:
 
 
 def _find_fault_without_mark(checkpoint: Path) -> str | None:
-    """Return why a run cannot resume from a checkpoint without a mark, or None if its files look complete."""
+    """Return the reason why a run cannot resume from an unmarked checkpoint, or None if its files look complete."""
     json_names = sorted(path.name for path in checkpoint.glob("*.json"))
-    # A dict removes duplicates. The JSON files include those of any tokenizer.
+    # A dict removes duplicates. The JSON files include the tokenizer's files, whichever it has.
     names = dict.fromkeys((*_FILES_TO_RESUME_FROM, *json_names))
     faulty_names = [name for name in names if not _is_whole(checkpoint / name)]
     if not faulty_names:
@@ -259,7 +267,7 @@ def _find_fault_without_mark(checkpoint: Path) -> str | None:
 
 
 def _is_finished_without_mark(checkpoint: Path) -> bool:
-    """Return True if a checkpoint without a mark is nevertheless complete and can be resumed.
+    """Return True if a checkpoint has no completion mark but is nevertheless complete.
 
     Such checkpoints come from a Trainer without [`CompleteCheckpoints`].
     """
@@ -271,16 +279,16 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
     if not _is_whole(state_path) or not has_random_state:
         return False
     state = json.loads(state_path.read_text(encoding="utf-8"))
-    # Runs of `train` use `RecordFacts` and mark their checkpoints, so one of these without a mark is not complete.
+    # Runs of `train` use `RecordFacts` and mark their complete checkpoints, so theirs are incomplete if unmarked.
     return RecordFacts.__name__ not in state.get("stateful_callbacks", {})
 
 
 def _is_whole(path: Path) -> bool:
-    """Return True if a file exists and, as far as its format shows that, is not truncated."""
+    """Return True if a file exists and is not truncated, as far as its format allows such a check."""
     if not path.is_file():
         return False
     if path.suffix in (".pt", ".pth"):
-        # torch saves zip archives, whose directory is at the end of the file.
+        # PyTorch saves zip archives, whose directory is at the end of the file.
         return zipfile.is_zipfile(path)
     if path.suffix == ".json":
         try:

@@ -1,4 +1,4 @@
-"""The size of a corpus and a sample of its sentence lengths, from which a plan and its costs are computed."""
+"""Describe a corpus by its size and by the lengths of sampled sentences, which `plan` needs to estimate batches."""
 
 import math
 from typing import NamedTuple
@@ -11,14 +11,14 @@ from ..support.user_errors import InputError
 
 
 class Corpus(NamedTuple):
-    """Number of pairs of each split, and the lengths of a sample of the training pairs.
+    """Size of a corpus: the number of pairs in each split, and the sentence lengths of a sample of training pairs.
 
     Args:
         training_pairs (`int`): number of training pairs.
         validation_pairs (`int`): number of validation pairs; 0 if there are none.
         test_pairs (`int`): number of test pairs; 0 if there are none.
-        source_lengths (`np.ndarray` of shape `(sample,)`): tokens of each source of the sample.
-        target_lengths (`np.ndarray` of shape `(sample,)`): tokens of each target of the sample.
+        source_lengths (`np.ndarray` of shape `(sample,)`): number of tokens in each source of the sample.
+        target_lengths (`np.ndarray` of shape `(sample,)`): number of tokens in each target of the sample.
     """
 
     training_pairs: int
@@ -29,19 +29,19 @@ class Corpus(NamedTuple):
 
     @property
     def longest_sentence(self) -> int:
-        """Number of tokens of the longest sentence of the sample, on either side."""
+        """Number of tokens in the longest source or target of the sample."""
         return int(max(self.source_lengths.max(), self.target_lengths.max()))
 
     def find_rows_up_to(self, max_tokens: int | None) -> NDArray[np.int64]:
-        """Return the rows of the sample whose pairs have at most `max_tokens` tokens on each side."""
+        """Return the indices of the sampled pairs that have at most `max_tokens` tokens on each side."""
         limit = max_tokens or math.inf
         longer_sides = np.maximum(self.source_lengths, self.target_lengths)
         return np.flatnonzero(longer_sides <= limit)
 
     def drop_pairs_over(self, max_tokens: int | None) -> "Corpus":
-        """Return the corpus without the training pairs that have more than `max_tokens` tokens on a side.
+        """Return a copy without the training pairs that have more than `max_tokens` tokens on either side.
 
-        The number of training pairs is scaled by the share of the sample that remains.
+        The number of training pairs is estimated: it is multiplied by the fraction of the sample that remains.
 
         Raises:
             ValueError: if no pair remains.
@@ -57,12 +57,15 @@ class Corpus(NamedTuple):
         )
 
     def make_batches(self, tokens_per_batch: int | None, sentences_per_batch: int) -> list[list[int]]:
-        """Divide the rows of the sample into batches, as the training does, in a random order.
+        """Divide the sampled pairs into batches in the same way as the training, in random order.
 
         Args:
-            tokens_per_batch: maximum number of tokens on each side of a batch. If it is None, a batch has
-                `sentences_per_batch` pairs of similar length instead.
-            sentences_per_batch: number of pairs in a batch without a token budget.
+            tokens_per_batch: maximum number of tokens on each side of a batch, or None for batches with a fixed number
+                of pairs of similar length.
+            sentences_per_batch: this fixed number. It is used only if `tokens_per_batch` is None.
+
+        Returns:
+            `list[list[int]]`: the indices of the pairs in each batch.
         """
         if tokens_per_batch is not None:
             return list(TokenBudgetBatchSampler((self.source_lengths, self.target_lengths), tokens_per_batch))
@@ -75,7 +78,7 @@ class Corpus(NamedTuple):
         return [batches[index] for index in random_order]
 
     def count_padded_tokens(self, batches: list[list[int]]) -> NDArray[np.int64]:
-        """Count the tokens of each batch on both sides, padding included.
+        """Count the source and target tokens of each batch, padding included.
 
         Returns:
             `np.ndarray` of shape `(batches,)`: number of tokens of each batch.

@@ -1,4 +1,8 @@
-"""Estimate what a training run will cost, by a trial run on this machine or by a formula for a GPU elsewhere."""
+"""Estimate how much time, memory and disk space a training run will need.
+
+Time and memory are either measured by a short trial run on this machine, or computed for a GPU that is not in this
+machine.
+"""
 
 import math
 from typing import NamedTuple
@@ -17,24 +21,24 @@ from .trial_run import TrialResult, run_trial
 from .update_batches import TrainingMemory
 
 
-# The share of a GPU's peak TFLOP/s that the Trainer reaches with the base model. It was measured on an H200 with
-# bfloat16 autocast by benchmarks.gpu_candidates. The paper's base model reached 0.29 of the 9.5 TFLOP/s of a P100.
+# The fraction of a GPU's peak TFLOP/s that the Trainer reaches with the base model. It was measured on an H200 with
+# bfloat16 autocast by benchmarks.gpu_candidates. In the paper, the base model reached 0.29 of a P100's 9.5 TFLOP/s.
 UTILIZATION = 0.10
-# On CPUs, the memory of a run grows by this factor after the updates of a trial. On Multi30k, German-English, the trial
-# measured 2.6 GB, and the whole run 3.5 GB.
+# On CPUs, a run's memory grows by about this factor after the first updates, which a trial measures. On Multi30k,
+# German-English, the trial needed 2.6 GB and the whole run 3.5 GB.
 _MEMORY_GROWTH_ON_CPUS = 1.3
 
 
 class Costs(NamedTuple):
-    """The estimated costs of a training run.
+    """The estimated costs of a training run: its size, time, memory and disk space.
 
     Args:
-        parameters (`int`): parameters of the model; shared ones count once.
-        tokens (`int`): target tokens of the training pairs in one epoch.
-        updates (`int`): updates of the run.
-        seconds (`float`): time of training, evaluations and final scores.
-        memory (`int`): peak memory in bytes, of the process on CPUs, or of each GPU.
-        disk (`int`): bytes of the model and of the checkpoints.
+        parameters (`int`): number of model parameters; shared parameters count once.
+        tokens (`int`): number of target tokens in one epoch.
+        updates (`int`): number of updates.
+        seconds (`float`): duration of the training, the evaluations and the final scoring.
+        memory (`int`): peak memory in bytes: of the process on CPUs, or of each GPU.
+        disk (`int`): size of the model and the checkpoints in bytes.
     """
 
     parameters: int
@@ -53,17 +57,17 @@ def estimate_costs(
     tokenized_sample: DatasetDict,
     tflops: float | None,
 ) -> Costs:
-    """Estimate the costs of a run.
+    """Estimate the time, memory and disk space of a training run.
 
     Args:
-        settings: arguments of the run.
+        settings: the run's settings.
         updates: number of updates of the run.
-        corpus: the corpus without the training pairs that are too long for the run.
+        corpus: the corpus, without the training pairs that are too long for the run.
         tokenizer: determines the vocabulary size of the model.
-        tokenized_sample: tokenized pairs. The rows of `"train"` are those whose lengths the corpus has; a sample of
+        tokenized_sample: tokenized pairs. `"train"` contains the pairs whose lengths `corpus` lists, in the same order.
             `"validation"` is optional.
-        tflops: bfloat16 TFLOP/s of a GPU elsewhere, for which time and memory are computed. If it is None, they are
-            measured on this machine by a trial run.
+        tflops: peak bfloat16 TFLOP/s of a GPU that is not in this machine, for which time and memory are computed. If
+            it is None, they are measured on this machine by a trial run.
     """
     args = settings.args
     with torch.device("meta"):
@@ -81,24 +85,28 @@ def estimate_costs(
         memory = int(trial.peak_memory * growth)
     else:
         seconds = _compute_training_seconds(model, args, trained_tokens, tflops)
-        # The bfloat16 TFLOP/s of the other GPU say that it computes in 16 bits, whatever this machine does.
+        # `tflops` is a bfloat16 figure, so the other GPU computes in 16 bits even if this machine does not.
         training_memory = TrainingMemory.for_model(model, args, None, in_16_bits=True)
         memory = training_memory.bytes_for_batch(int(padded_tokens.max()) / 2)
 
     target_tokens = round(corpus.training_pairs * float(corpus.target_lengths.mean()))
-    # Weights take 4 bytes each. A checkpoint also has the two moments of Adam.
+    # Each weight takes 4 bytes. A checkpoint also contains Adam's two moments.
     checkpoints = _count_checkpoints_on_disk(settings, updates)
     disk = 4 * parameters * (1 + 3 * checkpoints)
     return Costs(parameters, target_tokens, updates, seconds, memory, disk)
 
 
 def _compute_training_seconds(model: PreTrainedModel, args: RunArguments, tokens: float, tflops: float) -> float:
-    """Compute the time in which a GPU trains on a number of tokens, which are counted on both sides with padding."""
+    """Estimate how many seconds a GPU needs to train on `tokens` tokens.
+
+    `tokens` is the total over the run of source and target tokens, padding included.
+    """
     weights = 0
     for module in model.modules():
         if isinstance(module, nn.Linear):
             weights += module.weight.numel()
-    # A source token passes the encoder and a target token the decoder, so each token uses about half of the weights.
+    # Source tokens pass through the encoder and target tokens through the decoder, so each token uses about half of the
+    # weights.
     weights_per_token = weights / 2
     # R-Drop runs every batch twice.
     passes = 2 if args.r_drop_alpha else 1
@@ -107,27 +115,27 @@ def _compute_training_seconds(model: PreTrainedModel, args: RunArguments, tokens
 
 
 def _count_checkpoints_on_disk(settings: Settings, updates: int) -> int:
-    """Return the highest number of checkpoints that a run has on the disk at once."""
+    """Return the maximum number of checkpoints that a run has on the disk at the same time."""
     args = settings.args
     written = _count_events(args.save_strategy, args.save_steps, updates)
     limit = args.save_total_limit
     if limit is None:
-        # The default that a run sets, which leaves enough checkpoints for their average.
+        # This is the default that a run sets. It keeps enough checkpoints for an average.
         limit = max(CHECKPOINTS_KEPT, (settings.output.average_last or 0) + 1)
     if limit == 0:
         # In `save_total_limit`, 0 means no limit.
         return written
-    # The oldest checkpoint is removed after a new one is written, so there is one more for a moment.
+    # The oldest checkpoint is removed after a new one is written, so briefly there is one more than the limit.
     return min(written, limit + 1)
 
 
 def _count_events(strategy: str, interval: float | None, updates: int) -> int:
-    """Return how often a run evaluates or saves.
+    """Return the number of evaluations or checkpoints of a run.
 
     Args:
         strategy: the Trainer's `eval_strategy` or `save_strategy`.
-        interval: number of updates between two events; a value below 1 is a share of all updates. With a strategy by
-            epochs, the caller passes the updates of an epoch.
+        interval: number of updates between two evaluations or checkpoints; a value below 1 is a fraction of all
+            updates. If the strategy is `"epoch"`, the caller passes the number of updates per epoch.
         updates: number of updates of the run.
     """
     if strategy == "no" or not interval:
@@ -137,17 +145,17 @@ def _count_events(strategy: str, interval: float | None, updates: int) -> int:
 
 
 def _estimate_search_seconds(settings: Settings, corpus: Corpus, updates: int, trial: TrialResult) -> float:
-    """Estimate the time of the evaluations during a run, and of the beam searches after it."""
+    """Estimate how many seconds a run spends on evaluations during training, and on beam search after it."""
     args = settings.args
     evaluations = _count_events(args.eval_strategy, args.eval_steps, updates)
     greedy_sentences = corpus.validation_pairs * evaluations
 
     beam_sentences = corpus.test_pairs
     if settings.output.average_last:
-        # The averaged weights are compared with the last checkpoint.
+        # Both the averaged weights and the last checkpoint translate the validation pairs.
         beam_sentences += 2 * corpus.validation_pairs
     if settings.evaluation.choose_search:
-        # Each length penalty is tried, and then the second stopping rule.
+        # Each length penalty is tried once, and then the second stopping rule.
         searches = len(ALPHAS) + 1
         beam_sentences += searches * min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
 
