@@ -1,4 +1,7 @@
-"""Sequence-level knowledge distillation (Kim and Rush 2016): train on targets that a teacher has translated."""
+"""Prepare sequence-level knowledge distillation (Kim and Rush 2016): let a teacher translate the training sources.
+
+A small model, the student, is then trained on the translations of a larger one, the teacher.
+"""
 
 import json
 import logging
@@ -40,34 +43,34 @@ from .training_pairs import find_target_language, log_removed
 
 logger = logging.getLogger(__name__)
 
-# Sentences that are translated and then written to the cache together: few enough that an interruption loses little,
-# and enough for batches of similar lengths.
+# Number of sentences that are translated before their translations are written to the cache. It is small enough that an
+# interruption loses little, and large enough for batches of similar lengths.
 _SENTENCES_PER_WRITE = 500
-# Sentences that are translated to estimate how long all of them will take.
+# Number of sentences that are translated to estimate how long all of them will take.
 _SENTENCES_TO_TIME = 100
-# The reason, in the log and in the card, why a monolingual source is not translated.
+# The reason that the log and the model card give for monolingual sources that are not translated.
 _EVALUATED = "in the test or validation pairs"
-# Flags of a translation that keep it out of the training pairs, and the reason in words for each.
+# Flags that exclude a translation from the training pairs, each with the reason in words.
 _REASONS_BY_FLAG = {flag: FLAG_MEANINGS[flag] for flag in ("truncated", "repetition")}
 
 
 class Hypothesis(NamedTuple):
-    """A translation of the teacher with the names of its flags; see [`~hf_vanilla_transformer.Translation`]."""
+    """A translation by the teacher, with flags such as `"truncated"`; see [`~hf_vanilla_transformer.Translation`]."""
 
     text: str
     flags: list[str]
 
 
-# A teacher in torch, perhaps an ensemble, or in a different runtime.
+# A PyTorch model, which may be an ensemble, or a model in a different inference engine.
 TeacherModel = PreTrainedModel | Engine
 # The hypotheses of each source, best first.
 Hypotheses = dict[str, list[Hypothesis]]
 
 
 class Teacher:
-    """The teacher of a run, which translates the sources of the training pairs.
+    """The model that a student learns from. It translates the sources of the student's training pairs.
 
-    Its translations are kept in the user's cache, so that an interrupted run can continue.
+    Its translations are kept in the user's cache, so that an interrupted run does not have to repeat them.
 
     Raises OSError or InputError if a model cannot be found or converted, or if the run would replace it.
     """
@@ -89,7 +92,7 @@ class Teacher:
         self._cache = self._find_cache()
 
     def _find_folders(self, settings: Settings) -> list[Path]:
-        """Find the folder of each teacher, and convert models of other systems.
+        """Find the folder of each teacher model, and convert models of other systems, such as Marian, if necessary.
 
         Raises InputError if the run would replace a teacher.
         """
@@ -106,7 +109,7 @@ class Teacher:
         return folders
 
     def _find_cache(self) -> Path:
-        """Return the folder in the cache for these translations; its name depends on the teacher and on the search."""
+        """Return the cache folder for the translations. Its name depends on the teacher and its search settings."""
         facts: dict[str, object] = {
             "engine": self._arguments.teacher_engine,
             "all": self._arguments.nearest_to_reference,
@@ -118,9 +121,12 @@ class Teacher:
         return result_folder("translations", self.folders, facts)
 
     def with_tokenizer(self, settings: Settings) -> Settings:
-        """Return settings with the teacher's tokenizer, unless they say which tokenizer to use or how to train one.
+        """Return settings with which the student uses the teacher's tokenizer.
 
-        A student whose teacher's tokenizer does not append EOS trains a tokenizer of its own.
+        The settings are returned unchanged, so that the student gets a different tokenizer, in two cases:
+
+        - The given arguments say which tokenizer to use or how to train one.
+        - The teacher's tokenizer is unsuitable, because it does not append EOS or has no pad token.
         """
         for name in ("model_name_or_path", "tokenizer_name", *NEW_TOKENIZER_ARGUMENTS):
             if name in settings.given_arguments:
@@ -134,10 +140,12 @@ class Teacher:
         return changed._replace(needs_plan=settings.needs_plan)
 
     def add_translations(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
-        """Translate the sources, and add the translations to the training pairs or put them in place of the targets.
+        """Translate the training sources, and add the sources with their translations to the training pairs.
+
+        With `distilled_only`, the translated pairs replace the given training pairs.
 
         Returns:
-            The pairs with the new training pairs, and rows about them for the model card.
+            All pairs, with the new training pairs; and rows about the teacher for the table in the model card.
 
         Raises InputError if no translation remains.
         """
@@ -167,21 +175,21 @@ class Teacher:
     def _translate_pairs(
         self, train: Dataset, new_sources: list[str], tokenization: str
     ) -> tuple[Dataset, dict[str, int]]:
-        """Translate the sources of the training pairs and the new ones, and remove faulty translations.
+        """Translate the training sources and additional sources, and remove faulty translations.
 
         Args:
             train: the training pairs.
-            new_sources: sources without a target.
-            tokenization: sacrebleu's tokenization, for sentence BLEU.
+            new_sources: additional sources, which have no targets.
+            tokenization: the sacreBLEU tokenization that is used for sentence BLEU.
 
         Returns:
-            Pairs of sources and translations, and how many translations were removed for each reason.
+            Pairs of sources and translations, and the number of translations that were removed for each reason.
 
         Raises InputError if all translations were removed or are blank.
         """
         sources = [*train["source"], *new_sources]
         references = [*train["target"], *[None] * len(new_sources)]
-        # This raises an error if the tokenization needs a missing library, so it comes before the translation.
+        # This raises an error if the tokenization needs a missing library, so it is done before the translation.
         bleu = BLEU(tokenize=tokenization, effective_order=True)
         hypotheses = self._translate_all(sources)
         translated: dict[str, list[str]] = {"source": [], "target": []}
@@ -201,11 +209,11 @@ class Teacher:
         return Dataset.from_dict(translated, features=train.features), removed
 
     def _describe(self, count: int, removed: Mapping[str, int]) -> dict[str, str]:
-        """Return rows for the model card.
+        """Return rows about the teacher for the table in the model card.
 
         Args:
-            count: the number of training pairs with targets of the teacher.
-            removed: how many translations were removed for each reason.
+            count: the number of training pairs with targets by the teacher.
+            removed: the number of translations that were removed for each reason.
         """
         targets = f"{count:,}"
         if self._arguments.teacher_num_beams is not None:
@@ -222,10 +230,13 @@ class Teacher:
         }
 
     def make_expected_pairs(self, pairs: DatasetDict) -> DatasetDict:
-        """Make about as many and as long pairs as `add_translations` does, for a plan, without translating."""
+        """Imitate the pairs that `add_translations` will return, without translating anything.
+
+        Their number and lengths are approximately right. They are used to plan a run before the teacher translates.
+        """
         train = pairs["train"].select_columns(["source", "target"])
         new_sources = self._select_new_sources(pairs)
-        # The lengths of the given targets stand in for those of the translations.
+        # The given targets stand in for the translations, which have similar lengths.
         new_targets = list(islice(cycle(train["target"]), len(new_sources)))
         new_pairs = Dataset.from_dict({"source": new_sources, "target": new_targets}, features=train.features)
         parts = [train, new_pairs]
@@ -234,9 +245,9 @@ class Teacher:
         return DatasetDict({**pairs, "train": concatenate_datasets(parts)})
 
     def describe_work(self, pairs: DatasetDict) -> str:
-        """Describe how many sentences are still to be translated, and how long that will take.
+        """Return a text that says how many sentences the teacher still has to translate, and how long that will take.
 
-        The duration is extrapolated from a sample that is translated for this purpose.
+        The duration is extrapolated from a sample of up to 100 sentences, which is translated for this purpose.
         """
         cached = self._read_cache()
         sources = dict.fromkeys([*pairs["train"]["source"], *self._select_new_sources(pairs)])
@@ -253,7 +264,7 @@ class Teacher:
 
     @cached_property
     def _monolingual_sources(self) -> list[str]:
-        """The lines of the monolingual files that are not blank; cached, because a pipe can be read only once."""
+        """The nonblank lines of the monolingual files. They are cached, because a pipe can be read only once."""
         lines = []
         for file in self._arguments.monolingual_source_file or []:
             for line in iterate_lines(Path(file)):
@@ -262,7 +273,7 @@ class Teacher:
         return lines
 
     def _select_new_sources(self, pairs: DatasetDict) -> list[str]:
-        """Return the monolingual sources, without those of validation and test pairs, which training must not see."""
+        """Return the monolingual sources that occur in no validation or test pair, as training must not see those."""
         evaluated: set[str] = set()
         for split in ("validation", "test"):
             if split in pairs:
@@ -270,31 +281,35 @@ class Teacher:
         return [source for source in self._monolingual_sources if source.strip() not in evaluated]
 
     def _choose(self, hypotheses: Sequence[Hypothesis], reference: str | None, bleu: BLEU) -> Hypothesis:
-        """Choose the hypothesis to train on: the first one, or with `nearest_to_reference` the one nearest to it."""
+        """Choose the hypothesis that the student is trained on.
+
+        It is the first hypothesis or, with `nearest_to_reference`, the one with the highest sentence BLEU.
+        """
         if reference is None or not self._arguments.nearest_to_reference:
             return hypotheses[0]
         scores = [bleu.sentence_score(hypothesis.text, [reference]).score for hypothesis in hypotheses]
-        # Of equal scores, the first one wins.
+        # If several hypotheses have the highest score, the first one is chosen.
         return hypotheses[scores.index(max(scores))]
 
     def _translate_all(self, sources: Sequence[str]) -> Hypotheses:
-        """Return the hypotheses of each source; all processes together translate the sources that no cache has.
+        """Return the hypotheses of each source, from the cache or newly translated.
 
-        Each process writes a file of its own, so that none waits for another. The processes may have different caches,
-        because they run on several machines or have home folders of their own.
+        The processes divide among themselves the sources that are in no cache. Each process writes to a separate file,
+        so it need not wait for the others. The processes may have different caches, because they may run on several
+        machines or with different home folders.
         """
         state = PartialState()
         cached = self._read_cache()
         unique_sources = list(dict.fromkeys(sources))
         cached_rows = [row for row, source in enumerate(unique_sources) if source in cached]
-        # This waits for all processes, so no process writes before all have read.
+        # This waits for all processes, so no process writes to the cache before all processes have read it.
         rows_in_some_cache = set(gather_object(cached_rows))
         missing = [source for row, source in enumerate(unique_sources) if row not in rows_in_some_cache]
         translated = self._translate_into_cache(missing[state.process_index :: state.num_processes])
         hypotheses = {**cached, **translated}
         state.wait_for_everyone()
         if missing:
-            # Now the cache has the translations of the processes that share it.
+            # The cache now also contains the translations of other processes that share it.
             hypotheses.update(self._read_cache())
         return self._exchange(unique_sources, hypotheses)
 
@@ -312,16 +327,16 @@ class Teacher:
                 for source, translations in self._translate(tokenizer, model, chunk):
                     hypotheses[source] = translations
                     file.write(f"{json.dumps((source, translations), ensure_ascii=False)}\n")
-                # If the process is killed, it loses at most the chunk that it translates.
+                # If the process is killed, it loses at most the chunk that it is translating.
                 file.flush()
                 os.fsync(file.fileno())
                 progress.update(len(chunk))
         return hypotheses
 
     def _exchange(self, sources: Sequence[str], hypotheses: Hypotheses) -> Hypotheses:
-        """Return the hypotheses of this process, and those that it lacks and another process has.
+        """Get the hypotheses that this process lacks from other processes. Return them together with its own.
 
-        If all processes share one cache, none lacks any, so only empty lists are exchanged.
+        If all processes share one cache, no hypotheses are missing, so only empty lists are exchanged.
         """
         rows_missing_here = [row for row, source in enumerate(sources) if source not in hypotheses]
         rows_missing_somewhere = set(gather_object(rows_missing_here))
@@ -334,10 +349,10 @@ class Teacher:
         return {**received, **hypotheses}
 
     def _read_cache(self) -> Hypotheses:
-        """Read all hypotheses in the cache."""
+        """Read the hypotheses of all sources in the cache."""
         cached = {}
         for path in sorted(self._cache.glob("*.jsonl")):
-            # A process that was killed may leave half a line after the last line break, which is ignored.
+            # A killed process may leave an incomplete line after the last line break. It is ignored.
             lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
             for line in lines:
                 source, hypotheses = json.loads(line)
@@ -345,7 +360,7 @@ class Teacher:
         return cached
 
     def _load(self) -> tuple[PreTrainedTokenizerBase, TeacherModel]:
-        """Load the tokenizer and the model of the teacher; an ensemble has the tokenizer of its first model."""
+        """Load the teacher's tokenizer and model. An ensemble uses the tokenizer of its first model."""
         engine = self._arguments.teacher_engine
         if engine == "torch":
             return load_ensemble([str(folder) for folder in self.folders], self._device)
@@ -356,7 +371,7 @@ class Teacher:
     ) -> Iterator[tuple[str, list[Hypothesis]]]:
         """Translate sources, and yield each source with its hypotheses, best first.
 
-        There is one hypothesis for each source, or one for each beam if the nearest to the reference is to be chosen.
+        A source has one hypothesis or, with `nearest_to_reference`, one hypothesis per beam.
         """
         detail_level: Literal[DetailLevel.FLAGS, DetailLevel.ALL] = DetailLevel.FLAGS
         options: dict[str, Any] = {}
@@ -377,7 +392,7 @@ class Teacher:
 
 
 def _reason_to_remove(hypothesis: Hypothesis) -> str | None:
-    """Return in words why a hypothesis is not a training target, or None if it is one."""
+    """Return in words why a hypothesis must not be a training target, or None if it may be one."""
     for flag, reason in _REASONS_BY_FLAG.items():
         if flag in hypothesis.flags:
             return reason

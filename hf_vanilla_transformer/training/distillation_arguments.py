@@ -1,4 +1,4 @@
-"""Arguments of `distill`: the teacher, its search, and which of its translations to train on."""
+"""Define the command-line options of `distill`: the teacher, its search, and which translations to train on."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -10,7 +10,10 @@ from ..support.user_errors import InputError
 
 @dataclass
 class DistillationArguments:
-    """Sequence-level knowledge distillation (Kim and Rush 2016): train on targets that a teacher has translated."""
+    """Options for knowledge distillation, in which a student is trained on the translations of a teacher model.
+
+    The method is sequence-level knowledge distillation (Kim and Rush 2016).
+    """
 
     _argument_group_name = "teacher"
 
@@ -48,7 +51,7 @@ class DistillationArguments:
             )
 
     def _check_nothing_needs_a_teacher(self) -> None:
-        """Raise InputError if an argument is given that has no effect without a teacher."""
+        """Raise InputError if any other distillation argument is given, because it has no effect without a teacher."""
         for field in fields(self):
             if getattr(self, field.name) not in (field.default, None):
                 raise InputError(f"{field.name} is given, but has no effect without a teacher; also give --teacher.")

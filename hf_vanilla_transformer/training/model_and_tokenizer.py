@@ -1,4 +1,4 @@
-"""The model and the tokenizer of a run: load them from a checkpoint or an existing model, or make new ones."""
+"""Make the model and tokenizer that a run trains: load them from a checkpoint or a saved model, or create new ones."""
 
 import logging
 from functools import partial
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 def make_model(
     model_args: ModelArguments, pairs: DatasetDict, checkpoint: Path | None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Make the tokenizer and the model of a run.
+    """Load or create the tokenizer and the model of a run.
 
-    A run that resumes loads both from its checkpoint, and a run that fine-tunes loads those of the existing model.
-    Otherwise both are new, and the tokenizer is trained on the training pairs unless the arguments name one.
+    A run that resumes loads both from its checkpoint. A run that fine-tunes a model loads both from that model.
+    Otherwise the model is new, and the tokenizer is trained on the training pairs unless the arguments name one.
     """
     if checkpoint is not None or model_args.model_name_or_path is not None:
         return load_existing_model(model_args, checkpoint)
@@ -49,10 +49,10 @@ def make_model(
 def load_existing_model(
     model_args: ModelArguments, checkpoint: Path | None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load the tokenizer and the model of a checkpoint, or without one, those of the model to fine-tune.
+    """Load the tokenizer and the model from a checkpoint or, if it is None, from the model to fine-tune.
 
-    A model of a different system is converted first. Raises InputError if the model has a different architecture, or
-    other sizes than the arguments.
+    A model of a different system, such as Marian, is converted first. Raises InputError if the architecture is not
+    supported, or if the sizes differ from the given arguments.
     """
     source: str | Path
     if checkpoint is None:
@@ -82,7 +82,7 @@ def load_existing_model(
         check_vocabulary(config, tokenizer)
         model = load_model(
             folder,
-            # With weights in 16 bits, small updates would be rounded away.
+            # In 16-bit weights, small updates would be lost to rounding.
             dtype=torch.float32,
             **options,
             **_attention_options(model_args),
@@ -92,16 +92,17 @@ def load_existing_model(
 
 
 def _attention_options(model_args: ModelArguments) -> dict[str, str]:
-    """Return the keyword argument with which transformers chooses the implementation of attention, if it is given."""
+    """Return the keyword argument that selects transformers' attention implementation, or {} if none is given."""
     if not model_args.attn_implementation:
         return {}
     return {"attn_implementation": model_args.attn_implementation}
 
 
 def keep_zero_start(model: PreTrainedModel) -> None:
-    """Keep the embedding of the decoder's start token zero during training, if it is zero as in Marian.
+    """Keep the embedding of the decoder's start token at zero during training, if it is zero.
 
-    Other runtimes of Marian's models compute with a zero vector, whatever the weights are.
+    It is zero in models that follow Marian. Other inference engines for such models always use a zero vector for the
+    start token, whatever the weights are.
     """
     start_id = model.config.decoder_start_token_id
     weight = model.get_decoder().embed_tokens.weight
@@ -110,12 +111,12 @@ def keep_zero_start(model: PreTrainedModel) -> None:
 
 
 def _clear_row(row: int, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient in which one row is zero."""
+    """Return a copy of a gradient in which one row is set to zero."""
     return gradient.index_fill(0, torch.tensor(row, device=gradient.device), 0)
 
 
 def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that the arguments name, or let the main process train one for all processes."""
+    """Load the tokenizer that the arguments name. If they name none, the main process trains one for all processes."""
     if model_args.tokenizer_name is not None:
         return load_tokenizer(model_args)
     state = PartialState()
@@ -128,7 +129,7 @@ def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrained
 def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the arguments name, and check that it appends EOS and has a pad token."""
     name = str(model_args.tokenizer_name)
-    # The revision is the model's.
+    # The given revision belongs to the model, not to the tokenizer.
     options = {**model_args.options(), "revision": None}
     with explaining_missing_files(name, ["tokenizer_config.json"]):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="right", **options)
@@ -137,7 +138,7 @@ def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
 
 
 def train_new_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
-    """Train a tokenizer on the training pairs: one for both languages, or one for each of them."""
+    """Train a tokenizer on the training pairs, with one vocabulary for both languages or with one for each."""
     sources = pairs["train"]["source"]
     targets = pairs["train"]["target"]
     if model_args.tokenizer_type == "sentencepiece":

@@ -1,4 +1,4 @@
-"""Arguments for the model and the tokenizer of a run: a new model with sizes from the paper, or one to fine-tune."""
+"""Define the options for the model and the tokenizer of a training run: a new model, or one to fine-tune."""
 
 import json
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from ..support.user_errors import InputError
 from ..translation.loading_arguments import LoadingArguments
 
 
-# Arguments that only a tokenizer that the run trains itself can follow.
+# Arguments that apply only if the run trains its tokenizer.
 NEW_TOKENIZER_ARGUMENTS = ("vocab_size", "tokenizer_type", "joint_vocabulary", "whitespace_words", "normalization")
-# The arguments among them that SentencePiece has no equivalent of.
+# Those of these arguments that do not apply to SentencePiece.
 _BPE_ARGUMENTS = ("joint_vocabulary", "whitespace_words", "normalization")
-# Arguments that contradict an existing model, which has sizes, weights and a tokenizer already.
+# Arguments that contradict fine-tuning, because an existing model already has sizes, weights and a tokenizer.
 _NEW_MODEL_ARGUMENTS = ("preset", "tokenizer_name", "config_overrides", "initializer_factor")
 
 
 @dataclass
 class ModelArguments(LoadingArguments):
-    """The model to train: a preset from the paper with changes, or an existing model to fine-tune."""
+    """Options that define the model to train: a model of the paper, possibly with changes, or an existing model."""
 
     model_name_or_path: str | None = option(  # type: ignore[assignment]
         None, "Fine-tune this model, a folder or a name on the Hub, with its tokenizer and its sizes."
@@ -70,7 +70,7 @@ class ModelArguments(LoadingArguments):
         self._check_fine_tuning()
 
     def _check_overrides(self) -> None:
-        """Raise InputError if `config_overrides` names a field that a configuration does not have."""
+        """Raise InputError if `config_overrides` contains a field that `VanillaTransformerConfig` does not have."""
         known = {field.name for field in fields(VanillaTransformerConfig)}
         known.update(VanillaTransformerConfig.attribute_map)
         unknown = set(self.config_overrides or {}) - known
@@ -78,7 +78,7 @@ class ModelArguments(LoadingArguments):
             raise InputError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
 
     def _check_tokenizer_arguments(self) -> None:
-        """Raise InputError if arguments of a new tokenizer contradict each other, or no tokenizer is trained."""
+        """Raise InputError if the arguments for training a tokenizer contradict each other or `tokenizer_name`."""
         changed = [name for name in NEW_TOKENIZER_ARGUMENTS if self._is_changed(name)]
         if self.tokenizer_type == "sentencepiece":
             for name in changed:
@@ -96,7 +96,7 @@ class ModelArguments(LoadingArguments):
             )
 
     def _check_fine_tuning(self) -> None:
-        """Raise InputError if an existing model is given together with arguments of a new one."""
+        """Raise InputError if an existing model is given together with arguments for a new model."""
         if self.model_name_or_path is None:
             return
         for name in _NEW_MODEL_ARGUMENTS:
@@ -111,7 +111,7 @@ class ModelArguments(LoadingArguments):
         return getattr(self, name) != default
 
     def get_regularization(self) -> dict[str, float]:
-        """Return the given fields of a configuration that fine-tuning may change, by their names."""
+        """Return the given dropout and label smoothing, the configuration fields that fine-tuning may change."""
         values = {}
         if self.dropout is not None:
             values["dropout"] = self.dropout
@@ -120,11 +120,11 @@ class ModelArguments(LoadingArguments):
         return values
 
     def check_sizes(self, config: VanillaTransformerConfig, name: str | Path) -> None:
-        """Raise InputError if a given size differs from the size of an existing model.
+        """Raise InputError if a size among these arguments differs from the size of an existing model.
 
         Args:
-            config: the configuration of the existing model.
-            name: its folder or its name on the Hub, for the error message.
+            config: the existing model's configuration.
+            name: the existing model's folder or its name on the Hub, for the error message.
         """
         fields_by_argument = {
             "num_layers": ("encoder_layers", "decoder_layers"),
@@ -142,9 +142,9 @@ class ModelArguments(LoadingArguments):
                     )
 
     def make_config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
-        """Make the configuration of a new model from the preset, the tokenizer and the given sizes.
+        """Make a new model's configuration from the preset, the given sizes and the tokenizer.
 
-        Without a tokenizer, the configuration has the default vocabulary, which is enough to check the sizes.
+        Without a tokenizer, the configuration has the default vocabulary size, which is sufficient to check the sizes.
 
         Raises InputError if `config_overrides` contradicts the tokenizer.
         """
@@ -168,7 +168,7 @@ class ModelArguments(LoadingArguments):
 
 
 def _parse_overrides(text: str) -> dict[str, object]:
-    """Parse the JSON object of `config_overrides`; raise InputError if the text is something else."""
+    """Parse the value of `config_overrides`. Raise InputError if it is not a JSON object."""
     overrides = None
     with suppress(json.JSONDecodeError):
         overrides = json.loads(text)
@@ -180,10 +180,10 @@ def _parse_overrides(text: str) -> dict[str, object]:
 
 
 def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[str, object]) -> dict[str, int]:
-    """Return the fields of a configuration that a tokenizer determines: vocabulary sizes and special tokens.
+    """Return the configuration fields that a tokenizer determines: vocabulary sizes and ids of special tokens.
 
-    Raises InputError if an override contradicts them. A vocabulary may be larger than the tokenizer needs, and decoding
-    may start from any token.
+    Raises InputError if an override contradicts them. Overrides may make a vocabulary larger than the tokenizer needs,
+    and may choose any start token for decoding.
     """
     source_vocabulary, target_vocabulary = vocabularies_of(tokenizer)
     # The sizes are not the lengths of the vocabularies, because ids may have gaps.
@@ -196,7 +196,7 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
         override = overrides[name]
         needed = None
         if name in vocabulary_sizes:
-            # A size of 0 or None counts as not given.
+            # A size of 0 or None counts as missing.
             if isinstance(override, int) and override != 0 and override < vocabulary_sizes[name]:
                 needed = vocabulary_sizes[name]
         elif name in special_ids and name != "decoder_start_token_id" and override != special_ids[name]:
@@ -211,9 +211,9 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
 
 
 def get_special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Return the ids of a tokenizer's special tokens, by the names of the fields of a configuration.
+    """Return the ids of a tokenizer's special tokens. The keys are configuration fields, such as `pad_token_id`.
 
-    Without a BOS token, decoding starts from the pad token, as in Marian.
+    If the tokenizer has no BOS token, decoding starts from the pad token, as in Marian.
     """
     ids = {"bos_token_id": tokenizer.eos_token_id}
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):

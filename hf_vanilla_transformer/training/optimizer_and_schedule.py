@@ -1,4 +1,7 @@
-"""Adam and the learning rate of section 5.3, which has a linear warm-up and an inverse square root decay."""
+"""Set up the optimizer of section 5.3: Adam, with a linear warm-up and an inverse square root decay.
+
+Equation 3 of the paper (Eq. 3) is the formula of this learning rate schedule.
+"""
 
 from typing import Any, cast
 
@@ -12,27 +15,27 @@ from ..support.user_errors import InputError
 
 
 class PaperSchedule:
-    """Adam and the learning rate of section 5.3 for a stock `Trainer`, also with FSDP2 and DeepSpeed.
+    """Make a stock `Trainer` use Adam with the learning rate of section 5.3. It works with FSDP2 and DeepSpeed.
 
-    Add one line before `trainer.train()`, with a stock `Trainer` or `Seq2SeqTrainer`:
+    With a stock `Trainer` or `Seq2SeqTrainer`, add one line before `trainer.train()`:
 
     ```python
     PaperSchedule.use_in(trainer)
     ```
 
-    Update k = 1, 2, ... uses Eq. 3 at k, also after a resume.
+    Update k = 1, 2, ... has the learning rate of Eq. 3 at step k, even after a resume.
 
-    In one process, the weights are bit for bit the same as with [`paper_optimizers`], and a run with one of the two can
-    resume from checkpoints of the other. They differ in when the optimizer is created. `paper_optimizers` creates it
-    before the Trainer, which then raises an error with FSDP and ignores the optimizer with DeepSpeed. With
-    `PaperSchedule`, the Trainer creates it when the training starts.
+    In one process, the resulting weights are bit for bit the same as with [`paper_optimizers`], and a run that uses one
+    of the two can resume from checkpoints of the other. They differ in when the optimizer is created.
+    `paper_optimizers` creates it before the Trainer, so the Trainer raises an error with FSDP and ignores the optimizer
+    with DeepSpeed. With `PaperSchedule`, the Trainer creates the optimizer when the training starts.
 
     Args:
         trainer (`Trainer`): its arguments supply `warmup_steps` (updates), `adam_beta1`, `adam_beta2`, `adam_epsilon`
-            and `weight_decay`. They are read when a training starts, so that the trials of a hyperparameter search can
-            change them. `learning_rate`, `lr_scheduler_type` and `optim` are ignored.
-        factor (`float`): multiplies Eq. 3; the paper has 1. Smaller factors suit batches that are much smaller than the
-            paper's 25,000 tokens on each side.
+            and `weight_decay`. They are read when training starts, so the trials of a hyperparameter search can change
+            them. `learning_rate`, `lr_scheduler_type` and `optim` are ignored.
+        factor (`float`): factor of the learning rate of Eq. 3. The paper uses 1. Smaller factors suit batches that are
+            much smaller than the paper's 25,000 tokens on each side.
     """
 
     def __init__(self, trainer: Trainer, factor: float = 1.0) -> None:
@@ -44,16 +47,16 @@ class PaperSchedule:
         """Make a stock `Trainer` or `Seq2SeqTrainer` train with Adam and the learning rate of section 5.3.
 
         Args:
-            trainer (`Trainer`): the Trainer, before its `train()` is called.
-            factor (`float`): multiplies Eq. 3; the paper has 1.
+            trainer (`Trainer`): the Trainer. Its `train()` must not have been called yet.
+            factor (`float`): factor of the learning rate of Eq. 3. The paper uses 1.
 
         Returns:
             `PaperSchedule`: the schedule that the Trainer uses.
 
         Raises:
-            AttributeError: if the configuration of the model has no `d_model`, which Eq. 3 needs.
-            ValueError: if `warmup_steps` is not a whole number of updates, the Trainer already has an optimizer or a
-                schedule, or the configuration of DeepSpeed sets one.
+            AttributeError: if the model's configuration has no `d_model`, which Eq. 3 needs.
+            ValueError: if `warmup_steps` is not a whole number of updates, if the Trainer already has an optimizer or a
+                schedule, or if DeepSpeed's configuration sets one.
         """
         schedule = cls(trainer, factor)
         schedule._check()
@@ -62,29 +65,33 @@ class PaperSchedule:
         return schedule
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create Adam, or AdamW with weight decay. It replaces the method of the Trainer with this name.
+        """Create the optimizer: Adam, or AdamW if there is weight decay.
+
+        This method replaces the Trainer's method of the same name.
 
         Args:
-            model: the model to train, which FSDP or DeepSpeed may have wrapped; by default the model of the Trainer.
+            model: the model to train, which FSDP or DeepSpeed may have wrapped. The default is the Trainer's model.
         """
         trainer = self.trainer
         options = _adam_options(trainer.args, self.factor)
         if not trainer.args.weight_decay:
-            # The Trainer would create two groups of parameters with equal settings. `paper_optimizers` creates one
-            # group, and a run can resume only from checkpoints with as many groups. An entry "params" replaces the
-            # Trainer's groups.
+            # The Trainer would create two parameter groups with equal settings, but `paper_optimizers` creates one
+            # group. A run can resume only from checkpoints with the same number of groups. An entry "params" replaces
+            # the Trainer's groups.
             trained_model = cast("nn.Module", trainer.model if model is None else model)
             options["params"] = _trained_parameters(trained_model)
         trainer.optimizer_cls_and_kwargs = (_adam_class(trainer.args), options)
-        # Called on the class, because the object's `create_optimizer` is this method.
+        # This calls the method of the class, because `trainer.create_optimizer` is the method that you are reading.
         return type(trainer).create_optimizer(trainer, model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
-        """Create the schedule of Eq. 3, unless the Trainer has a schedule. It replaces the Trainer's method.
+        """Create the learning rate schedule of Eq. 3, unless the Trainer already has a schedule.
+
+        This method replaces the Trainer's method of the same name.
 
         Args:
             num_training_steps: has no effect, because Eq. 3 does not depend on the length of the training.
-            optimizer: the optimizer whose learning rate follows Eq. 3; by default the optimizer of the Trainer.
+            optimizer: the optimizer whose learning rate follows Eq. 3. The default is the Trainer's optimizer.
         """
         trainer = self.trainer
         if trainer.lr_scheduler is None:
@@ -100,7 +107,7 @@ class PaperSchedule:
         return model.config.d_model
 
     def _check(self) -> None:
-        """Raise the errors that `use_in` documents."""
+        """Raise AttributeError or ValueError if the Trainer cannot use this schedule; `use_in` lists the cases."""
         trainer = self.trainer
         _read_warmup_steps(trainer.args)
         self._read_d_model()
@@ -122,24 +129,25 @@ class PaperSchedule:
 def paper_optimizers(
     model: PreTrainedModel, args: TrainingArguments, factor: float = 1.0
 ) -> tuple[torch.optim.Adam, LambdaLR]:
-    """Create Adam and the learning rate schedule of section 5.3 for a stock Trainer.
+    """Create Adam and the learning rate schedule of section 5.3, to be passed to a stock `Trainer`.
 
     ```python
     trainer = Seq2SeqTrainer(..., optimizers=paper_optimizers(model, args))
     ```
 
-    Update k = 1, 2, ... uses Eq. 3 at k, also after a resume. With FSDP or DeepSpeed, use [`PaperSchedule`].
+    Update k = 1, 2, ... has the learning rate of Eq. 3 at step k, even after a resume. With FSDP or DeepSpeed, use
+    [`PaperSchedule`] instead.
 
     Args:
-        model (`PreTrainedModel`): Eq. 3 uses its `config.d_model`.
+        model (`PreTrainedModel`): the model to train. Eq. 3 depends on its `config.d_model`.
         args (`TrainingArguments`): supplies `warmup_steps` (updates), `adam_beta1`, `adam_beta2`, `adam_epsilon` and
-            `weight_decay`. `learning_rate` is ignored, because Eq. 3 has no such parameter. The paper has no weight
-            decay; a value above 0 selects AdamW and decays matrices only, as the Trainer does.
-        factor (`float`): multiplies Eq. 3; the paper has 1. Smaller factors suit batches that are much smaller than the
-            paper's 25,000 tokens on each side.
+            `weight_decay`. `learning_rate` is ignored, because Eq. 3 has no such parameter. The paper uses no weight
+            decay. A value above 0 selects AdamW and decays only matrices, as in the Trainer.
+        factor (`float`): factor of the learning rate of Eq. 3. The paper uses 1. Smaller factors suit batches that are
+            much smaller than the paper's 25,000 tokens on each side.
 
     Returns:
-        `tuple[Adam, LambdaLR]`: the optimizer (AdamW with weight decay) and the schedule.
+        `tuple[Adam, LambdaLR]`: the optimizer, which is AdamW if there is weight decay, and the schedule.
 
     Raises:
         ValueError: if `args.warmup_steps` is not a whole number of updates.
@@ -162,7 +170,8 @@ def _read_warmup_steps(args: TrainingArguments) -> int:
     """Return the number of warm-up updates.
 
     Raises:
-        ValueError: if `warmup_steps` is not a whole number of updates. A value below 1 is a share of the training.
+        ValueError: if `warmup_steps` is not a whole number of updates. The Trainer would treat a value below 1 as a
+            fraction of all updates.
     """
     warmup_steps = args.warmup_steps
     if warmup_steps < 1 or warmup_steps != int(warmup_steps):
@@ -179,7 +188,7 @@ def _adam_class(args: TrainingArguments) -> type[torch.optim.Adam]:
 
 
 def _adam_options(args: TrainingArguments, factor: float) -> dict[str, Any]:
-    """Return the arguments of Adam. The schedule multiplies `lr` by Eq. 3, so `lr` is the factor before Eq. 3."""
+    """Return Adam's keyword arguments. `lr` is the factor of Eq. 3, because the schedule multiplies `lr` by Eq. 3."""
     return {"lr": factor, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon, "fused": True}
 
 

@@ -1,4 +1,4 @@
-"""`Seq2SeqTrainingArguments` with the settings of section 5 as defaults."""
+"""Provide `Seq2SeqTrainingArguments` whose defaults are the training settings of the paper (section 5)."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,30 +10,30 @@ from ..support.argument_checks import check_number
 from ..support.build_arguments import option
 
 
-# Times in seconds.
+# Durations in seconds.
 _DAY = 24 * 60 * 60
 _YEAR = 365 * _DAY
 
 
 @dataclass
 class PaperTrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` whose defaults are the settings of section 5, as far as arguments can express them.
+    """Training arguments for `Seq2SeqTrainer` whose defaults follow section 5 of the paper as closely as possible.
 
     - Adam has beta_1 = 0.9, beta_2 = 0.98 and epsilon = 1e-9. The learning rate warms up over 4000 updates and then
       decays with the inverse square root of the number of updates (section 5.3).
     - There is no gradient clipping and no weight decay, because the paper does not mention them.
-    - Batches have sentences of approximately equal length (section 5.1).
-    - `label_smoothing_factor` is 0, because the model smooths labels itself (section 5.4, `config.label_smoothing`). A
-      value above 0 replaces the model's rate. The training loss is then the same, but the evaluation loss is smoothed
-      as well, unlike the evaluation loss of the model.
+    - Batches contain sentences of approximately equal length (section 5.1).
+    - `label_smoothing_factor` is 0, because the model itself smooths labels (section 5.4, `config.label_smoothing`). A
+      value above 0 replaces the model's rate. With the same rate, the training loss is the same, but the evaluation
+      loss is then smoothed, unlike the model's own evaluation loss.
 
-    Arguments cannot express Eq. 3, because it depends on d_model, and because the `inverse_sqrt` schedule of
-    transformers lags behind it by one update (its first update has learning rate 0). Therefore `learning_rate` is the
-    peak for the base model, 512^-0.5 4000^-0.5. For exactly Eq. 3 with any model, call [`PaperSchedule.use_in`] before
-    the training.
+    Arguments cannot express Eq. 3 exactly, for two reasons: Eq. 3 depends on d_model, and the `inverse_sqrt` schedule
+    of transformers lags one update behind it (its first update has learning rate 0). Therefore `learning_rate` is the
+    peak for the base model, 512^-0.5 4000^-0.5. To follow Eq. 3 exactly with any model, call [`PaperSchedule.use_in`]
+    before the training.
 
-    With [`CompleteCheckpoints`] among the callbacks, a run that resumes in the middle of an epoch reads the sentences
-    in the order of an uninterrupted run. Without it, transformers draws a new order for `group_by_length`.
+    If [`CompleteCheckpoints`] is among the callbacks, a run that resumes in the middle of an epoch reads the sentences
+    in the same order as an uninterrupted run. Without it, transformers draws a new order for `group_by_length`.
 
     Processes that train together wait for each other for at most `ddp_timeout` seconds. The default is 24 hours instead
     of the Trainer's 30 minutes, because the first process may tokenize a large corpus while the others wait.
@@ -56,8 +56,8 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     ddp_timeout: int = option(_DAY, "Seconds that processes wait for each other, on GPUs and CPUs.")
 
     def __post_init__(self) -> None:
-        """Check `ddp_timeout`, and make it count on CPUs as well."""
-        # Python and torch cannot represent times that are much longer than a year.
+        """Check `ddp_timeout`, and make it take effect on CPUs as well."""
+        # Python and PyTorch cannot represent durations that are much longer than a year.
         check_number("ddp_timeout", self.ddp_timeout, 1, _YEAR)
         if self.use_cpu:
             # Imported here, because inference does not need accelerate.
@@ -69,12 +69,15 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle, without the Hub token, because the Trainer pushes the pickled arguments."""
+        """Return the state to pickle. It omits the Hub token, because the Trainer pushes the pickled arguments."""
         return {**self.__dict__, "hub_token": None}
 
 
 def describe_precision(args: TrainingArguments) -> str:
-    """Describe the precision of matmuls in linear layers that these arguments set on this machine."""
+    """Return a text about the precision of matmuls in linear layers, such as "bfloat16 autocast".
+
+    It depends on the arguments and on this machine's device.
+    """
     if args.mixed_precision == "no":
         return "float32"
     if args.mixed_precision != "fp16":
