@@ -1,4 +1,8 @@
-"""Choose the settings of `train` that are not given, for a corpus and a machine, and estimate the costs of the run."""
+"""Plan a training run: choose settings that suit the corpus and the machine, and estimate what the run will cost.
+
+A plan starts from a recipe, i.e. a named set of run arguments that is bundled with the package. It adapts the recipe to
+the corpus and the machine. Arguments that the user gives are kept.
+"""
 
 import math
 import sys
@@ -26,24 +30,26 @@ from .training_pairs import find_target_language
 from .update_batches import DeviceMemory, count_tokens_that_fit, read_device_memory, set_batches_of_update, split_update
 
 
-# The recipes that a plan chooses from, and the fewest training pairs of each. The last two bounds are the geometric
-# means of the 30,000, 200,000 and 5 million pairs that the recipes are for.
+# The recipes that a plan chooses from, each with the minimum number of training pairs. The recipes small, medium and
+# base were written for 30,000, 200,000 and 5 million pairs. The last two minimums are the geometric means of these
+# numbers.
 FEWEST_PAIRS = {"tiny": 10, "small": 10_000, "medium": 80_000, "base": 1_000_000}
-# Fewer updates train nothing, and more would take weeks on a CPU.
+# Limits of the number of updates. Fewer updates do not train a useful model, and more would take weeks on a CPU.
 FEWEST_UPDATES = 1_000
 MOST_UPDATES = 100_000
-# Runs of fewer epochs underfit with more dropout (docs/experiments.md).
+# Runs with fewer epochs than this underfit if they have more dropout than this (docs/experiments.md).
 _FEW_EPOCHS = 30
 _DROPOUT_FOR_FEW_EPOCHS = 0.1
-# Bytes of text, both sides together, for each token of the vocabulary. Multi30k has 600 with its 6,000 tokens.
+# Minimum bytes of text (sources and targets together) per token of the vocabulary. Multi30k with its 6,000 tokens has
+# 600.
 _BYTES_PER_TOKEN = 300
 # Byte-level BPE starts with 256 bytes and some special tokens.
 _SMALLEST_VOCABULARY = 300
-# Pairs of a corpus that are tokenized for a plan, which should take seconds.
+# Number of pairs that are tokenized to plan a run. Tokenizing them takes seconds.
 _SAMPLED_PAIRS = 20_000
-# Arguments of a recipe that need validation pairs.
+# Recipe arguments that need validation pairs.
 _VALIDATION_ARGUMENTS = ("eval_strategy", "eval_steps", "keep_better", "choose_search")
-# For a given argument, the arguments of a recipe that it replaces or excludes.
+# Maps an argument that a user may give to the recipe arguments that it replaces or excludes.
 _REPLACED_BY = {
     "load_best_model_at_end": ("average_last",),
     "save_only_model": ("average_last",),
@@ -58,12 +64,12 @@ _REPLACED_BY = {
 
 
 class Plan(NamedTuple):
-    """The result of [`plan`].
+    """The result of [`plan`]: the chosen arguments, the reasons for them, and the estimated costs of the run.
 
     Args:
-        arguments (`dict`): the chosen arguments of `train` by name, without those that were given.
-        reasons (`list[str]`): what was chosen and why, in lines.
-        costs (`Costs`): parameters, target tokens of an epoch, updates, seconds, and bytes of memory and of disk.
+        arguments (`dict`): the chosen arguments of `train` by name, without the arguments that the user gave.
+        reasons (`list[str]`): lines of text that say what was chosen and why.
+        costs (`Costs`): parameters, target tokens per epoch, updates, seconds, and bytes of memory and disk.
     """
 
     arguments: dict[str, Any]
@@ -71,7 +77,7 @@ class Plan(NamedTuple):
     costs: Costs
 
     def lines(self) -> list[str]:
-        """Return the reasons and then the costs, as lines of text."""
+        """Return lines of text that state the reasons and then the costs."""
         return [
             *self.reasons,
             f"parameters: {self.costs.parameters:,}",
@@ -93,26 +99,28 @@ def plan(
 ) -> Plan:
     """Choose the arguments of `train` for sentence pairs and this machine, and estimate what the run will cost.
 
-    The number of training pairs selects a recipe. Batches, updates and vocabulary follow from the texts. The costs are
-    measured by a trial that takes at most a minute. Nothing is printed or written, and random states do not change.
+    The number of training pairs determines the recipe (a bundled set of arguments). Batch sizes, the number of updates
+    and the vocabulary size depend on the texts. The costs are measured by a trial that takes at most a minute. Nothing
+    is printed or written, and random states do not change.
 
     ```python
     lines = plan(load_pairs(train_files=["train.en", "train.de"])).lines()
     ```
 
     Args:
-        pairs (`DatasetDict`): the split `train`, and `validation` and `test` if there are any, with the columns
-            `source` and `target`.
-        tflops (`float`, *optional*): the peak in TFLOP/s of a GPU that is not in this machine. The plan is then for
-            that GPU, its time and memory are computed instead of measured, and each update is a single batch.
-        chooses (`bool`): whether to choose what is not given. Otherwise the run has the defaults of `train`, and the
-            plan consists of the costs only.
+        pairs (`DatasetDict`): the split `train` and optionally `validation` and `test`, with the columns `source` and
+            `target`.
+        tflops (`float`, *optional*): the peak TFLOP/s of a GPU that is not in this machine. The plan is then for that
+            GPU. Time and memory are computed instead of measured, and each update is a single batch.
+        chooses (`bool`): whether to choose the arguments that are not given. If False, these arguments have the
+            defaults of `train`, and the plan contains only the costs.
         memory (`DeviceMemory`, *optional*): the memory that the batches must fit into. If several processes train, pass
-            that of the device with the least free memory; the default is the memory of this process's GPU.
-        **given_arguments: arguments of `train`, which the plan keeps.
+            the memory of the device with the least free memory. The default is the memory of this process's GPU.
+        **given_arguments: arguments of `train`. The plan keeps them.
 
     Raises:
-        TypeError, ValueError: if an argument is wrong, a model is to be fine-tuned, or there are fewer than 10 pairs.
+        TypeError, ValueError: if an argument is wrong, if a model is to be fine-tuned, or if there are fewer than 10
+            training pairs.
         UserError: if the trial fails, for example because the memory is too small.
     """
     settings = Settings.from_arguments(**given_arguments)
@@ -141,10 +149,10 @@ def plan(
     if tflops is None:
         tokens_that_fit = _count_tokens_that_fit(model_settings, tokenizer, memory)
     else:
-        # The memory of a GPU that is not here is unknown. The plan says how much memory one batch needs.
+        # The memory of a GPU elsewhere is unknown. The plan states how much memory a single batch needs.
         tokens_that_fit = sys.maxsize
 
-    # Choose the arguments, and leave out the pairs that the run will remove.
+    # Choose the arguments, and drop the pairs that the run will remove.
     processes = settings.args.world_size
     arguments = {}
     if chooses:
@@ -152,7 +160,7 @@ def plan(
     chosen = Settings.from_arguments(**{**arguments, **given_arguments})
     max_tokens = chosen.data.max_tokens or chosen.args.tokens_per_batch
     short_corpus = corpus.drop_pairs_over(max_tokens)
-    # The trial takes pairs by their numbers in the corpus without long pairs.
+    # The trial selects pairs by their indices in the corpus without long pairs.
     tokenized_sample["train"] = tokenized_sample["train"].select(corpus.find_rows_up_to(max_tokens))
     planned = set_batches_of_update(chosen, tokens_that_fit, short_corpus.longest_sentence)
 
@@ -175,7 +183,7 @@ def plan(
 
 
 def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> None:
-    """Raise an error if nothing can be planned for these settings, this number of training pairs, or this GPU."""
+    """Raise InputError if no plan is possible: for fine-tuning, too few training pairs, or invalid numbers."""
     if settings.model.model_name_or_path is not None:
         raise InputError("a plan is for a new model; give learning_rate and max_steps to fine-tune one.")
     if train_size < FEWEST_PAIRS["tiny"]:
@@ -188,7 +196,7 @@ def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> No
 
 
 def choose_recipe(pairs: int, has_gpu: bool) -> str:
-    """Return the name of the recipe for a number of training pairs; on CPUs this is never the paper's base model."""
+    """Return the name of the recipe that suits a number of training pairs. Without a GPU, it is never `"base"`."""
     chosen = "tiny"
     for name, fewest_pairs in FEWEST_PAIRS.items():
         is_possible = has_gpu or name != "base"
@@ -198,15 +206,18 @@ def choose_recipe(pairs: int, has_gpu: bool) -> str:
 
 
 def _count_targets_per_source(settings: Settings) -> int:
-    """Return 2 for a student that trains on given and on translated targets, otherwise 1."""
+    """Return how often each source occurs in the training pairs.
+
+    The result is 2 if the run distills a teacher and keeps the given targets next to the translations, and otherwise 1.
+    """
     has_teacher = bool(settings.distillation.teacher)
     return 2 if has_teacher and not settings.distillation.distilled_only else 1
 
 
 def _sample_pairs(pairs: DatasetDict) -> DatasetDict:
-    """Return at most 20,000 training pairs and as many validation pairs, evenly spread, in memory.
+    """Return evenly spaced samples of the training and validation pairs, with at most 20,000 pairs each.
 
-    They are copied into memory, because data sets on disk would write the tokens of these pairs to their cache.
+    The samples are copied into memory. If they stayed on disk, their tokens would be written to the data set cache.
     """
     sample = DatasetDict()
     for split in ("train", "validation"):
@@ -218,11 +229,11 @@ def _sample_pairs(pairs: DatasetDict) -> DatasetDict:
 
 
 def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: int) -> dict[str, object]:
-    """Read a recipe, and adapt it to a student and to the size of the texts.
+    """Read a recipe, and adapt its model to distillation and its vocabulary size to the amount of text.
 
     Args:
         name: the name of the recipe.
-        settings: the settings of the run.
+        settings: the run's settings.
         sample: a sample of the training pairs.
         train_size: the number of all training pairs.
     """
@@ -234,17 +245,17 @@ def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: in
         for text in sample[column]:
             sample_bytes += len(text.encode())
     corpus_bytes = sample_bytes * train_size // len(sample)
-    # More tokens would each occur too rarely to be learned.
+    # With a larger vocabulary, many tokens would occur too rarely to be learned.
     affordable = max(_SMALLEST_VOCABULARY, corpus_bytes // _BYTES_PER_TOKEN)
     recipe["vocab_size"] = min(recipe["vocab_size"], affordable)
     return recipe
 
 
 def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
-    """Return a recipe for a student, which has a deep encoder and a single decoder layer.
+    """Return a copy of a recipe for a student model with twice as many encoder layers and a single decoder layer.
 
-    The decoder takes most of the time of a translation (Kasai et al. 2021, "Deep Encoder, Shallow Decoder"). The deep
-    encoder has the initial weights of Wang et al. 2022, "DeepNet".
+    Such a model translates faster, because the decoder takes most of the time (Kasai et al. 2021, "Deep Encoder,
+    Shallow Decoder"). The deep encoder has initial weights as in Wang et al. 2022, "DeepNet".
     """
     encoder_layers = 2 * recipe["num_layers"]
     return {
@@ -255,28 +266,34 @@ def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
 
 
 def _select_model_arguments(recipe: Arguments, given_arguments: Arguments) -> dict[str, object]:
-    """Return the arguments of a recipe that determine the model, its tokenizer, and the memory of a batch."""
+    """Return those recipe arguments that determine the model, its tokenizer, and the memory that a batch needs."""
     names = {field.name for field in fields(ModelArguments)}
     names.add("r_drop_alpha")
     return {name: value for name, value in _without_replaced(recipe, given_arguments).items() if name in names}
 
 
 def _make_sample_tokenizer(model_args: ModelArguments, sample: DatasetDict) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that the arguments name, or train one on the sample in this process alone."""
+    """Load the tokenizer that the arguments name. If they name none, this process trains one on the sample."""
     if model_args.tokenizer_name is not None:
         return load_tokenizer(model_args)
     return train_new_tokenizer(model_args, sample)
 
 
 def _count_tokens_that_fit(settings: Settings, tokenizer: PreTrainedTokenizerBase, memory: DeviceMemory | None) -> int:
-    """Compute how many tokens of a batch fit into the given memory, or if it is None, into this process's device."""
+    """Return the number of tokens on each side of a batch that fit into memory.
+
+    If `memory` is None, the memory of this process's device counts.
+    """
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
     return count_tokens_that_fit(model, settings.args, memory or read_device_memory(settings.args.device))
 
 
 def _convert_epochs_to_steps(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
-    """Return `save_steps` and `eval_steps` for strategies by epochs, because the costs are estimated by steps."""
+    """Return the `save_steps` and `eval_steps` that amount to one epoch, for strategies that are `"epoch"`.
+
+    The cost estimate needs them, because it counts evaluations and checkpoints by updates.
+    """
     steps = {}
     if args.save_strategy == "epoch":
         steps["save_steps"] = updates_per_epoch
@@ -286,11 +303,11 @@ def _convert_epochs_to_steps(args: RunArguments, updates_per_epoch: int) -> dict
 
 
 def count_updates_per_epoch(corpus: Corpus, arguments: Arguments, processes: int) -> int:
-    """Count the updates of an epoch.
+    """Estimate the number of updates in an epoch.
 
     Args:
-        corpus: the training pairs, and the lengths of a sample of them.
-        arguments: arguments of `train`, of which those for batches count.
+        corpus: the size of the corpus and a sample of its sentence lengths.
+        arguments: arguments of `train`. Those that concern batches are used.
         processes: the number of processes that train together.
     """
     tokens_per_batch = arguments.get("tokens_per_batch")
@@ -309,31 +326,31 @@ def fit_recipe(
     targets_per_source: int = 1,
     tokens_that_fit: int = TOKENS_PER_PROCESS,
 ) -> dict[str, object]:
-    """Fit the arguments of a recipe to a corpus and to the given arguments.
+    """Adapt a recipe to a corpus and to the arguments that the user has given.
 
     Args:
-        recipe: arguments of the recipe. Steps below 1 are fractions of the run.
-        corpus: the pairs, and the lengths of a sample of them.
+        recipe: the recipe's arguments. Steps below 1 are fractions of the run.
+        corpus: the size of the corpus and a sample of its sentence lengths.
         processes: the number of processes that train together. The recipe's update is split among them.
-        given_arguments: arguments that are kept as they are.
-        targets_per_source: the number of targets that each source has; 2 for a student.
-        tokens_that_fit: how many tokens on each side of a batch fit into the memory of a device.
+        given_arguments: arguments that the user has given. They are not changed.
+        targets_per_source: how often each source occurs; 2 if a student trains on given and translated targets.
+        tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
 
     Returns:
         The chosen arguments, without the given ones.
     """
     batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
     chosen = _without_replaced({**recipe, **batches}, given_arguments)
-    # The batches follow from the tokens of an update, which a resumed run must not split again.
+    # The batches are derived from the tokens of an update. A resumed run must not derive them again.
     chosen.pop("tokens_per_update", None)
 
-    # The number of updates, and what depends on it.
+    # Choose the number of updates and the arguments that depend on it.
     epochs_of_recipe = chosen.pop("num_train_epochs")
     epochs = given_arguments.get("num_train_epochs", epochs_of_recipe)
     updates_per_epoch = count_updates_per_epoch(corpus, {**chosen, **given_arguments}, processes)
     updates = math.ceil(epochs * updates_per_epoch)
     if given_arguments.get("max_steps", -1) > 0:
-        # The Trainer prefers it to a number of epochs.
+        # The Trainer prefers a number of updates to a number of epochs.
         updates = given_arguments["max_steps"]
     elif "num_train_epochs" not in given_arguments:
         updates = min(max(updates, FEWEST_UPDATES), recipe.get("max_steps", MOST_UPDATES))
@@ -344,7 +361,7 @@ def fit_recipe(
     for name in ("logging_steps", "eval_steps", "save_steps"):
         chosen[name] = math.ceil(recipe[name] * updates)
 
-    # Arguments that have no effect, or contradict given ones.
+    # Remove arguments that have no effect or contradict given ones.
     if given_arguments.get("load_best_model_at_end"):
         _save_what_is_evaluated(chosen, given_arguments)
     averages = given_arguments.get("average_last", chosen.get("average_last"))
@@ -362,19 +379,19 @@ def fit_recipe(
 
 
 def _save_what_is_evaluated(chosen: dict[str, Any], given_arguments: Arguments) -> None:
-    """Set equal steps and strategies for evaluating and saving, which `load_best_model_at_end` needs."""
-    # If one of the two is given, the other equals it.
+    """Make evaluations and checkpoints coincide, as `load_best_model_at_end` requires. This changes `chosen`."""
+    # If one of the two numbers of steps is given, the other one is set to it.
     chosen["eval_steps"] = given_arguments.get("save_steps", chosen["eval_steps"])
     chosen["save_steps"] = given_arguments.get("eval_steps", chosen["eval_steps"])
     if "eval_strategy" in given_arguments:
         chosen["save_strategy"] = given_arguments["eval_strategy"]
-    # With "best" the Trainer saves when it evaluates, and the plan says when that is.
+    # With "best", the Trainer saves only when it evaluates, so the plan's evaluation strategy can stay.
     if given_arguments.get("save_strategy", "best") != "best":
         chosen["eval_strategy"] = given_arguments["save_strategy"]
 
 
 def _without_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str, object]:
-    """Return the arguments of a recipe that no given argument replaces or excludes."""
+    """Return those recipe arguments that no given argument replaces or excludes."""
     replaced: set[str] = set()
     for argument, names in _REPLACED_BY.items():
         if given_arguments.get(argument):
@@ -385,21 +402,21 @@ def _without_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str
 def _fit_batches(
     recipe: Arguments, corpus: Corpus, processes: int, given_arguments: Arguments, tokens_that_fit: int
 ) -> dict[str, int]:
-    """Choose batches so that an update has as many tokens as the recipe says, whatever the number of processes."""
+    """Choose batch sizes so that an update has the recipe's number of tokens, regardless of the number of processes."""
     tokens_per_update = given_arguments.get("tokens_per_update") or recipe.get("tokens_per_update")
     most_tokens_per_batch = tokens_that_fit
     if tokens_per_update is None:
-        # A recipe for fewer pairs has updates of one batch, which fits everywhere.
+        # In recipes for few pairs, an update is a single small batch, which fits into any memory.
         tokens_per_update = given_arguments.get("tokens_per_batch") or recipe["tokens_per_batch"]
         most_tokens_per_batch = tokens_per_update
     elif given_arguments.get("per_device_train_batch_size"):
-        # The tokens of such a batch are not known, so the update is split as on CPUs.
+        # It is unknown how many tokens such a batch has, so the update is split as on CPUs.
         most_tokens_per_batch = TOKENS_PER_PROCESS
     batches = split_update(
         tokens_per_update,
         processes,
         most_tokens_per_batch,
-        # Longer sentences are removed.
+        # Longer sentences are removed from the training pairs.
         min(corpus.longest_sentence, recipe["max_tokens"]),
         tokens_per_batch=given_arguments.get("tokens_per_batch"),
         gradient_accumulation_steps=given_arguments.get("gradient_accumulation_steps"),
@@ -407,9 +424,9 @@ def _fit_batches(
     if given_arguments.get("tokens_per_batch"):
         max_tokens = batches.tokens_per_batch
     else:
-        # Which pairs are too long must not depend on the memory of a device.
+        # A device's memory must not decide which pairs are too long.
         max_tokens = min(batches.tokens_per_batch, recipe["max_tokens"])
-    # An evaluation keeps no activations, so its batch may have four times the tokens of a batch of the training.
+    # An evaluation keeps no activations, so its batches may have four times as many tokens as training batches.
     sentences_that_fit = 4 * recipe["max_tokens"] // corpus.longest_sentence
     evaluation_sentences = max(1, min(recipe["per_device_eval_batch_size"], sentences_that_fit))
     return {
@@ -421,13 +438,13 @@ def _fit_batches(
 
 
 def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:
-    """Explain in lines of text what was chosen and why.
+    """Return lines of text that explain what was chosen and why.
 
     Args:
         recipe_name: the name of the chosen recipe.
         settings: the chosen settings.
-        corpus: the pairs, and the lengths of a sample of them.
-        epochs: the number of epochs that the run has.
+        corpus: the size of the corpus and a sample of its sentence lengths.
+        epochs: the number of epochs of the run.
     """
     args = settings.args
     source_mean = corpus.source_lengths.mean()
@@ -465,7 +482,7 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
 
 
 def _describe_model(settings: Settings) -> str:
-    """Describe the sizes of the model in words."""
+    """Return a text about the model's sizes, such as its layers and its width."""
     config = settings.model.make_config()
     description = (
         f"{config.encoder_layers} + {config.decoder_layers} layers, d_model {config.d_model}, d_ff {config.d_ff}, "
@@ -477,7 +494,7 @@ def _describe_model(settings: Settings) -> str:
 
 
 def _describe_vocabulary(recipe_name: str, model_args: ModelArguments) -> str:
-    """Describe the size of the vocabulary, with the reason if it is smaller than the recipe's."""
+    """Return a text about the vocabulary size, with the reason if it is smaller than in the recipe."""
     if model_args.tokenizer_name:
         return model_args.tokenizer_name
     description = f"at most {model_args.vocab_size:,} tokens"
@@ -500,7 +517,7 @@ def _describe_r_drop(args: RunArguments) -> str:
 
 
 def _describe_frequency(strategy: str, steps: float | None) -> str:
-    """Describe how often a run evaluates or saves."""
+    """Return a text that says how often a run evaluates or saves, such as "every 500 updates"."""
     if strategy == "steps":
         return "every update" if steps == 1 else f"every {steps:,g} updates"
     if strategy == "no":
@@ -509,7 +526,10 @@ def _describe_frequency(strategy: str, steps: float | None) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in words, rounded up to minutes, or from 90 minutes on in hours."""
+    """Format a duration, such as "12 minutes" or "3.5 hours".
+
+    Minutes are rounded up. From 90 minutes on, the duration is given in hours.
+    """
     minutes = math.ceil(seconds / 60)
     if minutes == 1:
         return "1 minute"
@@ -519,7 +539,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _format_size(size: int) -> str:
-    """Return a number of bytes in gigabytes, or in megabytes if it is smaller than one gigabyte."""
+    """Format a number of bytes in gigabytes, or in megabytes if it is below one gigabyte."""
     if size >= 1e9:
         return f"{size / 1e9:,.1f} GB"
     return f"{size / 1e6:.0f} MB"

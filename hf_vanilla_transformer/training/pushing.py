@@ -1,4 +1,4 @@
-"""Push a run to the Hub: prepare the repository before the training, and push the output folder after it."""
+"""Push a run to the Hub: create the repository before the training, and upload the output folder after it."""
 
 import logging
 import shlex
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 def prepare_push(settings: Settings) -> str:
-    """Create the repository before the training, and check that the result can be pushed; return its name.
+    """Create the Hub repository and check that the model can be pushed to it, before training starts. Return its name.
 
-    Only the main process asks the Hub, which may put the user's name before that of the repository.
+    Only the main process contacts the Hub. The Hub may add the user's name to the returned name, as in `user/name`.
     """
     args = settings.args
     name = args.hub_model_id or settings.output_folder.absolute().name
@@ -39,7 +39,7 @@ def prepare_push(settings: Settings) -> str:
 
 
 def leave_paths_out_of_pushes(trainer: Seq2SeqTrainer) -> None:
-    """Make the Trainer remove paths of this machine from the checkpoints that it pushes during the training."""
+    """Make the Trainer remove local paths from the checkpoints that it pushes during training."""
     trainer._push_from_checkpoint = partial(  # type: ignore[method-assign]
         _push_without_paths, trainer, trainer._push_from_checkpoint
     )
@@ -52,14 +52,14 @@ def _push_without_paths(trainer: Seq2SeqTrainer, push_checkpoint: Callable[[str]
 
 
 def push(settings: Settings, updates: int, scores: Scores | None) -> None:
-    """Push the output folder.
+    """Push the output folder to the Hub repository that the settings name.
 
     Args:
-        settings: the settings of the run, with the name of the repository.
-        updates: the number of updates, for the commit message.
-        scores: the scores on the test pairs, for the commit message, or None without test pairs.
+        settings: the run's settings, which contain the name of the repository.
+        updates: the number of updates. The commit message contains it.
+        scores: the scores on the test pairs, or None without test pairs. The commit message contains the BLEU.
 
-    Raises RunStoppedError if that fails; its message has the command that pushes the folder later.
+    Raises RunStoppedError if the push fails. Its message contains a command that pushes the folder later.
     """
     args = settings.args
     repository = str(args.hub_model_id)
@@ -79,7 +79,7 @@ def push(settings: Settings, updates: int, scores: Scores | None) -> None:
 
 
 def _upload_command(settings: Settings) -> str:
-    """Return the shell command that uploads the output folder, without checkpoints and private files."""
+    """Return a shell command that uploads the output folder, except for checkpoints and private files."""
     args = settings.args
     words = ["hf", "upload", str(args.hub_model_id), str(args.output_dir), "."]
     if args.hub_revision:

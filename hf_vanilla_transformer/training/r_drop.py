@@ -1,7 +1,8 @@
 """Train with R-Drop (Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks").
 
-The paper does not use R-Drop. The model reads every batch twice in one forward pass, with different dropout masks, and
-the loss adds the KL divergence between the two predictions. The model itself does not change.
+R-Drop is a regularizer. The model reads every sentence twice in one forward pass, with different dropout masks, and the
+KL divergence between the two predictions is added to the loss. The model itself does not change. The Transformer paper
+does not use R-Drop.
 """
 
 from typing import Any, NamedTuple
@@ -17,8 +18,8 @@ from ..support.user_errors import InputError
 from .token_metrics_trainer import TokenMetricsTrainer
 
 
-# The loss is computed in chunks of this many tokens. The intermediate results of a chunk then fit into the cache of a
-# CPU, or take little memory of a GPU.
+# Number of tokens per chunk in which the loss is computed. With these sizes, a chunk's intermediate results fit into a
+# CPU's cache, or take little of a GPU's memory.
 _TOKENS_PER_CHUNK_ON_CPUS = 64
 _TOKENS_PER_CHUNK_ON_GPUS = 2048
 
@@ -26,17 +27,18 @@ _TOKENS_PER_CHUNK_ON_GPUS = 2048
 def r_drop_loss(
     logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute half of the loss of Liang et al. 2021, Eq. 4, summed over tokens.
+    """Compute the R-Drop loss of a batch: half of Eq. 4 of Liang et al. 2021, summed over tokens.
 
         (CE_1 + CE_2 + weight * (KL(1||2) + KL(2||1)) / 2) / 2
 
-    It is halved so that the loss of two equal predictions is the cross-entropy of one.
+    CE is the cross-entropy of a pass. The loss is halved so that for two equal predictions it equals the cross-entropy
+    of one of them.
 
     Args:
         logits (`torch.Tensor` of shape `(2, tokens, vocabulary)`): logits of the same tokens in two passes.
         labels (`torch.LongTensor` of shape `(tokens,)`): target tokens; -100 where there is no target.
         weight (`float`): alpha, the weight of the KL divergence.
-        label_smoothing (`float`): epsilon_ls of section 5.4, in both cross-entropies.
+        label_smoothing (`float`): epsilon_ls of section 5.4. It applies to both cross-entropies.
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: the loss in nats, a scalar in float32 or float64, which can be
@@ -47,7 +49,7 @@ def r_drop_loss(
 
 
 class _LossOfChunk(NamedTuple):
-    """Loss, gradient and sums for some of the tokens.
+    """Loss, gradient and metric sums of a chunk, i.e. of some of the batch's tokens.
 
     Args:
         loss (`torch.Tensor`): the loss of [`r_drop_loss`], a scalar.
@@ -63,7 +65,7 @@ class _LossOfChunk(NamedTuple):
 def _compute_loss_of_chunk(
     logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float
 ) -> _LossOfChunk:
-    """Compute the loss of [`r_drop_loss`] and its gradient for tokens that all have a target.
+    """Compute the loss of [`r_drop_loss`] and its gradient for a chunk of tokens, all of which have a target.
 
     For the predictions p and q of the two passes, the gradient of KL(p||q) + KL(q||p) with respect to the logits of p
     is p (log p - log q - KL(p||q)) + p - q. The gradient of a cross-entropy is p minus the smoothed target.
@@ -74,11 +76,11 @@ def _compute_loss_of_chunk(
     # log p of the first pass minus log p of the second one, `(tokens, vocabulary)`.
     difference = log_p[0] - log_p[1]
     label_log_p = log_p.gather(-1, label_indices)[..., 0]
-    # KL(1||2) and KL(2||1) for each token, `(2, tokens)`. In the second one the difference has the opposite sign.
+    # KL(1||2) and KL(2||1) for each token, `(2, tokens)`. In the second one, the difference has the opposite sign.
     signs = logits.new_tensor([1.0, -1.0])
     divergences = signs[:, None] * (p * difference).sum(dim=-1)
 
-    # The smoothed target has `everywhere` at each token of the vocabulary, and `at_label` in addition at the label.
+    # The smoothed target is `everywhere` at each token of the vocabulary, plus `at_label` at the label.
     at_label = 1 - label_smoothing
     everywhere = label_smoothing / log_p.shape[-1]
     cross_entropies = -at_label * label_log_p.sum() - everywhere * log_p.sum()
@@ -87,13 +89,14 @@ def _compute_loss_of_chunk(
     correct = (label_log_p >= log_p.amax(dim=-1)).sum()
     sums = torch.stack([-label_log_p.sum(), correct, correct.new_tensor(label_log_p.numel())])
 
-    # In the halved loss, each divergence has this weight. With it, the gradient for the first pass is
+    # `share` is the weight of each divergence in the halved loss. With it, the gradient for the first pass is
     #   p[0] * (0.5 + share - share * divergence + share * difference) - share * p[1] - everywhere / 2
-    # and at the labels also -at_label / 2. For the second pass the roles and the sign of the difference are exchanged.
+    # plus -at_label / 2 at the labels. For the second pass, p[0] and p[1] swap roles and the difference changes sign.
     share = weight / 4
     factors = 0.5 + share - share * divergences[..., None]
     constant = logits.new_tensor(-everywhere / 2)
-    # Memory bounds the speed of these operations, so they are few, and write over `log_p`, which is no longer needed.
+    # Memory bandwidth limits the speed here, so there are few operations, and they overwrite `log_p`, which is no
+    # longer needed.
     gradient = log_p
     for index, sign in enumerate((1, -1)):
         other_p = p[1 - index]
@@ -104,9 +107,9 @@ def _compute_loss_of_chunk(
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """The loss of [`r_drop_loss`], computed in chunks.
+    """Autograd function that computes the loss of [`r_drop_loss`] in chunks of tokens, which saves memory.
 
-    The forward pass computes the gradient together with the loss, so the backward pass only scales it.
+    The forward pass computes the gradient together with the loss, so the backward pass only scales the gradient.
     """
 
     @staticmethod
@@ -122,7 +125,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
         Args:
             target_positions (`torch.LongTensor` of shape `(targets,)`): indices of the tokens that have a target.
-            logits, labels, weight, label_smoothing: as in [`r_drop_loss`].
+            logits, labels, weight, label_smoothing: see [`r_drop_loss`].
         """
         loss = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
         sums = loss.new_zeros(3)
@@ -148,10 +151,13 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 class RDropTrainer(TokenMetricsTrainer):
-    """A `TokenMetricsTrainer` that trains with R-Drop. Evaluation does not change.
+    """A `TokenMetricsTrainer` that trains with the R-Drop loss. Evaluation does not change.
+
+    R-Drop (Liang et al. 2021) penalizes differences between the predictions for the same sentence under different
+    dropout masks.
 
     Args:
-        r_drop_alpha (`float`): weight of the KL divergence, a number above 0.
+        r_drop_alpha (`float`): weight of the KL divergence, which must be above 0.
         *args, **kwargs: arguments of `Seq2SeqTrainer`. The collator must return `decoder_input_ids`, as
             `DataCollatorForSeq2Seq(tokenizer, model=model)` does.
 
@@ -175,7 +181,7 @@ class RDropTrainer(TokenMetricsTrainer):
         self.r_drop_alpha = r_drop_alpha
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute the Trainer's loss. In training, the batch contains every sentence twice."""
+        """Compute the Trainer's loss. In training, compute the R-Drop loss of a batch with each sentence twice."""
         if not model.training:
             self.compute_loss_func = None
             return super().compute_loss(model, inputs, *args, **kwargs)
@@ -189,13 +195,13 @@ class RDropTrainer(TokenMetricsTrainer):
         doubled_labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """Compute the loss per token of a batch whose second half repeats the sentences of the first one."""
+        """Compute the R-Drop loss per token of a batch whose second half repeats the first half."""
         labels, _ = doubled_labels.chunk(2)
         logits = outputs["logits"]
         check_labels(labels, logits.shape[-1])
         logits_of_passes = logits.view(2, labels.numel(), -1)
         label_smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
         loss, sums_of_both_passes = r_drop_loss(logits_of_passes, labels.flatten(), self.r_drop_alpha, label_smoothing)
-        # The mean of both passes, so that the log counts every target token once.
+        # This is the mean of both passes, so that the log counts every target token once.
         outputs["token_sums"] = sums_of_both_passes / 2
         return per_token(loss, labels, num_items_in_batch)

@@ -1,4 +1,4 @@
-"""Merge the arguments of a recipe with those that a user gave."""
+"""Merge a recipe, i.e. a named set of run arguments, with the arguments that the user has given."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,23 +6,26 @@ from typing import Any
 from ..data.pair_arguments import resolve_side
 
 
-# Arguments that supersede arguments of a recipe under other names, because both together would contradict each other.
+# Maps an argument that a user may give to recipe arguments with other names that would contradict it.
 _SUPERSEDED_ARGUMENTS = {
-    # If both are set, the Trainer prefers the number of updates to the number of epochs.
+    # If both are set, the Trainer ignores the number of epochs.
     "num_train_epochs": ("max_steps",),
-    # With validation pairs of the user's own, no training pairs are held out.
+    # If the user gives validation pairs, no training pairs are held out.
     "validation_file": ("validation_size",),
-    # The tokens of an update are divided into batches that fit into memory, whatever batches the recipe has.
+    # The tokens of an update are divided into batches that fit into memory, so the recipe's batches do not apply.
     "tokens_per_update": ("tokens_per_batch", "gradient_accumulation_steps"),
 }
 
 
 def override_recipe(recipe: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a recipe, overridden by those that the user gave.
+    """Return a recipe's arguments, overridden by the arguments that the user has given.
 
-    An argument of the user also removes the recipe's arguments that it would contradict. For example, the recipe's
-    number of updates is removed if the user gives a number of epochs, and its languages are removed if the user gives
-    text files whose names end in no languages; see [`resolve_side`].
+    A given argument also removes recipe arguments that would contradict it:
+
+    - If the user gives a number of epochs, the recipe's number of updates is removed.
+    - If the user gives text files whose names do not end in languages, the recipe's languages are removed; see
+      [`resolve_side`].
+    - `_SUPERSEDED_ARGUMENTS` lists the other cases.
     """
     removed_names: set[str] = set()
     for argument, superseded_names in _SUPERSEDED_ARGUMENTS.items():

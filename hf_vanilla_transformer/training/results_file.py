@@ -1,4 +1,4 @@
-"""The results file of a run: its settings, scores, times and versions as JSON, for scripts that compare runs."""
+"""Write the results file of a run: settings, scores, times and versions as JSON, read by scripts that compare runs."""
 
 import json
 import logging
@@ -17,16 +17,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunDescription:
-    """A description of a run, recorded before the training, because the Trainer changes its arguments.
+    """Facts about a run that are recorded before training, because the Trainer changes its arguments later.
 
     Args:
-        seed: the seed of the run.
-        base_model: the fine-tuned model, or None.
-        settings: the given arguments that change what the run computes.
-        environment: the machine, the versions and the commit; empty if the run writes no results.
-        distillation: rows of the card about a teacher; None without a teacher.
-        started: the time by `time.monotonic()` when the run started, or None if the run resumes, because the duration
-            of the run that wrote the checkpoint is unknown.
+        seed: the run's seed.
+        base_model: the model that is fine-tuned, or None.
+        settings: the given arguments that affect what the run computes.
+        environment: the machine, the versions and the commit; empty if the run writes no results file.
+        distillation: rows about the teacher for the model card, or None without a teacher.
+        started: the value of `time.monotonic()` at the start of the run. It is None if the run resumes, because the
+            duration of the run that wrote the checkpoint is unknown.
     """
 
     seed: int
@@ -40,7 +40,7 @@ class RunDescription:
 def describe_run(
     settings: Settings, distillation: Mapping[str, str] | None = None, started: float | None = None
 ) -> RunDescription:
-    """Describe a run before its training; see [`RunDescription`] for the arguments."""
+    """Record facts about a run before its training; see [`RunDescription`] for the arguments."""
     environment = {}
     if settings.args.results is not None:
         environment = describe_environment(settings.args.device)
@@ -56,24 +56,25 @@ def describe_run(
 
 @dataclass(frozen=True)
 class Results:
-    """The content of a results file; the names of the fields are the keys in the file.
+    """The content of a results file. The field names are the keys in the file.
 
     `distillation` and `weights` are left out of the file if they are None.
 
     Args:
         seed, base_model, settings, distillation: see [`RunDescription`].
-        machine, versions, commit: the environment of the run.
-        peak_memory_bytes: the peak memory of the training, if the system reports it.
-        optimizer: the optimizer and the schedule in words.
-        precision: the precision of matmuls in words.
-        weights: which update the saved weights are of, if the run kept its best model.
-        parameters: the number of parameters; shared ones count once.
+        machine, versions, commit: the run's environment.
+        peak_memory_bytes: the peak memory of the training, or None if the system does not report it.
+        optimizer: a text about the optimizer and the schedule.
+        precision: a text about the precision of matmuls.
+        weights: a text that names the update of the saved weights if the run kept its best model, and otherwise None.
+        parameters: the number of parameters; shared parameters count once.
         updates: the number of updates.
         training_seconds, evaluation_seconds: the duration of the training without evaluations, and of the evaluations.
-        curve: the content of `curve.json`.
-        data: the sentence pairs in words, by split.
-        scores: the scores of the saved model by split, and those of the last checkpoint if the run averages.
-        total_seconds: the duration of the run until the results are written; None if it resumed.
+        curve: the content of `curve.json`, or None if the run had no evaluations.
+        data: a text about the sentence pairs of each split.
+        scores: the saved model's scores on each split. If the run compared an average of checkpoints with the last
+            checkpoint, the last checkpoint's scores are included.
+        total_seconds: the duration of the run until the results are written, or None if the run resumed.
     """
 
     seed: int
@@ -98,7 +99,7 @@ class Results:
 
 
 def write_results(path: str, results: Results) -> None:
-    """Write a results file, and log where it is."""
+    """Write the results file of a run as JSON, and log its path."""
     content = asdict(results)
     for name in ("distillation", "weights"):
         if content[name] is None:
