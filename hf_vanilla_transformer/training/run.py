@@ -1,4 +1,8 @@
-"""The functions `train` and `distill`, and the steps of a run: resolve, check, build, train, and finish."""
+"""Run a training from its arguments to the saved model, with the functions `train` and `distill`.
+
+A run checks its settings, loads the sentence pairs, chooses what was not given (the plan), builds a Trainer, trains,
+and finally evaluates and publishes the model.
+"""
 
 import copy
 import logging
@@ -57,32 +61,33 @@ def train(
     dry_run: bool = False,
     **arguments: Any,
 ) -> Path:
-    """Train a Transformer from scratch, or fine-tune one, and evaluate it, as `hf-vanilla-transformer train` does.
+    """Train a Transformer from scratch or fine-tune one, and evaluate it, like `hf-vanilla-transformer train`.
 
     ```python
     train(["train.en", "train.de"], "runs/mine", test_files=["test.en", "test.de"])
     ```
 
-    Without `config`, `preset`, `max_steps` and `model_name_or_path`, [`plan`] chooses the arguments that are not given.
-    The plan and the progress of the run are logged at the level INFO.
+    If you pass none of `config`, `preset`, `max_steps` and `model_name_or_path`, [`plan`] chooses all arguments that
+    you do not pass. The plan and the progress of the run are logged at level INFO.
 
     Args:
-        train_files, validation_files, test_files (`str`, `Path`, or a list of them, *optional*): one or several tables,
-            two aligned text files, or several pairs of such files, for each split.
-        output_dir (`str` or `Path`, *optional*): the folder of the trained model; by default the recipe's, or
-            `trainer_output` without a recipe.
-        config (`str`, *optional*): the name of a recipe of the package, or a YAML or JSON file of arguments.
-        dry_run (`bool`): whether to stop after logging what would be trained, and what it would cost.
+        train_files, validation_files, test_files (`str`, `Path`, or a list of them, *optional*): the files of each
+            split: one or several tables, two aligned text files, or several pairs of such text files.
+        output_dir (`str` or `Path`, *optional*): the folder of the trained model. The default is the recipe's folder,
+            or `trainer_output` without a recipe.
+        config (`str`, *optional*): the name of a recipe (a set of arguments that is bundled with the package), or a
+            YAML or JSON file of arguments.
+        dry_run (`bool`): whether to stop after logging what would be trained and what it would cost.
         **arguments: the other arguments of `hf-vanilla-transformer train`, by their names without dashes. They override
-            those of the recipe.
+            the recipe's arguments.
 
     Returns:
         `Path`: the folder of the trained model.
 
     Raises:
-        OSError, TypeError, ValueError: if an argument or a file is wrong; nothing was trained then.
-        KeyboardInterrupt: at Ctrl-C; its subclass Terminated at SIGTERM with `enable_jit_checkpoint`.
-        RunStoppedError: if the training stops early, or its outputs cannot be written.
+        OSError, TypeError, ValueError: if an argument or a file is wrong. Nothing has been trained in this case.
+        KeyboardInterrupt: at Ctrl-C. With `enable_jit_checkpoint`, its subclass Terminated at SIGTERM.
+        RunStoppedError: if the training stops early, or if its outputs cannot be written.
     """
     given_arguments: dict[str, Any] = {}
     if train_files is not None:
@@ -107,17 +112,17 @@ def distill(
     output_dir: str | Path | None = None,
     **arguments: Any,
 ) -> Path:
-    """Train a small model on the translations of a larger one, as `hf-vanilla-transformer distill` does.
+    """Train a small model on the translations of a larger one, like `hf-vanilla-transformer distill`.
 
     ```python
     distill("runs/mine", ["train.en", "train.de"], "runs/student")
     ```
 
     Args:
-        teacher (`str`, `Path`, or a list of them): the model to learn from, a folder or a name on the Hub. Several
+        teacher (`str`, `Path`, or a list of them): the model to learn from: a folder or a name on the Hub. Several
             models are used as an ensemble.
-        train_files, output_dir, **arguments: the arguments of [`train`], which also describes the result and the
-            errors.
+        train_files, output_dir, **arguments: arguments of [`train`]. The result and the errors are described there,
+            too.
     """
     teachers = [teacher] if isinstance(teacher, (str, Path)) else teacher
     names = [str(name) for name in teachers]
@@ -128,12 +133,12 @@ def distill(
 
 @dataclass(frozen=True)
 class RunInputs:
-    """The inputs of a training: the settings, the sentence pairs, and a teacher if there is one.
+    """What a run starts from: its settings, the sentence pairs and, for distillation, the teacher.
 
     Args:
-        settings: the settings of the run.
+        settings: the run's settings.
         pairs: the sentence pairs of all splits.
-        teacher: the teacher whose translations are added to the pairs, or None.
+        teacher: the model whose translations are added to the pairs, or None if the run does not distill.
     """
 
     settings: Settings
@@ -143,13 +148,13 @@ class RunInputs:
 
 @dataclass(frozen=True)
 class BuiltRun:
-    """A run that is ready to train.
+    """A run that is ready to train: all settings are chosen, and the Trainer is built.
 
     Args:
-        settings: the settings of the run, with the arguments of its Trainer.
-        pairs: the sentence pairs of all splits, including the translations of a teacher.
+        settings: the run's settings, with the final arguments of its Trainer.
+        pairs: the sentence pairs of all splits, including a teacher's translations.
         trainer: the Trainer with its model.
-        description: the description of the run for its results file.
+        description: facts about the run for its results file.
     """
 
     settings: Settings
@@ -159,14 +164,14 @@ class BuiltRun:
 
 
 def run(settings: Settings) -> Path:
-    """Train, save and evaluate a model, and return the output folder. With `dry_run`, only log what that would cost.
+    """Train, save and evaluate a model, and return the output folder. With `dry_run`, only log the plan and its costs.
 
-    No other process writes into the output folder meanwhile. See [`train`] for the errors.
+    While this function runs, other runs cannot write into the output folder. See [`train`] for the errors.
     """
     started = time.monotonic()
     set_up_process(settings.args)
 
-    # Resolve where the run starts from. A run that resumes has the settings of its earlier part, so it needs no plan.
+    # Find out where the run starts. A run that resumes keeps the settings of its earlier part, so it needs no plan.
     checkpoint = find_common_checkpoint(settings)
     earlier_facts = RecordFacts() if checkpoint is None else RecordFacts.read_checkpoint(checkpoint)
     needs_plan = settings.needs_plan and checkpoint is None
@@ -177,7 +182,7 @@ def run(settings: Settings) -> Path:
     check_same_optimizer(requested, checkpoint, earlier_facts)
 
     with reserved_output_folder(requested):
-        # Choose what is not given.
+        # Load the pairs, and choose the settings that are not given.
         loaded = load_inputs(requested)
         planned = plan_inputs(loaded)
         if requested.preview.dry_run:
@@ -187,15 +192,15 @@ def run(settings: Settings) -> Path:
         built = build_run(planned, checkpoint, earlier_facts, started)
         is_main_process = requested.args.process_index == 0
         if is_main_process and not is_in_folder(checkpoint, requested.output_folder):
-            # The checkpoints are those of an earlier run, which this one replaces.
+            # The checkpoints in the folder belong to an earlier run, which this one replaces.
             remove_checkpoints(requested.output_folder)
         train_and_finish(built, checkpoint)
     return requested.output_folder
 
 
 def set_up_process(args: RunArguments) -> None:
-    """Limit the memory of this process, and silence all processes but the main one, which reports for all."""
-    # The limit takes effect only before the first matmul, which may be a teacher's.
+    """Limit this process's memory. Unless it is the main process, also disable its progress bars and log messages."""
+    # The limit takes effect only if it is set before the first matmul, which may be a teacher's.
     limit_onednn_cache()
     if args.process_index > 0:
         disable_progress_bars()
@@ -203,10 +208,10 @@ def set_up_process(args: RunArguments) -> None:
 
 
 def find_common_checkpoint(settings: Settings) -> Path | None:
-    """Find the checkpoint to resume from, or return None to start from scratch.
+    """Find the checkpoint that all processes resume from. Return None if the run starts from scratch.
 
-    Only the main process writes checkpoints, perhaps to a disk that other machines do not see. Raises InputError in the
-    processes that do not find the main process's checkpoint.
+    Only the main process writes checkpoints, perhaps to a disk that other machines cannot read. A process that does not
+    find the main process's checkpoint raises InputError.
     """
     if not settings.args.resume_from_checkpoint:
         return None
@@ -221,9 +226,9 @@ def find_common_checkpoint(settings: Settings) -> Path | None:
 
 
 def check_same_optimizer(settings: Settings, checkpoint: Path | None, earlier_facts: RecordFacts) -> None:
-    """Raise InputError if a checkpoint was written with a different optimizer or schedule.
+    """Raise InputError if a checkpoint was written with a different optimizer or learning rate schedule.
 
-    The Trainer would silently continue with those of the checkpoint.
+    Without this check, the Trainer would silently continue with the checkpoint's optimizer and schedule.
     """
     optimizer = settings.args.describe_optimizer()
     if earlier_facts.optimizer not in (None, optimizer):
@@ -235,9 +240,10 @@ def check_same_optimizer(settings: Settings, checkpoint: Path | None, earlier_fa
 
 @contextmanager
 def reserved_output_folder(settings: Settings) -> Iterator[None]:
-    """Make the output folder, and keep other runs out of it. Only the main process does so, for all processes.
+    """Create the output folder, and lock it against other runs for the duration of the block.
 
-    Folders that were made are removed at the end if they are still empty.
+    Only the main process does this, on behalf of all processes. At the end of the block, folders that were created here
+    are removed if they are still empty.
     """
     if settings.args.process_index != 0:
         yield
@@ -257,9 +263,9 @@ def reserved_output_folder(settings: Settings) -> Iterator[None]:
 
 
 def load_inputs(settings: Settings) -> RunInputs:
-    """Load the pairs, and find the teacher if there is one.
+    """Load the sentence pairs and, for distillation, prepare the teacher.
 
-    A student gets the teacher's tokenizer, unless the settings say which tokenizer to use or how to train one.
+    With a teacher, the returned settings use its tokenizer if that is suitable, unless the user has chosen a tokenizer.
     """
     with input_errors():
         pairs = load_training_pairs(settings.args, settings.data)
@@ -270,11 +276,11 @@ def load_inputs(settings: Settings) -> RunInputs:
 
 
 def plan_inputs(inputs: RunInputs) -> RunInputs:
-    """Choose the settings that are not given by a plan, and log the plan; hold out validation pairs if there are none.
+    """Choose the settings that the user has not given, and log them with the estimated costs of the run.
 
-    The main process plans for all processes, and its plan counts the translations of a teacher. If nothing is to be
-    planned, the inputs are returned as they are; with `dry_run`, the costs of the given settings are logged
-    nevertheless.
+    If there are no validation pairs, some training pairs are held out for validation. The main process plans for all
+    processes, and takes a teacher's future translations into account. If the run needs no plan, the inputs are returned
+    unchanged, but with `dry_run`, the costs are still logged.
     """
     settings = inputs.settings
     if not settings.needs_plan and not settings.preview.dry_run:
@@ -303,20 +309,20 @@ def plan_inputs(inputs: RunInputs) -> RunInputs:
     if is_main_process and teacher is not None:
         logger.info(teacher.describe_work(pairs))
 
-    # The given arguments take precedence over those of the plan.
+    # The given arguments take precedence over the plan's arguments.
     planned = Settings.from_arguments(**{**common_plan.arguments, **arguments}).for_target_language()
     check_choices(planned)
     return RunInputs(planned, pairs, teacher)
 
 
 def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordFacts, started: float) -> BuiltRun:
-    """Build the Trainer of a run, after the last checks and after a teacher has translated.
+    """Make the last checks, let the teacher translate if there is one, and build the Trainer of a run.
 
     Args:
-        inputs: the settings, in which nothing is left to a plan, the pairs, and the teacher.
+        inputs: the pairs, the teacher, and the settings, which must be complete.
         checkpoint: the checkpoint to resume from, or None.
-        earlier_facts: the facts that the checkpoint has about the run so far.
-        started: the time by `time.monotonic()` when the run started.
+        earlier_facts: facts about the run so far, which were read from the checkpoint.
+        started: the value of `time.monotonic()` at the start of the run.
     """
     settings = name_base_model(inputs.settings, earlier_facts)
     facts = update_facts(earlier_facts, inputs.settings)
@@ -329,7 +335,7 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
         if settings.args.push_to_hub:
             repository = prepare_push(settings)
         if inputs.teacher is not None:
-            # The teacher may translate for hours, so it comes after the checks.
+            # The teacher may translate for hours, so all checks are made before.
             pairs, distillation = inputs.teacher.add_translations(pairs)
         named_settings = settings.change_training(hub_model_id=repository)
         final_settings, trainer = build_trainer(named_settings, pairs, checkpoint, facts)
@@ -339,29 +345,32 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
 
 
 def name_base_model(settings: Settings, earlier_facts: RecordFacts) -> Settings:
-    """Return settings that name the model that the checkpoint's run fine-tunes, unless they name a model already."""
+    """Return settings that name the base model, i.e. the model that is fine-tuned.
+
+    If the settings do not name a base model, it is taken from the facts in the checkpoint.
+    """
     if settings.model.model_name_or_path is not None or earlier_facts.base_model is None:
         return settings
-    # `dataclasses.replace` would check the arguments again, which do not expect a model.
+    # `dataclasses.replace` would check the arguments again, and would reject this combination of arguments.
     model_args = copy.copy(settings.model)
     model_args.model_name_or_path = earlier_facts.base_model
     return settings._replace(model=model_args)
 
 
 def update_facts(earlier_facts: RecordFacts, settings: Settings) -> RecordFacts:
-    """Return the facts of a checkpoint with the base model and the optimizer of this run."""
+    """Return a checkpoint's facts, updated with the base model and the optimizer of this run."""
     base_model = settings.model.model_name_or_path
     if base_model is None:
         base_model = earlier_facts.base_model
     elif Path(base_model).is_dir():
-        # The path would describe this machine, and checkpoints may be pushed. The dot is needed, because a name without
-        # it could be a name on the Hub.
+        # Checkpoints may be pushed, and the full path would disclose folder names of this machine. The dot is needed,
+        # because a name without it could be a name on the Hub.
         base_model = f"./{Path(base_model).resolve().name}"
     return replace(earlier_facts, base_model=base_model, optimizer=settings.args.describe_optimizer())
 
 
 def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
-    """Train and save the model of a run; the main process then chooses weights and search, evaluates and pushes."""
+    """Train and save a run's model. The main process then takes all later steps, such as evaluating and pushing it."""
     trainer = built.trainer
     settings = built.settings
     output = settings.output_folder
@@ -389,14 +398,14 @@ def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
 
 
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception | None:
-    """Train from scratch, or resume from a checkpoint.
+    """Make the updates of a run, from scratch or from a checkpoint on.
 
     Returns:
-        None, or the error of the disk if all updates were made but the last checkpoint could not be written.
+        The disk error if all updates were made but the last checkpoint could not be written, and otherwise None.
 
     Raises:
-        KeyboardInterrupt: at Ctrl-C or SIGTERM; in the main process its message says how to resume.
-        RunStoppedError: if the loss diverges, a checkpoint does not fit, or the disk is full.
+        KeyboardInterrupt: at Ctrl-C or SIGTERM. In the main process, its message says how to resume.
+        RunStoppedError: if the loss diverges, if the checkpoint is unsuitable, or if the disk is full.
     """
     if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
         load_finished_state(trainer, checkpoint)
@@ -417,7 +426,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
             "checkpoint of your own."
         ) from error
     except (KeyError, ValueError) as error:
-        # torch raises these errors for the state of a different optimizer.
+        # PyTorch raises these errors if the checkpoint contains the state of a different optimizer.
         if checkpoint is None or "parameter group" not in str(error):
             raise
         raise RunStoppedError(
@@ -436,14 +445,14 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
 
 
 def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
-    """Load the state of a checkpoint at the end of the run, without further updates.
+    """Load the Trainer's state from a checkpoint that is the end of a run, and make no further updates.
 
-    `trainer.train()` would make one more update from there. The model has the checkpoint's weights already.
+    `trainer.train()` would make one more update from there. The model already has the checkpoint's weights.
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = Path(str(trainer.args.output_dir))
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    # No engine was started that would hold the weights or save them.
+    # DeepSpeed and FSDP were not started, so the Trainer must not use them to save the weights.
     trainer.is_deepspeed_enabled = False
     trainer.is_fsdp_enabled = False
     if trainer.is_world_process_zero():
@@ -454,7 +463,7 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
 
 
 def check_reached_its_end(trainer: Seq2SeqTrainer) -> None:
-    """Raise RunStoppedError if a training stopped before its last update, and not by early stopping."""
+    """Raise RunStoppedError if training stopped before its last update for a reason other than early stopping."""
     state = trainer.state
     if state.global_step >= state.max_steps:
         return

@@ -1,4 +1,7 @@
-"""The arguments of a run: one class for each group of options in `train --help`, and `Settings`, which bundles them."""
+"""Define the arguments of a training run, most of them as groups of options in `train --help`.
+
+Each group is a dataclass. `Settings` bundles the objects of all these classes.
+"""
 
 import copy
 import json
@@ -30,16 +33,16 @@ from .paper_arguments import PaperTrainingArguments
 from .recipe_overrides import override_recipe
 
 
-# Arguments of `train` by name, such as {"max_steps": 100}. The fields of the classes below have their types.
+# Arguments of `train` by name, such as {"max_steps": 100}. The classes below define their types.
 Arguments = Mapping[str, Any]
 
-# The paper's update of 25,000 tokens on 8 GPUs has 3,125 on each. On a CPU, a batch has at most as many.
+# Maximum number of tokens in a batch on CPUs. It is the paper's number per GPU: 25,000 tokens on 8 GPUs.
 TOKENS_PER_PROCESS = 3125
 
 
 @dataclass
 class RunDataArguments(TrainingDataArguments):
-    """The sentence pairs, which of them to train on, and how to tokenize them."""
+    """Options for the sentence pairs: where they are, which of them to train on, and how to tokenize them."""
 
     max_tokens: int | None = option(
         None, "Remove training pairs that are empty or have more tokens on one side (default: tokens_per_batch)."
@@ -52,8 +55,8 @@ class RunDataArguments(TrainingDataArguments):
         check_optional(self, "preprocessing_num_workers")
 
 
-# Options of the Trainer that `train --help` shows, by group. It also shows the options that our own classes add, and
-# --help_all shows all others of the Trainer.
+# The Trainer options that `train --help` shows, by group. It also shows the options that our own classes add.
+# --help_all shows all other Trainer options.
 _TRAINER_OPTIONS_IN_HELP = {
     "training": "per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps "
     "learning_rate lr_scheduler_type warmup_steps optim weight_decay max_grad_norm seed fp16 use_cpu",
@@ -66,7 +69,7 @@ _TRAINER_OPTIONS_IN_HELP = {
 
 
 def _group_by_option() -> dict[str, str]:
-    """Return the group of each option in `_TRAINER_OPTIONS_IN_HELP`."""
+    """Invert `_TRAINER_OPTIONS_IN_HELP`: map each option to its group in the help text."""
     groups = {}
     for group, options in _TRAINER_OPTIONS_IN_HELP.items():
         groups.update(dict.fromkeys(options.split(), group))
@@ -75,9 +78,9 @@ def _group_by_option() -> dict[str, str]:
 
 @dataclass
 class RunArguments(PaperTrainingArguments):
-    """The Trainer's arguments for `train`, which add batches by tokens, R-Drop, early stopping, and a final push.
+    """The Trainer's arguments, extended by the options that `train` adds, such as token batches and R-Drop.
 
-    The Trainer pickles an object of this class, so its module must be importable.
+    The Trainer pickles an object of this class, so the module of the class must be importable.
     """
 
     _argument_groups = _group_by_option()
@@ -112,7 +115,7 @@ class RunArguments(PaperTrainingArguments):
     hub_strategy: str = option("end", "When --push_to_hub pushes; other values than end also push during the training.")
 
     def __post_init__(self) -> None:
-        """Check the arguments, and set those that depend on others or on the device."""
+        """Check the arguments, and set arguments that depend on other arguments or on the device."""
         if not 0 <= self.r_drop_alpha < math.inf:
             raise InputError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
         if not 0 < self.rate_factor < math.inf:
@@ -129,17 +132,17 @@ class RunArguments(PaperTrainingArguments):
             self._check_saves_what_it_evaluates()
         accelerator_config = self.accelerator_config
         super().__post_init__()
-        # A batch is copied to a GPU while the update before it is computed. That takes effect from pinned memory only,
-        # which MPS does not have.
+        # Copy each batch to the GPU while the GPU computes the previous update. This takes effect only with pinned
+        # memory, which MPS does not have.
         copies_from_pinned_memory = self.dataloader_pin_memory and self.device.type not in ("cpu", "mps")
         if copies_from_pinned_memory and not _sets_non_blocking(accelerator_config):
             self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
     def _check_saves_what_it_evaluates(self) -> None:
-        """Raise InputError if a run that ends with its best model would not save each model that it evaluates.
+        """Raise InputError if a run with `load_best_model_at_end` would not save every model that it evaluates.
 
-        The Trainer's own arguments raise ValueError if the two strategies differ. This method checks the cases that
-        they accept.
+        The Trainer itself raises ValueError if the strategies of evaluating and saving differ. This method checks the
+        cases that the Trainer accepts.
         """
         save_strategy = SaveStrategy(self.save_strategy).value
         eval_strategy = IntervalStrategy(self.eval_strategy).value
@@ -150,7 +153,7 @@ class RunArguments(PaperTrainingArguments):
             )
         # This is also the Trainer's default.
         eval_steps = self.eval_steps or self.logging_steps
-        # The Trainer accepts a multiple, and then loses a best model that it did not save.
+        # The Trainer accepts if `save_steps` is a multiple of `eval_steps`, and may then lose the best model.
         if save_strategy == eval_strategy == "steps" and self.save_steps != eval_steps:
             raise InputError(
                 f"load_best_model_at_end is set, but save_steps is {self.save_steps:g} and eval_steps {eval_steps:g}, "
@@ -158,9 +161,9 @@ class RunArguments(PaperTrainingArguments):
             )
 
     def change(self, **changes: object) -> "RunArguments":
-        """Return a copy in which some arguments are changed.
+        """Return a copy in which some arguments are changed, without validating the arguments.
 
-        `dataclasses.replace` would validate the arguments again and warn twice.
+        `dataclasses.replace` would validate them again, and would repeat warnings.
         """
         changed = copy.copy(self)
         # A copy lacks the token, because `__getstate__` leaves it out.
@@ -178,7 +181,7 @@ class RunArguments(PaperTrainingArguments):
         return True
 
     def describe_optimizer(self) -> str:
-        """Describe the optimizer and the schedule of the learning rate in words."""
+        """Return a text about the optimizer and the schedule, such as "Adam, learning rate of Eq. 3"."""
         if self.uses_paper_schedule:
             optimizer = "AdamW" if self.weight_decay else "Adam"
             description = f"{optimizer}, learning rate of Eq. 3"
@@ -198,9 +201,9 @@ class RunArguments(PaperTrainingArguments):
 
 
 def _sets_non_blocking(accelerator_config: object) -> bool:
-    """Return True if the `accelerator_config` of a user decides whether copies of batches to the device block.
+    """Return True if the user's `accelerator_config` sets `non_blocking`.
 
-    A file and an `AcceleratorConfig` decide all of its settings.
+    If it is a file or an `AcceleratorConfig` object, all of its settings count as set.
     """
     if accelerator_config is None:
         return False
@@ -213,19 +216,19 @@ def _sets_non_blocking(accelerator_config: object) -> bool:
 
 
 def has_bfloat16_matmuls(use_cpu: bool) -> bool:
-    """Return True if the device that trains has matmuls in bfloat16."""
+    """Return True if the training device has hardware support for bfloat16 matmuls."""
     if not use_cpu:
-        # transformers accepts GPUs that emulate it slowly, such as V100 and T4.
+        # transformers accepts GPUs that emulate bfloat16 slowly, such as V100 and T4.
         is_emulated = torch.cuda.is_available() and not torch.cuda.is_bf16_supported(including_emulation=False)
         return is_torch_bf16_gpu_available() and not is_emulated
-    # torch does not report matmuls in bfloat16 for other processors.
+    # PyTorch does not report bfloat16 matmuls for other processors.
     is_x86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     return is_x86 and cpu_supports_matmul_in(torch.bfloat16)
 
 
 @dataclass
 class EvaluationArguments:
-    """Choices that a run makes on the validation pairs after the training."""
+    """Options for choices that a run makes after training, based on scores on the validation pairs."""
 
     _argument_group_name = "evaluation"
 
@@ -237,7 +240,7 @@ class EvaluationArguments:
 
 @dataclass
 class OutputArguments:
-    """Options for the output folder: which weights to save, and whether to replace a model."""
+    """Options for the output folder, such as which weights to save and whether to replace a model."""
 
     _argument_group_name = "output"
 
@@ -274,7 +277,7 @@ class PreviewArguments:
             raise InputError(f"tflops is {self.tflops}; give a number above 0, and --dry_run.")
 
 
-# Arguments of the Trainer that would have no effect here, or stop the run.
+# Trainer arguments that would have no effect in `train`, or would make the run fail, each with the reason.
 _REASONS = {
     "do_train": "has no effect, because `train` always trains",
     "do_eval": 'has no effect, because --eval_strategy "steps" or "epoch" evaluates during training',
@@ -296,7 +299,7 @@ REJECTED["early_stopping"] = (
     "early_stopping belongs to the search of translate and evaluate; give early_stopping_patience."
 )
 
-# Arguments that take one or several names. `from_arguments` accepts a single name in place of a list.
+# Arguments that are lists of names. `from_arguments` also accepts a single name.
 _LIST_ARGUMENTS = (
     "train_file",
     "validation_file",
@@ -305,12 +308,11 @@ _LIST_ARGUMENTS = (
     "teacher",
     "teacher_revision",
 )
-# If one of these is given, nothing is planned.
+# If one of these arguments is given, the run has no plan.
 _ARGUMENTS_WITHOUT_PLAN = ("preset", "max_steps", "model_name_or_path")
-# Arguments that are not saved with a run, because they are secret or concern only one start of it.
+# Arguments that are not saved with a run, because they are secret or apply to a single start of the run.
 _NOT_SAVED = ("token", "overwrite", "resume_from_checkpoint", "dry_run", "tflops")
-# Arguments that are not in the record of a run, because they name places, devices and accounts, and do not change what
-# it computes.
+# Arguments that a run's record omits. They name places, devices and accounts, and do not affect what the run computes.
 _NOT_RECORDED = {
     "device",
     "disable_tqdm",
@@ -333,11 +335,11 @@ _NOT_RECORDED = {
 
 
 class Settings(NamedTuple):
-    """All arguments of `train`, in one object for each group.
+    """All settings of a training run, with one object for each group of options.
 
     Args:
-        given_arguments: the arguments that the user, a recipe or a plan gave, by name. A resumed run gets them again.
-        needs_plan: True if a plan is to choose the arguments that are not given.
+        given_arguments: the arguments that the user, a recipe or a plan has set, by name. A resumed run reuses them.
+        needs_plan: True if a plan will choose the arguments that are not given.
     """
 
     model: ModelArguments
@@ -354,17 +356,19 @@ class Settings(NamedTuple):
 
     @property
     def output_folder(self) -> Path:
-        """The folder of the trained model."""
+        """The folder of the trained model, `output_dir`."""
         return Path(str(self.args.output_dir))
 
     @classmethod
     def from_arguments(cls, *, allow_plan: bool = False, **arguments: Any) -> "Settings":
-        """Build settings from arguments by name; a single file needs no list.
+        """Build settings from named arguments of `train`. A single file need not be in a list.
 
-        A resumed run has the arguments that are saved in its folder, overridden by the given ones.
+        A run that resumes has the arguments that are saved in its folder, overridden by the given arguments.
 
         Args:
-            allow_plan (`bool`): whether a plan may choose what is not given. A recipe does not need one.
+            allow_plan (`bool`): whether a plan may choose the arguments that are not given. With a recipe, this is
+                False.
+            **arguments: arguments of `train`.
 
         Raises InputError for an argument that `train` does not accept or for a wrong value, and TypeError for an
         unknown name.
@@ -374,7 +378,7 @@ class Settings(NamedTuple):
                 raise InputError(REJECTED[name])
         saved = _read_saved_arguments(arguments)
         if "tokens_per_batch" in saved:
-            # A checkpoint counts batches, so a resumed run keeps its own, whatever would fit into memory now.
+            # A checkpoint counts batches, so a resumed run keeps its batch size even if the memory is different now.
             arguments.pop("tokens_per_update", None)
         merged = override_recipe(saved, arguments)
         for name in _LIST_ARGUMENTS:
@@ -383,22 +387,28 @@ class Settings(NamedTuple):
         has_excluding_argument = any(merged.get(name) for name in _ARGUMENTS_WITHOUT_PLAN)
         needs_plan = allow_plan and not saved and not has_excluding_argument
         _set_defaults(merged, needs_plan)
-        # These values are not saved with the run, because they follow from the others.
+        # These values are not saved with the run, because they are derived from the others.
         values = {**merged, **_align_steps(merged), "hub_token": merged.get("token")}
         return build(cls, values)._replace(given_arguments=merged, needs_plan=needs_plan)
 
     def change_training(self, **changes: object) -> "Settings":
-        """Return settings in which some of the Trainer's arguments are changed."""
+        """Return a copy in which some of the Trainer's arguments are changed."""
         return self._replace(args=self.args.change(**changes))
 
     def to_repeat(self) -> dict[str, object]:
-        """Return the given arguments as plain values, without the token and what would replace or resume the run."""
+        """Return the given arguments with which the run can be repeated, as values that JSON can represent.
+
+        Arguments that are secret or apply to a single start, such as `token` and `overwrite`, are left out.
+        """
         arguments = {name: value for name, value in self.given_arguments.items() if name not in _NOT_SAVED}
         # JSON turns enums, paths and tuples into strings and lists.
         return json.loads(json.dumps(arguments, default=str))
 
     def to_record(self) -> dict[str, object]:
-        """Return the given arguments that change what a run computes, and the precision, which may be chosen."""
+        """Return the given arguments that affect what the run computes, and `bf16`.
+
+        `bf16` is always included, because its default depends on the device.
+        """
         record = {}
         for name, value in self.to_repeat().items():
             if name not in _NOT_RECORDED and value is not None:
@@ -407,7 +417,10 @@ class Settings(NamedTuple):
         return record
 
     def for_target_language(self) -> "Settings":
-        """Return the settings with BLEU's tokenization for the target language, if the run may compute BLEU."""
+        """Return settings with the BLEU tokenization for the target language.
+
+        If the run will not compute BLEU, the settings are returned unchanged.
+        """
         has_test_pairs = self.data.test_file or self.data.dataset_name
         scores_validation_pairs = (
             self.args.predict_with_generate
@@ -422,9 +435,9 @@ class Settings(NamedTuple):
 
 
 def _set_defaults(arguments: dict[str, Any], needs_plan: bool) -> None:
-    """Set arguments that were not given and whose default depends on others."""
+    """Set missing arguments whose defaults depend on other arguments. This changes `arguments`."""
     if arguments.get("device") == "cpu":
-        # The Trainer chooses its device by `use_cpu`.
+        # The Trainer has no argument `device`, but uses the CPU if `use_cpu` is set.
         arguments["use_cpu"] = True
     if needs_plan:
         arguments.setdefault("clean", True)
@@ -433,23 +446,26 @@ def _set_defaults(arguments: dict[str, Any], needs_plan: bool) -> None:
         arguments.setdefault("max_tokens", min(arguments["tokens_per_update"], TOKENS_PER_PROCESS))
     if arguments.get("load_best_model_at_end"):
         save_strategy = arguments.get("save_strategy", "steps")
-        # With "best" the Trainer saves when it evaluates.
+        # With "best", the Trainer saves when it evaluates.
         arguments.setdefault("eval_strategy", "steps" if save_strategy == "best" else save_strategy)
         arguments.setdefault("save_strategy", arguments["eval_strategy"])
 
 
 def _is_split_by_memory(arguments: Arguments) -> bool:
-    """Return True if the tokens of an update are given, and not those of a batch."""
+    """Return True if the number of tokens per update is given, but not the number per batch.
+
+    The batch size then depends on the memory of the device.
+    """
     tokens_per_update = arguments.get("tokens_per_update")
     is_valid = isinstance(tokens_per_update, int) and tokens_per_update >= 1
     return is_valid and not arguments.get("tokens_per_batch")
 
 
 def _align_steps(arguments: Arguments) -> dict[str, object]:
-    """Return equal `eval_steps` and `save_steps` for `load_best_model_at_end`, from the one that is given.
+    """Return `eval_steps` and `save_steps` for `load_best_model_at_end`, or {} without this option.
 
-    They must be equal, because the Trainer can only load a model that it has saved. If both are given, they are not
-    changed. Without this option, return {}.
+    If one of the two is given, the other one gets the same value, because the Trainer can load the best model only if
+    it has saved every model that it evaluated. If both are given, they are not changed.
     """
     if not arguments.get("load_best_model_at_end"):
         return {}
@@ -468,10 +484,10 @@ def _align_steps(arguments: Arguments) -> dict[str, object]:
 
 
 def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
-    """Read the arguments that are saved in the output folder of a run that is resumed.
+    """Read the arguments that a run saved in its output folder, if the run is now resumed.
 
-    Return {} for a run that starts from scratch, and for one that starts from a checkpoint in a different folder, which
-    may be untrusted.
+    The result is {} if the run starts from scratch. It is also {} if the checkpoint is in a different folder, because
+    that folder may be untrusted.
     """
     resumed_from = arguments.get("resume_from_checkpoint")
     if not resumed_from:

@@ -1,4 +1,4 @@
-"""Checks before a run starts: they reject settings that would fail later, have no effect, or overwrite a run."""
+"""Check a run before it starts: reject settings that would fail later, have no effect, or overwrite another run."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from .checkpoints import has_only_unfinished_checkpoints, is_last_checkpoint
 from .run_arguments import RunArguments, Settings
 
 
-# With smaller numbers, the Trainer would train nothing, or fail at the first batch or evaluation.
+# With numbers below 1, the Trainer would train nothing, or would fail at the first batch or evaluation.
 _AT_LEAST_1 = (
     "gradient_accumulation_steps",
     "per_device_train_batch_size",
@@ -50,9 +50,9 @@ _AT_LEAST_0 = (
 
 
 def check_start(settings: Settings, checkpoint: Path | None) -> None:
-    """Check what is known before the pairs are loaded: numbers, devices, model sizes, and the files to write.
+    """Check everything that can be checked before the sentence pairs are loaded, such as numbers and model sizes.
 
-    Raises InputError, or an OSError if the run would overwrite another run or cannot write its results.
+    Raises InputError, or OSError if the run would overwrite another run or cannot write its results file.
     """
     args = settings.args
     if not args.output_dir:
@@ -61,7 +61,7 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
     check_device(settings.model.device, args)
     check_engine()
     if not settings.needs_plan:
-        # A plan may still choose these settings; they are checked after it.
+        # If there is a plan, it chooses these settings, so they are checked after it.
         check_choices(settings)
     resumes = is_in_folder(checkpoint, settings.output_folder)
     if settings.output.average_last and checkpoint is not None and not resumes and is_last_checkpoint(args, checkpoint):
@@ -70,7 +70,7 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
             "average those of the earlier run with `hf-vanilla-transformer average`."
         )
     if settings.model.model_name_or_path is None and checkpoint is None:
-        # This checks the preset and the sizes. The vocabulary is not known yet.
+        # This checks the preset and the sizes. The vocabulary is still unknown.
         settings.model.make_config()
     check_output_folder(settings, resumes)
     if args.results is not None and args.process_index == 0:
@@ -78,9 +78,10 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
 
 
 def check_choices(settings: Settings) -> None:
-    """Raise InputError if schedule, evaluations, checkpoints, averaging or the choice of a search do not fit together.
+    """Raise InputError if settings that a plan may choose contradict each other.
 
-    A plan may choose all of these settings, so this check comes after the plan if there is one.
+    These settings concern the schedule, evaluations, checkpoints, averaging, and the choice of search settings. If
+    there is a plan, call this after it.
     """
     check_schedule(settings.args)
     check_validation(settings.args)
@@ -93,7 +94,10 @@ def check_choices(settings: Settings) -> None:
 
 
 def is_in_folder(checkpoint: Path | None, folder: Path) -> bool:
-    """Return True if there is a checkpoint and it lies directly in a folder, whose run then continues from it."""
+    """Return True if there is a checkpoint and it is directly in a folder.
+
+    If the folder is the run's output folder, the run then continues the run that wrote the checkpoint.
+    """
     return checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
 
 
@@ -102,7 +106,7 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
 
     Args:
         settings: the settings of the run.
-        resumes: True if the run continues from a checkpoint in its own folder.
+        resumes: True if the run continues from a checkpoint in its output folder.
     """
     output = settings.output_folder
     base_model = settings.model.model_name_or_path
@@ -110,7 +114,7 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
         is_in_output = Path(base_model).resolve().is_relative_to(output.resolve())
         if Path(base_model).is_dir() and is_in_output:
             raise InputError(f"{base_model} lies in {output}, which the run replaces; name another --output_dir.")
-    # A job that was killed during its first checkpoint starts from scratch.
+    # A job that was killed while it wrote its first checkpoint may start from scratch.
     has_no_results = has_only_unfinished_checkpoints(output) and not _model_files(output)
     starts_again = settings.args.resume_from_checkpoint == "auto" and has_no_results
     if not settings.output.overwrite and not resumes and not starts_again:
@@ -118,11 +122,11 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
 
 
 def check_results_file(settings: Settings, results: str) -> None:
-    """Raise an error if the results file cannot be written, or is one of the run's inputs or of the model's files."""
+    """Raise an error if the results file cannot be written, or would replace an input or a file of the model."""
     path = Path(results)
     folder = settings.output_folder.resolve()
     inputs = [*settings.data.paths(), settings.model.model_name_or_path, settings.model.tokenizer_name]
-    # The run makes its folder and the parents of it.
+    # The run creates the output folder and its parents, so they need not exist yet.
     check_can_write(results, inputs=inputs, made=(folder, *folder.parents))
     is_in_output_folder = path.absolute().parent.resolve() == folder
     if is_in_output_folder and any(path.match(pattern) for pattern in FILES_OF_A_RUN):
@@ -140,15 +144,15 @@ def check_holds_no_run(folder: Path) -> None:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """Find the files that a run writes at its end.
+    """Find the files that a run writes at its end, such as the model.
 
-    Its arguments are not among them, because a run writes them before it starts.
+    Files of arguments are not among them, because a run writes them before it trains.
     """
     return [path for path in files_of_a_run(folder) if path.name not in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED)]
 
 
 def check_numbers(args: RunArguments) -> None:
-    """Raise InputError if a number is out of its range, which the Trainer would report too late or not at all."""
+    """Raise InputError if a number is out of range. The Trainer would report this late or not at all."""
     for name in _AT_LEAST_1:
         check_optional(args, name)
     for name in _AT_LEAST_0:
@@ -166,7 +170,7 @@ def check_numbers(args: RunArguments) -> None:
 
 
 def check_schedule(args: RunArguments) -> None:
-    """Raise InputError if an option of the optimizer or of the schedule would have no effect."""
+    """Raise InputError if an option for the optimizer or the learning rate schedule would have no effect."""
     if args.rate_factor != 1 and not args.uses_paper_schedule:
         raise InputError(
             f"rate_factor is {args.rate_factor}, but the learning rate does not follow Eq. 3; leave it out, or leave "
@@ -182,9 +186,9 @@ def check_schedule(args: RunArguments) -> None:
 
 
 def check_validation(args: RunArguments) -> None:
-    """Raise InputError if no evaluation computes `metric_for_best_model`, or early stopping has no evaluations."""
+    """Raise InputError if the run will not compute the metric that selects the best model or stops the run early."""
     scores = [name for name, metric in METRICS.items() if metric.higher_is_better]
-    # Perplexity is no choice, because the Trainer would take its highest value for the best.
+    # Perplexity is excluded, because the Trainer would consider its highest value the best.
     choices = ["loss", "token_accuracy"]
     if args.predict_with_generate:
         choices.extend(scores)
@@ -203,7 +207,7 @@ def check_validation(args: RunArguments) -> None:
 
 
 def check_average(settings: Settings) -> None:
-    """Raise InputError if the arguments show that a run will not write and keep the checkpoints to average."""
+    """Raise InputError if a run with `average_last` would not write and keep enough checkpoints to average."""
     args = settings.args
     count = settings.output.average_last
     if count is None:
@@ -229,9 +233,10 @@ def check_average(settings: Settings) -> None:
 
 
 def check_device(name: str | None, args: RunArguments) -> None:
-    """Raise InputError if the Trainer does not use the device that the user named, or has several for one process.
+    """Raise InputError if the Trainer does not use the device that the user named, or if one process has several GPUs.
 
-    `nn.DataParallel`, which the Trainer would use then, needs more memory and time, and changes the loss of R-Drop.
+    With several GPUs in one process, the Trainer would use `nn.DataParallel`, which needs more memory and time, and
+    changes the R-Drop loss.
     """
     if args.n_gpu > 1:
         raise InputError(
@@ -251,7 +256,7 @@ def check_device(name: str | None, args: RunArguments) -> None:
 
 
 def check_engine() -> None:
-    """Raise InputError for DeepSpeed's ZeRO 3, which splits each matrix before `train` has initialized it."""
+    """Raise InputError for DeepSpeed's ZeRO 3, because it splits each matrix before `train` has initialized it."""
     if is_deepspeed_zero3_enabled():
         raise InputError(
             "DeepSpeed's zero_stage is 3, with which `train` can neither initialize nor save a model; set it to 2, or "
@@ -260,23 +265,23 @@ def check_engine() -> None:
 
 
 def check_space(trainer: Seq2SeqTrainer, folder: Path) -> None:
-    """Raise OSError if the disk lacks space for the model, or for a checkpoint if the run writes any.
+    """Raise OSError if the disk has no space for the model and, if the run writes checkpoints, for one checkpoint.
 
-    A later checkpoint may still find a full disk.
+    The disk may still become full when the run writes further checkpoints.
     """
     weights = trainer.model.parameters()  # type: ignore[union-attr]
     model_size = sum(weight.numel() * weight.element_size() for weight in weights)
     needed = model_size
     if trainer.args.save_strategy != "no":
-        # The weights at the end of the run, and a checkpoint with the weights and Adam's two moments.
+        # In addition to the final weights, count a checkpoint with the weights and Adam's two moments.
         needed += 3 * model_size
     check_free_space(folder, needed, "make room, or name another --output_dir")
 
 
 def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:
-    """Raise InputError if a tokenized sentence is longer than a model has learned positions.
+    """Raise InputError if a tokenized sentence has more tokens than the model has learned positions.
 
-    Sinusoidal positions have no limit.
+    Models with sinusoidal positions have no limit.
     """
     if config.position_embedding_type != "learned":
         return
@@ -291,7 +296,10 @@ def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:
 
 
 def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise InputError if a tokenizer has no pad token, or does not append EOS, so that its model would never stop."""
+    """Raise InputError if a tokenizer has no pad token or does not append EOS.
+
+    Without EOS, the model would not learn to end its translations.
+    """
     appends_eos = tokenizer.eos_token is not None and tokenizer("a").input_ids[-1] == tokenizer.eos_token_id
     if tokenizer.pad_token is None or not appends_eos:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Write the arguments of a run and the model that it trained: the last weights, or an average of checkpoints."""
+"""Save a run's arguments and the trained model, whose weights may be an average of the last checkpoints."""
 
 import logging
 import tempfile
@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 class RunStoppedError(UserError, RuntimeError):
-    """Raised if training stops early or outputs cannot be written; the message gives the reason and the next step."""
+    """Raised if training stops early or outputs cannot be written. The message says why, and what to do next."""
 
 
 def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
-    """Write the trained model and its tokenizer into the output folder, in place of an earlier run's.
+    """Save the trained model and its tokenizer in the output folder, where they replace the files of an earlier run.
 
-    Raises RunStoppedError if they cannot be written. The weights are then in a temporary folder that the message names,
-    unless they are spread over several processes.
+    Raises RunStoppedError if they cannot be saved there. The model is then in a temporary folder that the message
+    names, unless its weights are distributed over several processes.
     """
     if not trainer.is_world_process_zero():
-        # This writes nothing, but the main process may need the weights that are on this one.
+        # This writes nothing, but the main process may need weights that are in this process.
         trainer.save_model(_internal_call=True)
         return
     try:
@@ -38,7 +38,7 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
             save_without_pickle(trainer, folder)
     except Exception as error:  # Whatever the error is, the weights must not be lost.
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            # Saving again would need all processes.
+            # Saving in a different folder would need all processes.
             raise RunStoppedError(
                 f"the model could not be written to {output} ({error}). Make room; {describe_how_to_resume(output)}."
             ) from error
@@ -50,16 +50,19 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
 
 
 def save_without_pickle(trainer: Seq2SeqTrainer, folder: Path) -> None:
-    """Save the model and the tokenizer, without the Trainer's pickled arguments."""
-    # Without _internal_call the Trainer would push, with a card of its own.
+    """Save the model and the tokenizer in a folder, but not the Trainer's pickled arguments."""
+    # Without _internal_call, the Trainer would push the model with its own model card.
     trainer.save_model(str(folder), _internal_call=True)
     (folder / TRAINING_ARGUMENTS).unlink(missing_ok=True)
 
 
 def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
-    """Write the arguments that were given or planned to `arguments.yaml`, with which a run is resumed or repeated.
+    """Save the run's given and planned arguments in `arguments.yaml`, with which the run can be resumed or repeated.
 
-    While the Trainer pushes checkpoints, the file has a name that the push skips.
+    Args:
+        settings: the run's settings.
+        is_trained: True after the training. Before it, if the Trainer will push checkpoints, the file gets a name that
+            pushes skip.
     """
     pushes_during_training = settings.args.push_to_hub and settings.args.hub_strategy != HubStrategy.END
     name = ARGUMENTS
@@ -72,7 +75,7 @@ def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
 
 
 def describe_how_to_resume(output: Path) -> str:
-    """Describe for an error message how to continue a run that was stopped."""
+    """Return the end of an error message, which tells the user how to resume a stopped run."""
     checkpoint = newest_complete(output)
     if checkpoint is None:
         return "the same command starts again, because there is no complete checkpoint"
@@ -80,10 +83,10 @@ def describe_how_to_resume(output: Path) -> str:
 
 
 def save_average(output: Path, count: int) -> list[str]:
-    """Replace the saved model by the average of the last checkpoints.
+    """Replace the saved model by an average of the last `count` checkpoints. Return the names of these checkpoints.
 
-    Logs a warning if the run left fewer than `count` checkpoints, and averages those. Returns the names of the averaged
-    checkpoints, or an empty list if there are none; the saved model then stays as it is.
+    If the run left fewer checkpoints, a warning is logged, and all of them are averaged. If the run left none, the
+    saved model is not changed, and the result is an empty list.
     """
     checkpoints = last_checkpoints(output, count)
     if len(checkpoints) < count:

@@ -1,4 +1,4 @@
-"""Build the Trainer of a run with its model, tokenizer, tokenized pairs, final arguments and callbacks."""
+"""Build the Trainer of a run, with its model, tokenizer, tokenized pairs, final arguments and callbacks."""
 
 import json
 import logging
@@ -52,9 +52,9 @@ from .update_batches import (
 )
 
 
-# The default of save_total_limit, because the checkpoints of a long run would fill a disk.
+# Default of save_total_limit. Without a limit, the checkpoints of a long run could fill the disk.
 CHECKPOINTS_KEPT = 10
-# Pairs whose tokens go into the digest of a corpus, which may be large.
+# Number of pairs whose tokens are hashed to recognize a corpus. Hashing all pairs of a large corpus would take long.
 _DIGESTED_PAIRS = 1000
 
 logger = logging.getLogger(__name__)
@@ -63,18 +63,18 @@ logger = logging.getLogger(__name__)
 def build_trainer(
     settings: Settings, pairs: DatasetDict, checkpoint: Path | None, facts: RecordFacts
 ) -> tuple[Settings, Seq2SeqTrainer]:
-    """Build the tokenizer, the model and the Trainer of a run.
+    """Make the tokenizer and the model of a run, tokenize the pairs, and build the Trainer.
 
     Args:
-        settings: the settings of the run, in which nothing is left to a plan.
+        settings: the run's settings, which must be complete.
         pairs: the sentence pairs of all splits.
         checkpoint: the checkpoint to resume from, or None.
         facts: facts about the run so far.
 
     Returns:
-        The settings with the arguments of the Trainer, including the batches that fit into memory; and the Trainer.
+        The settings with the final arguments of the Trainer, including batches that fit into memory; and the Trainer.
     """
-    # The allocator must be set up before large allocations, which it would return to the OS otherwise.
+    # The allocator must be set up before large allocations. Otherwise it would return their memory to the OS.
     keeps_freed_memory = settings.args.device.type == "cpu" and keep_freed_memory()
     tokenizer, model = make_model(settings.model, pairs, checkpoint)
     keep_zero_start(model)
@@ -107,17 +107,19 @@ def build_trainer(
 
 
 def choose_trainer_arguments(settings: Settings, model: PreTrainedModel, data: Dataset) -> Settings:
-    """Return settings with the arguments that depend on others, on the model, or on the memory of the device.
+    """Return settings in which the last Trainer arguments are set: how many checkpoints to keep, and the batches.
+
+    The batches depend on the model and on the device's memory.
 
     Args:
-        settings: the settings of the run.
+        settings: the run's settings.
         model: the model to train.
         data: the tokenized training pairs.
     """
     # The callback `CheckpointAtSigterm` writes this checkpoint instead of the Trainer.
     changes: dict[str, object] = {"enable_jit_checkpoint": False}
     if settings.args.save_total_limit is None:
-        # If the best checkpoint is kept as well, it takes the slot of one that is to be averaged.
+        # One more checkpoint than are averaged, because the best checkpoint may be kept in addition.
         needed = (settings.output.average_last or 0) + 1
         changes["save_total_limit"] = max(CHECKPOINTS_KEPT, needed)
     changed = settings.change_training(**changes)
@@ -133,11 +135,11 @@ def make_callbacks(
     """Make the callbacks that a run needs, in the order in which the Trainer calls them.
 
     Args:
-        settings: the settings of the run.
+        settings: the run's settings.
         trainer: the Trainer that will get the callbacks.
-        pairs: the sentence pairs as text; some validation pairs are shown after each evaluation.
+        pairs: the sentence pairs as text. Some validation pairs are logged after each evaluation.
         facts: the callback that records facts for the model card.
-        keeps_freed_memory: True if this process keeps freed memory, which is then released now and then.
+        keeps_freed_memory: True if this process keeps freed memory. A callback then releases it periodically.
     """
     args = settings.args
     model = cast(PreTrainedModel, trainer.model)
@@ -161,9 +163,9 @@ def make_callbacks(
 
 
 def digest(data: Dataset) -> str:
-    """Compute a hash of tokenized pairs, by which a resumed run recognizes its training pairs.
+    """Compute a hash of tokenized pairs, with which a resumed run checks that its training pairs are the same.
 
-    It covers the lengths of all pairs and the tokens of 1,000 pairs that are evenly spread.
+    The hash covers the lengths of all pairs, and the tokens of 1,000 evenly spaced pairs.
     """
     rows = pick_evenly_spaced_rows(len(data), _DIGESTED_PAIRS)
     pairs = data.select(rows).select_columns(["input_ids", "labels"]).to_dict()
@@ -174,12 +176,14 @@ def digest(data: Dataset) -> str:
 
 
 def warn_of_changes(checkpoint: Path, earlier_digest: str | None, pairs_digest: str, processes: int) -> None:
-    """Log warnings if a run does not continue a checkpoint exactly, because pairs or processes have changed.
+    """Log a warning if a resumed run has different training pairs or a different number of processes than before.
+
+    Such a run does not continue exactly as if it had not been interrupted.
 
     Args:
         checkpoint: the checkpoint to resume from.
-        earlier_digest: the digest of the training pairs of the checkpoint's run, or None if it is unknown.
-        pairs_digest: the digest of this run's training pairs.
+        earlier_digest: the hash of the earlier training pairs, or None if it is unknown.
+        pairs_digest: the hash of this run's training pairs.
         processes: the number of processes of this run.
     """
     if earlier_digest is not None and earlier_digest != pairs_digest:
@@ -208,15 +212,15 @@ def make_trainer(
     data: DatasetDict,
     scoring_options: Mapping[str, object] | None = None,
 ) -> Seq2SeqTrainer:
-    """Make the Trainer of a run, which is a `TokenMetricsTrainer`, or an `RDropTrainer` if R-Drop has a weight.
+    """Make the Trainer of a run: an `RDropTrainer` if `r_drop_alpha` is set, and otherwise a `TokenMetricsTrainer`.
 
-    It follows the paper's schedule unless the arguments choose a different one.
+    The Trainer follows the paper's learning rate schedule unless the arguments choose a different schedule.
 
     Args:
-        args: arguments of the Trainer, which gets a copy.
-        tokenizer, model: what to train.
-        data: the tokenized pairs of `train` and, if there are any, of `validation`.
-        scoring_options: how to compute BLEU and chrF in evaluations.
+        args: arguments of the Trainer. They are copied.
+        tokenizer, model: the tokenizer and the model to train.
+        data: the tokenized pairs of `train` and, optionally, `validation`.
+        scoring_options: keyword arguments of `score_translations` for evaluations, such as the BLEU tokenization.
     """
     # Pinned memory speeds up copies to an accelerator only.
     pins_memory = args.dataloader_pin_memory and args.device.type != "cpu"
@@ -247,6 +251,6 @@ def make_trainer(
     if args.push_to_hub and args.hub_strategy != HubStrategy.END:
         leave_paths_out_of_pushes(trainer)
     if trainer.is_fsdp_enabled:
-        # FSDP2 does not accept a matrix that two modules hold, such as the embeddings of both stacks.
+        # FSDP2 does not accept a matrix that belongs to two modules, such as the embeddings of both stacks.
         model.set_input_embeddings(model.get_input_embeddings())
     return trainer
