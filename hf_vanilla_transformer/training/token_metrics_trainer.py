@@ -1,4 +1,4 @@
-"""A Trainer that logs perplexity and token accuracy, counted in the forward passes that compute the loss."""
+"""Provide a Trainer that logs perplexity and token accuracy without extra forward passes."""
 
 import time
 from collections.abc import Callable
@@ -15,34 +15,35 @@ from ..support.skip_logits import with_skip_logits
 
 
 class TokenMetricsTrainer(Seq2SeqTrainer):
-    """A `Seq2SeqTrainer` that logs perplexity and token accuracy, exactly weighted by the number of target tokens.
+    """A `Seq2SeqTrainer` that logs perplexity and token accuracy as exact averages over target tokens.
 
-    Sums over tokens are added up over batches, gradient accumulation and processes, and divided once. Padding is not
-    counted, and no batch is computed twice.
-
-    With several processes, each validation sentence counts once in every metric, including BLEU and chrF of
-    `compute_metrics`. A stock `Seq2SeqTrainer` counts some sentences twice, because it fills up the last batch with
-    them.
-
-    In training, the model gets `skip_logits=True`, so that it computes the loss without all logits in memory, unless
-    `compute_loss_func`, `label_smoothing_factor` or a subclass's `compute_loss` needs them.
+    It sums the metrics over batches, gradient accumulation and processes, and then divides once. Padding is not
+    counted, and no batch is computed twice. The log contains these values:
 
     - `eval_loss`: cross-entropy in nats per target token, without label smoothing. A stock `Seq2SeqTrainer` averages
-      the means of batches, so that a token of a batch with few tokens counts more.
+      batch means instead, so that tokens of batches with few tokens count more.
     - `eval_perplexity`: exp(`eval_loss`).
-    - `eval_token_accuracy`: percent of target tokens that have the highest logit, given the tokens of the reference
-      before them (teacher forcing).
-    - `perplexity`, `token_accuracy`: the same for the training batches since the last entry of the log, without label
-      smoothing but with dropout, while the weights change.
-    - `target_tokens_per_second`: speed of training on these batches.
-    - `minutes_left`: time that the rest of the training takes at this speed, without evaluations.
+    - `eval_token_accuracy`: percentage of target tokens that have the highest logit, given the reference's preceding
+      tokens (teacher forcing).
+    - `perplexity`, `token_accuracy`: the same metrics for the training batches since the last log entry. They are
+      computed without label smoothing but with dropout, while the weights change.
+    - `target_tokens_per_second`: training speed on these batches.
+    - `minutes_left`: time that the rest of the training will take at this speed, without evaluations.
 
     The `loss` of the training batches is still the loss that the Trainer minimizes, with label smoothing.
+
+    With several processes, each validation sentence counts once in every metric, including the BLEU and chrF of
+    `compute_metrics`. A stock `Seq2SeqTrainer` counts some sentences twice, because it repeats them to fill the last
+    batch.
+
+    In training, the model gets `skip_logits=True`, so that it computes the loss without holding all logits in memory.
+    The exceptions are runs in which `compute_loss_func`, `label_smoothing_factor` or a subclass's `compute_loss` needs
+    the logits.
     """
 
-    # Sums of `token_sums` over the training batches since the last entry of the log; None if there are none yet.
+    # Sums of `token_sums` over the training batches since the last log entry. None if there are no such batches yet.
     _training_sums: torch.Tensor | None = None
-    # Time at which the first of these batches began. The time of evaluations is added to it.
+    # Time at which the first of these batches began. The duration of later evaluations is added to it.
     _start_time = 0.0
     # Number of updates before the first of these batches.
     _start_update = 0
@@ -50,9 +51,9 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """Compute the Trainer's loss. In training, also count the tokens of the batch.
+        """Compute the Trainer's loss. In training, also add the batch's token metrics to their sums.
 
-        The model computes no logits unless `return_outputs` is True or the Trainer has its own loss, which needs them.
+        The model returns logits only if `return_outputs` is True or if the Trainer computes the loss from logits.
         """
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
@@ -73,7 +74,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         return loss
 
     def _add_training_sums(self, sums: torch.Tensor, start_time: float) -> None:
-        """Add the sums of a training batch, which began at `start_time`, to the sums of the batches before it."""
+        """Add a training batch's sums to those of earlier batches. `start_time` is when the batch began."""
         if self._training_sums is None:
             self._training_sums = sums
             self._start_time = start_time
@@ -82,7 +83,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
             self._training_sums = self._training_sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values, and add the metrics and the speed of training to an entry that has its loss."""
+        """Log values. If they include the training loss, first add the token metrics and the training speed."""
         if "loss" in logs and self._training_sums is not None:
             sums = self.accelerator.reduce(self._training_sums, "sum")
             metrics = _compute_token_metrics(sums)
@@ -100,16 +101,16 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Run the Trainer's evaluation. Its time does not count for the speed of training."""
+        """Run the Trainer's evaluation. Its duration does not affect the logged training speed."""
         evaluation_start = time.monotonic()
         metrics = super().evaluate(*args, **kwargs)
         self._start_time += time.monotonic() - evaluation_start
         return metrics
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
-        """Run the Trainer's loop over every sentence exactly once, and add the metrics of all tokens."""
-        # With several processes, accelerate fills up the last batch with sentences of the first one. Seq2SeqTrainer
-        # sets the plain `gather` here, which keeps them, so BLEU and chrF would count these sentences twice.
+        """Run the Trainer's evaluation loop, count every sentence exactly once, and add the token metrics."""
+        # With several processes, accelerate fills the last batch with sentences of the first batch. Seq2SeqTrainer
+        # uses the plain `gather`, which keeps these repetitions, so BLEU and chrF would count them twice.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
@@ -124,16 +125,16 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
             metrics[f"{metric_key_prefix}_{name}"] = value
         return output._replace(metrics=metrics)
 
-    # The two base classes disagree about the type of the loss, the first of the values.
+    # The two base classes declare different types for the loss, the first item of the result.
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Run the Trainer's step, and count the tokens when it calls the model for the loss."""
+        """Run the Trainer's evaluation step, and collect token metrics from the forward pass that computes the loss."""
         labels = inputs.get("labels")
         if labels is None:
             return super().prediction_step(model, inputs, *args, **kwargs)
 
         def add_evaluation_sums(outputs: Any) -> None:
             sums_of_sentences = token_sums(outputs["logits"], labels)
-            # This leaves out the sentences that fill up the last batch of several processes.
+            # This drops the repeated sentences that fill the last batch of several processes.
             gathered_sums = self.accelerator.gather_for_metrics(sums_of_sentences)
             self._evaluation_sums.append(_to_float64(gathered_sums).sum(dim=0))
 
@@ -141,17 +142,17 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         max_length = getattr(generation_config, "max_length", None)
         observed_model = _ObservedModel(model, add_evaluation_sums)
         prediction = super().prediction_step(observed_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
-        # The Trainer has written a length limit of 20 into the model's settings. `generate()` would warn of it with the
-        # next batch.
+        # The Trainer has written a length limit of 20 into the model's generation settings. `generate()` would warn
+        # about it in the next batch.
         if generation_config is not None:
             generation_config.max_length = max_length
         return prediction
 
 
 class _ObservedModel:
-    """A model that passes the outputs of its forward pass to a function.
+    """Wrapper of a model that passes the outputs of each direct call to a function.
 
-    A forward hook would not do, because `generate()` would call it at every step.
+    A forward hook is unsuitable, because it would also be called at every step of `generate()`.
     """
 
     def __init__(self, model: nn.Module, observe: Callable[[Any], None]):
@@ -171,8 +172,8 @@ def _compute_token_metrics(sums: torch.Tensor) -> dict[str, float]:
     """Compute `loss`, `perplexity` and `token_accuracy` (percent) from sums over tokens.
 
     Args:
-        sums (`torch.Tensor` of shape `(3,)`): cross-entropy in nats, number of correct tokens, and number of tokens, as
-            [`token_sums`] returns them.
+        sums (`torch.Tensor` of shape `(3,)`): cross-entropy in nats, number of correct tokens, and number of tokens. It
+            is the sum of results of [`token_sums`].
     """
     cross_entropy, correct, tokens = sums.cpu().double()
     loss = cross_entropy / tokens
@@ -184,7 +185,7 @@ def _compute_token_metrics(sums: torch.Tensor) -> dict[str, float]:
 
 
 def _to_float64(sums: torch.Tensor) -> torch.Tensor:
-    """Convert sums to float64, because float32 counts only to 2^24. Apple GPUs have no float64."""
+    """Convert sums to float64, except on Apple GPUs, which do not support it. float32 counts exactly only to 2^24."""
     if sums.device.type == "mps":
         return sums
     return sums.double()

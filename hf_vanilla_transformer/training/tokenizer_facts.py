@@ -1,4 +1,4 @@
-"""Facts about the training pairs that are saved with the tokenizer, because `translate()` needs them later."""
+"""Save facts about the training pairs with the tokenizer, such as the longest source, which `translate()` reads."""
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -15,14 +15,15 @@ from ..model.input_checks import (
 
 
 _LONGEST_SOURCE_FIELD = "longest_training_source"
-# Pairs that are read at a time, because a corpus may not fit into memory.
+# Number of pairs that are read at a time, because a corpus may not fit into memory.
 _ROWS_AT_A_TIME = 10_000
 
 
 def set_languages(tokenizer: PreTrainedTokenizerBase, source_language: str | None, target_language: str | None) -> None:
-    """Set the languages of a tokenizer, under the names that `MarianTokenizer` has for them, unless they are None.
+    """Store the source and target languages in a tokenizer. A language that is None is not stored.
 
-    They replace the languages of a fine-tuned model.
+    They are stored as `source_lang` and `target_lang`, as in `MarianTokenizer`. If the model is fine-tuned, they
+    replace its earlier languages.
     """
     for name, language in (("source_lang", source_language), ("target_lang", target_language)):
         if language is None:
@@ -33,10 +34,10 @@ def set_languages(tokenizer: PreTrainedTokenizerBase, source_language: str | Non
 
 
 def set_longest_source(tokenizer: PreTrainedTokenizerBase, data: Dataset, is_fine_tuned: bool) -> None:
-    """Set the length in tokens of the longest source in the training, because `translate()` can split longer ones.
+    """Store the length in tokens of the longest training source, so that `translate()` can split longer sources.
 
-    A fine-tuned model without this field, for example from OPUS-MT, does not get it, because it was trained on longer
-    sources before.
+    The field is not added to a fine-tuned model that does not have it, such as one from OPUS-MT, because earlier
+    training may have used longer sources.
     """
     earlier_length = tokenizer.init_kwargs.get(_LONGEST_SOURCE_FIELD, 0)
     if is_fine_tuned and _LONGEST_SOURCE_FIELD not in tokenizer.init_kwargs:
@@ -46,10 +47,11 @@ def set_longest_source(tokenizer: PreTrainedTokenizerBase, data: Dataset, is_fin
 
 
 def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_fine_tuned: bool) -> None:
-    """Set which share of the pairs translates a source without letters into a different text.
+    """Store the fraction of training pairs that translate a source without letters into a different text.
 
-    A fine-tuned model does not forget what its earlier training taught it, so the larger share counts. If that training
-    is unknown, for example of a model from OPUS-MT, a small share of this training says nothing and is not saved.
+    If a model is fine-tuned, the larger fraction of its earlier and its present training is stored, because the model
+    does not forget what it has learned. If the earlier fraction is unknown, for example in a model from OPUS-MT, a
+    small present fraction is not stored, because earlier training may have had a larger one.
     """
     share = translated_letterless_share(pairs, TargetCodes(tokenizer))
     if is_fine_tuned:
@@ -62,10 +64,10 @@ def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_
 
 
 def translated_letterless_share(pairs: Dataset, codes: TargetCodes) -> float:
-    """Compute the share of pairs whose source has no letter and whose target is a different text.
+    """Compute the fraction of pairs whose source contains no letter and whose target is a different text.
 
-    White space at the ends makes no difference, and pairs with a blank side do not count. The code of a target language
-    is not a part of the source.
+    Leading and trailing white space is ignored, and so is a target language code before the source. A pair with a blank
+    source or target does not count as translated.
     """
     translated = 0
     for batch in pairs.select_columns(["source", "target"]).iter(batch_size=_ROWS_AT_A_TIME):

@@ -1,4 +1,4 @@
-"""The model card that `train` writes, and the facts about the training that it lists."""
+"""Write the model card of a trained model: its description on the Hub, with facts about the training."""
 
 import json
 from collections.abc import Mapping
@@ -17,24 +17,26 @@ from .run_arguments import Settings
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """The facts in a card's table about the training, in the order of its rows. A fact that is None has no row.
+    """Facts about a training run, from which the model card's table is made.
+
+    Most facts that are None have no row in the table.
 
     Args:
-        data: the training data in words.
-        distillation: rows about a teacher and its translations.
-        arguments: rows that follow from arguments of the Trainer.
-        adam: beta_1, beta_2 and epsilon of the optimizer.
-        optimizer: the optimizer and the schedule in words.
-        precision: the precision of matmuls in words.
-        best_weights: which update the saved weights are of, if the run kept its best model.
+        data: a text about the training data.
+        distillation: rows about the teacher and its translations; empty without a teacher.
+        arguments: rows that describe arguments of the Trainer.
+        adam: the optimizer's beta_1, beta_2 and epsilon.
+        optimizer: a text about the optimizer and the schedule.
+        precision: a text about the precision of matmuls.
+        best_weights: a text that names the update of the saved weights, if the run kept its best model.
         pairs: the number of training pairs.
         updates: the number of updates.
         seconds: the duration of the training.
-        r_drop_alpha: the weight of the R-Drop loss, or 0.
-        averaged_weights: which checkpoints the saved weights are of, if the run averages checkpoints.
-        validation_bleu: BLEU of the average and of the last checkpoint on the validation pairs, in words.
-        search: how the search was chosen.
-        int8: where the model in int8 is, and its BLEU.
+        r_drop_alpha: the weight of the R-Drop loss, or 0 without R-Drop.
+        averaged_weights: a text that names the checkpoints of the saved weights, if the run averages checkpoints.
+        validation_bleu: a text with the validation BLEU of the average and of the last checkpoint.
+        search: a text about how the search settings were chosen.
+        int8: a text about the int8 model: where it is, and its BLEU.
     """
 
     data: str
@@ -54,7 +56,7 @@ class TrainingFacts:
     int8: str | None
 
     def rows(self) -> dict[str, object]:
-        """Return the facts by the first cell of their rows."""
+        """Return the rows of the table: a dict whose keys are the first cells and whose values are the second cells."""
         rows: dict[str, object] = {"data": self.data}
         rows.update(self.distillation)
         rows.update(self.arguments)
@@ -81,9 +83,9 @@ class TrainingFacts:
 
 
 def describe_adam(trainer: Seq2SeqTrainer) -> str | None:
-    """Describe Adam's values in effect, or return None for a different optimizer.
+    """Return the optimizer's beta_1, beta_2 and epsilon as text, or None if it is not a variant of Adam.
 
-    A run that resumes has the values of the checkpoint, whatever its arguments are.
+    They are read from the optimizer, because a run that resumes uses the checkpoint's values instead of its arguments.
     """
     if trainer.optimizer is None:
         return None
@@ -95,11 +97,11 @@ def describe_adam(trainer: Seq2SeqTrainer) -> str | None:
 
 
 def describe_run_for_card(settings: Settings, scores: Scores | None = None) -> About:
-    """Describe a model by the settings of its run, for a card or for the metadata of a repository.
+    """Collect what a model card and a Hub repository's metadata say about a model, as far as its settings determine it.
 
     Args:
-        settings: the settings of the run.
-        scores: the scores on the test pairs, if there are any.
+        settings: the run's settings.
+        scores: the scores on the test pairs, or None if there are none.
     """
     name = str(settings.args.output_dir)
     if settings.args.push_to_hub and settings.args.hub_model_id:
@@ -120,13 +122,13 @@ def describe_run_for_card(settings: Settings, scores: Scores | None = None) -> A
 def describe_trained_model(
     settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase, scores: Scores | None
 ) -> About:
-    """Describe a trained model for its card: the run, the example, and the scores on the test pairs if there are any.
+    """Collect everything that the card of a trained model says about the model, including its example and its scores.
 
     Args:
-        settings: the settings of the run.
-        pairs: the sentence pairs.
-        tokenizer: the tokenizer of the model.
-        scores: the scores on the test pairs, or None.
+        settings: the run's settings.
+        pairs: the sentence pairs of all splits.
+        tokenizer: the model's tokenizer.
+        scores: the scores on the test pairs, or None if there are none.
     """
     output = settings.output_folder
     saved_tokenizer = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -144,7 +146,7 @@ def describe_trained_model(
     if settings.args.push_to_hub:
         about = replace(about, location=settings.args.hub_model_id, revision=settings.args.hub_revision)
     if settings.data.dataset_name == BUILT_IN:
-        # The card has no sentence of other data, because it may be private.
+        # The example is a training sentence only for the built-in data, because other data may be private.
         about = replace(about, example_source=pairs["train"][0]["source"])
     return about
 
@@ -156,14 +158,14 @@ def save_card(
     facts: TrainingFacts,
     validation_scores: Mapping[str, object] | None,
 ) -> None:
-    """Write the model card, and `scores.json` if there are scores.
+    """Write a model's card to `README.md` and, if there are scores, write them to `scores.json`.
 
     Args:
         model: the trained model.
-        output: the folder of the model.
+        output: the model's folder.
         about: what the card says about the model, including the scores on the test pairs.
         facts: what the card says about the training.
-        validation_scores: the scores of the average and of the last checkpoint on the validation pairs, if the run
+        validation_scores: the validation scores of the average and of the last checkpoint, or None if the run has not
             compared them.
     """
     card = fill_model_card(about, model.config, model.num_parameters(), facts.rows())
@@ -177,12 +179,12 @@ def save_card(
 
 
 def save_int8_card(output: Path, about: About, scores: Scores | None, parameters: int, facts: TrainingFacts) -> None:
-    """Write the card of the model in int8, whose example needs this package.
+    """Write the card of the int8 model to the `README.md` in its folder.
 
     Args:
-        output: the folder of the model, which contains that of the model in int8.
-        about: what the card of the model in full precision says.
-        scores: the scores of the model in int8 on the test pairs, or None without test pairs.
+        output: the folder of the full-precision model, which contains the folder of the int8 model.
+        about: what the card of the full-precision model says.
+        scores: the int8 model's scores on the test pairs, or None if there are none.
         parameters: the number of parameters.
         facts: what the card says about the training.
     """

@@ -1,8 +1,4 @@
-"""Callbacks for a stock `Trainer`.
-
-They stop at non-finite losses, release memory, stop early, write a checkpoint at SIGTERM, and log and record facts of a
-run.
-"""
+"""Define callbacks for a stock `Trainer`: to stop early or when training diverges, to log examples, and others."""
 
 import json
 import logging
@@ -49,15 +45,15 @@ _SCHEDULES_WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLA
 
 
 class DivergedError(ArithmeticError):
-    """The training loss is NaN or infinite."""
+    """Raised if the training loss is NaN or infinite."""
 
 
 class StopWhenDiverged(TrainerCallback):
-    """Stop a Trainer at the first non-finite loss in its log.
+    """Stop training at the first logged loss that is NaN or infinite.
 
-    Otherwise training continues with NaN weights, from which no update recovers. The callback needs
-    `logging_nan_inf_filter=False`, the default of [`PaperTrainingArguments`], because the default of the Trainer
-    replaces such losses in the log.
+    Without this callback, training continues with NaN weights, from which no update recovers. The callback needs
+    `logging_nan_inf_filter=False`, the default of [`PaperTrainingArguments`], because the Trainer's default replaces
+    such losses in the log.
 
     Raises:
         DivergedError: from `trainer.train()`.
@@ -65,7 +61,7 @@ class StopWhenDiverged(TrainerCallback):
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = kwargs["logs"]
-        # The last entry of the log has the mean loss of the whole run, `train_loss`.
+        # The last log entry contains the mean loss of the whole run, `train_loss`.
         loss = logs.get("loss", logs.get("train_loss", 0.0))
         if not math.isfinite(loss):
             raise DivergedError(
@@ -77,9 +73,9 @@ class StopWhenDiverged(TrainerCallback):
 class ReleaseMemory(TrainerCallback):
     """Release freed memory to the operating system every few updates and after each evaluation.
 
-    Sentences of many lengths fragment the memory that [`~hf_vanilla_transformer.keep_freed_memory`] keeps, so that the
-    process would grow without limit. After an evaluation, this callback also drops the weights that were prepacked for
-    its translations, because the next evaluation has different weights.
+    Sentences of many lengths fragment the memory that [`~hf_vanilla_transformer.keep_freed_memory`] keeps, so the
+    process would grow without limit. After an evaluation, this callback also drops the prepacked copies of the weights,
+    which made its translations faster, because the next evaluation has different weights.
 
     Args:
         updates (`int`, defaults to 25): number of updates between two releases.
@@ -98,9 +94,9 @@ class ReleaseMemory(TrainerCallback):
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """An `EarlyStoppingCallback` that continues to count where the checkpoint of a resumed run ended.
+    """An `EarlyStoppingCallback` that keeps its count of evaluations without improvement when a run resumes.
 
-    If the run writes checkpoints, it also makes the Trainer write one when it stops.
+    If the run writes checkpoints, the callback also makes the Trainer write one when it stops the training.
     """
 
     @property
@@ -110,7 +106,8 @@ class EarlyStopping(EarlyStoppingCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *metrics: Any, **kwargs: Any
     ) -> None:
-        # The Trainer passes `metrics` by name. The signature fits both base classes, of which one has it by position.
+        # The Trainer passes `metrics` by name. This signature fits both base classes, one of which accepts it by
+        # position.
         super().on_evaluate(args, state, control, *metrics, **kwargs)
         if self.has_stopped and args.save_strategy in (SaveStrategy.STEPS, SaveStrategy.EPOCH):
             control.should_save = True
@@ -124,7 +121,10 @@ class EarlyStopping(EarlyStoppingCallback):
 
 
 def count_evaluations_without_improvement(state: TrainerState) -> int:
-    """Return the count that an early-stopping callback saved in a checkpoint, or 0 if there was no such callback."""
+    """Return the number of evaluations without improvement that an early-stopping callback has saved in a checkpoint.
+
+    The result is 0 if the run had no such callback.
+    """
     states_of_callbacks: Any = state.stateful_callbacks
     for callback in (EarlyStopping, EarlyStoppingCallback):
         callback_state = states_of_callbacks.get(callback.__name__)
@@ -134,10 +134,10 @@ def count_evaluations_without_improvement(state: TrainerState) -> int:
 
 
 def _add_state_entry(callback: TrainerCallback, state: TrainerState) -> None:
-    """Add an entry for a callback to the state of the Trainer, unless it has one.
+    """Add an entry for a callback to the Trainer's state, unless the state already has one.
 
-    The state of a run that resumes comes from its checkpoint. If the checkpoint has no entry for a callback, the
-    Trainer raises KeyError when it saves the state of the callback.
+    A run that resumes reads the state from its checkpoint. If the checkpoint has no entry for a callback, the Trainer
+    would raise KeyError when it saves the callback's state.
     """
     states_of_callbacks: Any = state.stateful_callbacks
     states_of_callbacks.setdefault(type(callback).__name__, {})
@@ -146,8 +146,9 @@ def _add_state_entry(callback: TrainerCallback, state: TrainerState) -> None:
 class CheckpointAtSigterm(TrainerCallback):
     """At SIGTERM, write a checkpoint after the current update and end the training (`--enable_jit_checkpoint`).
 
-    The Trainer has its own callback for this. It may write the checkpoint in the middle of an update, from which no run
-    resumes exactly, and it calls no other callbacks, so that the checkpoint gets no mark.
+    This replaces the Trainer's own callback, which has two drawbacks. It may write the checkpoint in the middle of an
+    update, from which no run resumes exactly. It also does not call other callbacks, so the checkpoint gets no
+    completion mark.
 
     Raises:
         Terminated: from `trainer.train()`.
@@ -165,7 +166,7 @@ class CheckpointAtSigterm(TrainerCallback):
         self._previous_handler = signal.signal(signal.SIGTERM, self._handle_signal)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # The signal may reach the processes during different updates, but they must save and stop together.
+        # The signal may reach the processes during different updates, but all must save and stop together.
         self.has_received_signal = any(gather_object([self.has_received_signal]))
         if self.has_received_signal:
             control.should_save = True
@@ -181,16 +182,16 @@ class CheckpointAtSigterm(TrainerCallback):
 
 @dataclass(eq=False)
 class RecordFacts(TrainerCallback, ExportableState):
-    """Record facts of a run for its model card and its curve.
+    """Record facts about a run, such as the training time, for its model card and its curve.
 
-    The Trainer saves them in checkpoints, so they cover the whole run even if it was resumed.
+    The Trainer saves the facts in checkpoints, so they cover the whole run even if it is resumed.
 
     Args:
         base_model (`str`, *optional*): the model that is fine-tuned.
-        optimizer (`str`, *optional*): description of the optimizer and its schedule.
-        pairs (`str`, *optional*): digest of the training pairs.
-        seconds (`float`): time of the training so far, including evaluations.
-        evaluation_seconds (`float`): time of the evaluations so far.
+        optimizer (`str`, *optional*): a text about the optimizer and its schedule.
+        pairs (`str`, *optional*): a hash of the training pairs.
+        seconds (`float`): duration of the training so far, including evaluations.
+        evaluation_seconds (`float`): duration of the evaluations so far.
     """
 
     base_model: str | None = None
@@ -198,18 +199,18 @@ class RecordFacts(TrainerCallback, ExportableState):
     pairs: str | None = None
     seconds: float = 0
     evaluation_seconds: float = 0
-    # The time until which `seconds` counts. It is infinite while no training runs, so that no time is added then.
+    # `seconds` includes the time up to this moment. It is infinite while no training runs, so that no time is added.
     _counted_until = math.inf
 
     @classmethod
     def read_checkpoint(cls, checkpoint: Path) -> "RecordFacts":
-        """Return the facts that a checkpoint contains, or empty ones if its run did not use this callback."""
+        """Read the facts in a checkpoint. If its run did not use this callback, all facts have their defaults."""
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         callback_state = state.get("stateful_callbacks", {}).get(cls.__name__, {})
         return cls(**callback_state.get("args", {}))
 
     def _count_seconds(self) -> None:
-        """Add the time since the last call to `seconds`."""
+        """Add the time since the last call of this method to `seconds`."""
         now = time.monotonic()
         self.seconds += max(0, now - self._counted_until)
         self._counted_until = now
@@ -221,7 +222,10 @@ class RecordFacts(TrainerCallback, ExportableState):
         _add_state_entry(self, state)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Add `training_seconds`, without evaluations, and `evaluation_seconds` since the start to the log."""
+        """Add `training_seconds` and `evaluation_seconds` to the log entry.
+
+        `training_seconds` is the time since the start of the training, without evaluations.
+        """
         self._count_seconds()
         self.evaluation_seconds += kwargs["logs"].get("eval_runtime", 0)
         entry = state.log_history[-1]
@@ -235,13 +239,15 @@ class RecordFacts(TrainerCallback, ExportableState):
         self._counted_until = math.inf
 
     def state(self) -> dict[str, Any]:
-        """Return the content that the Trainer saves in a checkpoint."""
+        """Return the facts in the form in which the Trainer saves them in a checkpoint."""
         self._count_seconds()
         return {"args": asdict(self), "attributes": {}}
 
 
 class LogRunSizes(TrainerCallback):
-    """Log how many parameters and pairs are trained, and make a short run log its loss before its end.
+    """Log the size of a run when it starts: its parameters, training pairs and updates.
+
+    The callback also makes short runs log their loss about ten times, even if `logging_steps` is larger.
 
     Args:
         parameters (`int`): number of parameters of the model.
@@ -255,7 +261,7 @@ class LogRunSizes(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log the precision, the sizes, and a warm-up that takes the whole training."""
+        """Log the precision and the sizes, and a message if the warm-up takes the whole training."""
         if state.logging_steps >= state.max_steps:
             # Ten entries are enough to see whether the loss falls.
             state.logging_steps = max(1, state.max_steps // 10)
@@ -277,14 +283,14 @@ class LogRunSizes(TrainerCallback):
 
 
 class LogExamples(TrainerCallback):
-    """Log the same few validation pairs at each evaluation, as source, translation and reference.
+    """Translate the same few validation sentences at each evaluation, and log them with their references.
 
-    TensorBoard shows them as text. Every process translates them, because the weights of the model may be divided
-    among the processes.
+    TensorBoard shows them as text. Every process translates them, because the model's weights may be distributed over
+    the processes.
 
     Args:
-        trainer (`Seq2SeqTrainer`): the Trainer, whose other callbacks include TensorBoard's.
-        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
+        trainer (`Seq2SeqTrainer`): the Trainer. If it has a TensorBoard callback, the examples are shown there, too.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         pairs (`Dataset`): validation pairs with columns `source` and `target`.
     """
 
@@ -311,14 +317,14 @@ class LogExamples(TrainerCallback):
                 callback.tb_writer.add_text("eval/examples", indented_text, state.global_step)
 
     def _translate(self, args: Seq2SeqTrainingArguments, model: PreTrainedModel) -> list[str]:
-        """Translate the examples with the search of the evaluation.
+        """Translate the examples with the search settings of the evaluation.
 
-        `translate()` would not do, because its inference mode makes tensors that training cannot use.
+        `translate()` is unsuitable, because it runs in inference mode, whose tensors cannot be used in training.
         """
         codes = TargetCodes(self.tokenizer)
         sources = []
         for source in self.examples["source"]:
-            # A blank source has no code for the target language in training.
+            # In training, blank sources get no target language code.
             sources.append(source if is_blank(source) else codes.put_before(source))
         ids = self.tokenizer(sources, verbose=False).input_ids
         inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)

@@ -1,4 +1,4 @@
-"""The sentence pairs of a run: load them, clean the training pairs, hold out validation pairs, and tokenize them."""
+"""Prepare the sentence pairs of a run: load, clean and tokenize them, and hold out pairs for validation."""
 
 import logging
 from collections.abc import Mapping
@@ -20,9 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 def load_training_pairs(args: RunArguments, data_args: TrainingDataArguments) -> DatasetDict:
-    """Load all splits and prepare the training pairs; the main process does so before the others.
+    """Load the sentence pairs of all splits, and sample, clean and split the training pairs.
 
-    Raises InputError if there are no training pairs.
+    The main process does this first, so that the other processes can read its cache. Raises InputError if there are no
+    training pairs.
     """
     with args.main_process_first(desc="loading the pairs"):
         pairs = data_args.load()
@@ -32,10 +33,10 @@ def load_training_pairs(args: RunArguments, data_args: TrainingDataArguments) ->
 
 
 def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> DatasetDict:
-    """Sample and clean the training pairs and hold out validation pairs, as the arguments say, and log the counts.
+    """Sample and clean the training pairs, and hold out some of them for validation. Log how many pairs are affected.
 
-    Raises InputError if no training pairs would remain, or if pairs are to be held out although there are validation
-    pairs.
+    The arguments determine which of these steps are taken. Raises InputError if no training pairs would remain, or if
+    the arguments ask to hold out pairs although there are validation pairs.
     """
     prepared = DatasetDict(pairs)
     validation_size = data_args.validation_size
@@ -58,7 +59,10 @@ def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> Datas
 
 
 def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
-    """Raise InputError if a run has no validation pairs, but is to evaluate during training or to choose by BLEU."""
+    """Raise InputError if a run needs validation pairs but has none.
+
+    It needs them to evaluate during training, and to choose weights or search settings by BLEU after training.
+    """
     if "validation" in pairs:
         return
     eval_strategy = IntervalStrategy(settings.args.eval_strategy).value
@@ -77,7 +81,7 @@ def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
 
 
 def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:
-    """Tokenize all pairs, and remove the training pairs that are empty or too long; log how many these are."""
+    """Tokenize all pairs. Remove training pairs that are empty or too long, and log how many were removed."""
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     target_language = find_target_language(settings.data, tokenizer)
     with settings.args.main_process_first(desc="tokenizing the pairs"):
@@ -89,9 +93,10 @@ def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokeni
 
 
 def find_target_language(data_args: TrainingDataArguments, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return the language whose code sources get, or None if the tokenizer has no codes of target languages.
+    """Return the target language whose code is put before each source, or None if the tokenizer has no such codes.
 
-    A model of a single target language may be fine-tuned for a different one, so its language does not matter here.
+    A tokenizer without codes belongs to a model with a single target language. Such a model may be fine-tuned for a
+    different language, so its language is not checked.
     """
     if not codes_of(tokenizer):
         return None
@@ -99,12 +104,12 @@ def find_target_language(data_args: TrainingDataArguments, tokenizer: PreTrained
 
 
 def log_removed(counts: Mapping[str, int], total: int, unit: str = "training pairs") -> None:
-    """Log in one line how many sentences or pairs each rule removed; log nothing if none were removed.
+    """Log in one line how many sentences or pairs were removed, and why. Log nothing if none were removed.
 
     Args:
-        counts: the number removed by each rule; the rule in words is the key.
-        total: the number of sentences or pairs before.
-        unit: what is counted, in words.
+        counts: maps each reason in words to the number of items that were removed for it.
+        total: the number of items before any were removed.
+        unit: a plural noun for the items, such as "training pairs".
     """
     removed = sum(counts.values())
     if removed == 0:

@@ -1,8 +1,8 @@
-"""Measure the time and memory of some updates and searches in a child process.
+"""Measure the time and memory that a run needs, with a short trial of updates and translations in a child process.
 
 The child process, `python -m hf_vanilla_transformer.training.trial_run FOLDER`, reads a tokenizer and `job.json` from a
-folder and writes `result.json` there. A child process keeps the random states and the memory of the parent as they are.
-It also trains alone, so that with several processes none of them waits for another one.
+folder and writes `result.json` there. The trial is in a child process so that it does not change the parent's random
+states and memory. If several processes train together, the child process does not wait for any of them.
 """
 
 import json
@@ -35,12 +35,12 @@ from .run_arguments import Settings
 from .run_setup import make_trainer
 
 
-# A trial ends after this many updates or seconds, but not before it has made the fewest updates. The first update is
-# slower than the others, and the first two are the largest.
+# A trial ends after _UPDATES updates or _SECONDS seconds, but makes at least _FEWEST_UPDATES updates. The first update
+# is slower than the others, and the first two have the largest batches.
 _UPDATES = 50
 _SECONDS = 20
 _FEWEST_UPDATES = 3
-# Arguments that a trial does not take from the run, because they do not concern its updates.
+# Arguments of the run that a trial does not use, because they do not affect the cost of its updates.
 _ARGUMENTS_LEFT_OUT = {
     "average_last",
     "ddp_backend",
@@ -80,13 +80,13 @@ class TrialJob(TypedDict):
 
 @dataclass(frozen=True)
 class TrialResult:
-    """The measurements of a trial, which are the content of `result.json`.
+    """The measurements of a trial, as stored in `result.json`.
 
     Args:
-        update_seconds_per_token: median time of an update, divided by its tokens on both sides, padding included.
-        greedy_seconds_per_token: time of greedy search for each token.
-        beam_seconds_per_token: time of beam search for each token.
-        peak_memory: bytes of the child process, or on its GPU.
+        update_seconds_per_token: median over the updates of their seconds per source or target token, padding included.
+        greedy_seconds_per_token: seconds per source token of an evaluation during training, usually with greedy search.
+        beam_seconds_per_token: seconds per source token of an evaluation after training, usually with beam search.
+        peak_memory: peak memory in bytes: of the child process on CPUs, or of its GPU.
     """
 
     update_seconds_per_token: float
@@ -102,14 +102,14 @@ def run_trial(
     tokenized_sample: DatasetDict,
     batches: list[list[int]],
 ) -> TrialResult:
-    """Measure some updates and searches of a run in a child process.
+    """Measure how long some updates and translations of a run take in a child process, and how much memory they need.
 
     Args:
-        settings: arguments of the run.
-        corpus: lengths of the pairs of `tokenized_sample["train"]`.
-        tokenizer: tokenizer of the run, already trained.
+        settings: the run's settings.
+        corpus: contains the lengths of the pairs in `tokenized_sample["train"]`, in the same order.
+        tokenizer: the run's tokenizer, which is already trained.
         tokenized_sample: tokenized training pairs, and optionally tokenized validation pairs.
-        batches: rows of the training pairs that each batch has.
+        batches: the indices of the training pairs in each batch.
 
     Raises:
         UserError: if the child process fails, for example because the memory is too small.
@@ -130,10 +130,10 @@ def run_trial(
 
 
 def _make_job(settings: Settings, corpus: Corpus, tokenized_sample: DatasetDict, batches: list[list[int]]) -> TrialJob:
-    """Choose what the child process measures.
+    """Choose the training batches and validation pairs that the child process will use.
 
-    The batch of the longest pairs and the batch with most tokens come first, because they need most memory and a trial
-    may end before it has used all batches.
+    The batch with the longest pairs and the batch with the most tokens come first. They need the most memory, and a
+    trial may end before it has used all batches.
     """
     padded_lengths = []
     for batch in batches:
@@ -164,15 +164,15 @@ def _make_job(settings: Settings, corpus: Corpus, tokenized_sample: DatasetDict,
 
 
 def _make_environment(device: torch.device) -> dict[str, str]:
-    """Return the environment of a child process that trains alone, on the same GPU as this process."""
+    """Return environment variables with which a child process trains alone, on the same GPU as this process."""
     environment = {}
     for name, value in os.environ.items():
-        # With the variables of a launcher, the child would wait for other processes.
+        # With a launcher's variables, the child process would wait for other processes.
         if not any(part in name for part in _LAUNCHER_VARIABLES):
             environment[name] = value
     if device.type == "cuda":
         index = device.index or 0
-        # The index counts the visible GPUs. Without a list of them, all are visible.
+        # The index counts visible GPUs. If the variable is not set, all GPUs are visible.
         visible_gpus = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
         environment["CUDA_VISIBLE_DEVICES"] = visible_gpus[index] if visible_gpus else str(index)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -180,11 +180,11 @@ def _make_environment(device: torch.device) -> dict[str, str]:
 
 
 def _describe_failure(return_code: int, stderr: bytes) -> str:
-    """Return why a child process failed, as far as its return code and its standard error show it."""
+    """Return the reason why a child process failed, as far as its return code and its standard error show it."""
     lines = stderr.decode(errors="replace").split("\n")
     last_line = next(filter(None, reversed(lines)), "")
-    # Linux kills a process with SIGKILL if the memory is full. The last line that a process wrote before a signal ended
-    # it says nothing about the reason.
+    # Linux kills a process with SIGKILL if the memory is full. If a signal ended the process, the last line that it
+    # wrote does not tell the reason.
     if return_code == -signal.SIGKILL or not last_line:
         return "it was killed, perhaps because the memory is full"
     if return_code < 0:
@@ -193,11 +193,11 @@ def _describe_failure(return_code: int, stderr: bytes) -> str:
 
 
 def _measure(job: TrialJob, folder: str) -> TrialResult:
-    """Run the updates and searches of a job in this process.
+    """Make the updates and translations of a trial in this process, which is the child process, and measure them.
 
     Args:
         job: the content of `job.json`.
-        folder: holds the tokenizer, and takes the place of the run's output folder.
+        folder: contains the tokenizer, and serves as the output folder.
     """
     arguments: dict[str, Any] = {**job["arguments"], "output_dir": folder, "tokenizer_name": folder}
     settings = Settings.from_arguments(**arguments)
@@ -213,7 +213,7 @@ def _measure(job: TrialJob, folder: str) -> TrialResult:
 
     seconds_per_token, peaks = _make_updates(trainer, model, optimizer, job["batches"])
 
-    # A model without training hardly ever generates EOS. With this limit, a translation is as long as its source.
+    # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
     model.generation_config.max_length_offset = 0
     trainer.compute_metrics = None
     beams_after_training = settings.decoding.num_beams or model.generation_config.num_beams
@@ -225,7 +225,7 @@ def _measure(job: TrialJob, folder: str) -> TrialResult:
     if keeps_freed_memory and _FEWEST_UPDATES < len(peaks) < _UPDATES:
         memory += _extrapolate_memory_growth(peaks)
     return TrialResult(
-        # The first update is slower, because memory is allocated and kernels are compiled.
+        # The first update is left out. It is slower, because memory is allocated and kernels are compiled.
         update_seconds_per_token=float(np.median(seconds_per_token[1:])),
         greedy_seconds_per_token=greedy_seconds,
         beam_seconds_per_token=beam_seconds,
@@ -239,11 +239,11 @@ def _make_updates(
     optimizer: torch.optim.Optimizer,
     batches: list[list[TokenizedPair]],
 ) -> tuple[list[float], list[int]]:
-    """Make updates until the trial has enough of them or its time is over.
+    """Make updates until there are enough of them or the time of the trial is over.
 
     Returns:
         `list[float]`: seconds of each update, divided by its tokens on both sides, padding included.
-        `list[int]`: peak memory of the process or the GPU in bytes after each update.
+        `list[int]`: peak memory of the process or of the GPU in bytes, read after each update.
     """
     seconds_per_token: list[float] = []
     peaks: list[int] = []
@@ -271,7 +271,10 @@ def _make_updates(
 
 
 def _measure_search(trainer: Seq2SeqTrainer, pairs: Dataset, num_beams: int | None) -> float:
-    """Return the seconds of an evaluation with beam search, divided by the number of source tokens."""
+    """Evaluate with a number of beams, and return the seconds that this takes per source token.
+
+    If `num_beams` is None, the Trainer's default applies.
+    """
     start = time.perf_counter()
     trainer.evaluate(pairs, num_beams=num_beams)
     seconds = time.perf_counter() - start
@@ -279,10 +282,13 @@ def _measure_search(trainer: Seq2SeqTrainer, pairs: Dataset, num_beams: int | No
 
 
 def _extrapolate_memory_growth(peaks: list[int]) -> int:
-    """Return by how many bytes the memory of a CPU process would have grown if the trial had made all its updates.
+    """Estimate how many more bytes a CPU process would need if the trial had not ended before its 50th update.
 
-    Memory that is freed but not returned to the OS grows about as the square root of the number of updates. The first
-    updates have the largest batches, so growth is counted from the last of them on.
+    Memory that is freed but not returned to the OS grows roughly with the square root of the number of updates. The
+    growth is measured after the third update, because the first updates have the largest batches.
+
+    Args:
+        peaks: peak memory in bytes after each update of the trial.
     """
     updates = len(peaks)
     growth_per_root = (peaks[-1] - peaks[_FEWEST_UPDATES - 1]) / (updates**0.5 - _FEWEST_UPDATES**0.5)

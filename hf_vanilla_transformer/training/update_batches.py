@@ -1,7 +1,7 @@
-"""Split each update into as few batches as fit into the memory of the devices.
+"""Split each update into the smallest number of batches that fit into memory.
 
-An update has the same number of tokens on one device and on many, on small devices and on large ones. Only its split
-into batches differs, and the loss does not depend on the split.
+An update has the same number of tokens regardless of the number of devices and their memory. Only its split into
+batches differs, and the loss does not depend on the split.
 """
 
 import math
@@ -18,14 +18,14 @@ from ..data.length_filter import pair_lengths
 from .run_arguments import TOKENS_PER_PROCESS, RunArguments, Settings
 
 
-# The share of the free memory that a batch may fill. The rest is for memory that `TrainingMemory` does not count, such
-# as buffers for the communication between processes, workspaces of matmuls, and gaps between blocks.
+# The fraction of the free memory that a training may use. The rest is for memory that `TrainingMemory` does not count,
+# such as communication buffers, matmul workspaces, and gaps between memory blocks.
 _USABLE_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Free and total memory of a device in bytes."""
+    """The free and the total memory of a device, in bytes."""
 
     free: int
     total: int
@@ -33,14 +33,14 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """The memory in bytes that the training of a model needs on an accelerator.
+    """Estimate of the memory that training a model needs on an accelerator, split into parts. All sizes are in bytes.
 
     Args:
-        fixed (`int`): weights, gradients and the moments of Adam.
-        per_token (`int`): activations for each token on each side of a batch.
-        logits_per_token (`int`): logits for each target token of a batch.
-        most_logits (`float`): maximum for all logits together, because the loss computes them in chunks. It is infinite
-            if the loss needs all logits at once.
+        fixed (`int`): memory of weights, gradients and Adam's moments.
+        per_token (`int`): memory of the activations, per token on each side of a batch.
+        logits_per_token (`int`): memory of the logits, per target token of a batch.
+        most_logits (`float`): maximum memory of all logits, because the loss computes them in chunks. It is infinite if
+            the loss needs all logits at once.
     """
 
     fixed: int
@@ -52,31 +52,31 @@ class TrainingMemory:
     def for_model(
         cls, model: PreTrainedModel, args: RunArguments, memory: DeviceMemory | None, *, in_16_bits: bool
     ) -> "TrainingMemory":
-        """Estimate the memory for a model.
+        """Estimate the memory that training a model needs.
 
-        Korthikanti et al. 2022 count 34 bytes of 16-bit activations for each token and channel of a layer with
-        d_ff = 4 d_model. A decoder layer has 1.5 times as many, because it has a second attention. With 25,000 tokens
+        Korthikanti et al. 2022 count 34 bytes of 16-bit activations per token and channel of a layer with
+        d_ff = 4 d_model. A decoder layer needs 1.5 times as much, because it has a second attention. With 25,000 tokens
         on each side, this gives 9.7 GB for base and 18.6 GB for big. The measured peaks on large GPUs were 9.4 GB and
         18.9 GB.
 
         Args:
-            model: the model to train; its weights may be on the meta device.
-            args: the loss and the number of processes.
-            memory: memory of the device; None if it is unknown.
-            in_16_bits: True if the training uses bfloat16 or float16 autocast, and False if it uses float32.
+            model: the model to train. Its weights may be on the meta device.
+            args: arguments of the run, which determine the loss and the number of processes.
+            memory: the device's memory, or None if it is unknown.
+            in_16_bits: True if training uses bfloat16 or float16 autocast, and False if it uses float32.
         """
         config = model.config
         parameters = model.num_parameters()
         # A weight, its gradient and its two moments take 4 bytes each.
         fixed = 16 * parameters
         if args.world_size > 1:
-            # DDP has a second copy of the gradients.
+            # DDP keeps a second copy of the gradients.
             fixed += 4 * parameters
         per_token = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
-        # Logits in 16 bits, which their gradient overwrites, and as many bytes for values that are computed from them.
+        # 16-bit logits, which their gradient overwrites, and the same number of bytes for values computed from them.
         logits_per_token = 4 * config.vocab_size
-        # The loss computes logits in chunks, which are larger on larger devices. If the memory is unknown, the largest
-        # chunks are assumed.
+        # The loss computes logits in chunks, which are larger on devices with more memory. If the memory is unknown,
+        # the largest chunks are assumed.
         chunk_bytes = choose_chunk_bytes(sys.maxsize if memory is None else memory.total)
         most_logits: float = 2 * chunk_bytes
         if args.r_drop_alpha:
@@ -90,15 +90,15 @@ class TrainingMemory:
         return cls(fixed, int(per_token), logits_per_token, most_logits)
 
     def bytes_for_batch(self, tokens: float) -> int:
-        """Return the peak memory of an update whose batches have at most `tokens` tokens on each side."""
+        """Return the peak memory in bytes of an update whose batches have `tokens` tokens on each side."""
         activations = tokens * self.per_token
         logits = min(tokens * self.logits_per_token, self.most_logits)
         return int(self.fixed + activations + logits)
 
     def tokens_that_fit_into(self, size: float) -> int:
-        """Return the maximum number of tokens on each side of a batch so that the training fits into `size` bytes.
+        """Return the maximum number of tokens on each side of a batch with which training fits into `size` bytes.
 
-        The result is 0 if not even the weights fit.
+        The result is 0 if not even the weights, gradients and moments fit.
         """
         room = size - self.fixed
         if self.most_logits < math.inf:
@@ -110,9 +110,9 @@ class TrainingMemory:
 
 
 def read_device_memory(device: torch.device) -> DeviceMemory | None:
-    """Return the memory of an accelerator, or None for a CPU and for devices that do not report it.
+    """Return the memory of a device, or None if the device is a CPU or does not report its memory.
 
-    Memory that torch has reserved in this process but does not use counts as free.
+    Memory that PyTorch has reserved in this process but does not use counts as free.
     """
     if device.type == "cpu":
         return None
@@ -125,9 +125,10 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
 
 
 def read_smallest_device_memory(device: torch.device) -> DeviceMemory | None:
-    """Return the memory of the device with the least free memory among all processes; every process must call this.
+    """Return the memory of the device that has the least free memory among the devices of all processes.
 
-    The result is None if a device is a CPU or does not report its memory.
+    The result is None if any of them is a CPU or does not report its memory. Every process must call this function,
+    because the processes exchange their values.
     """
     memories = gather_object([read_device_memory(device)])
     if None in memories:
@@ -136,12 +137,12 @@ def read_smallest_device_memory(device: torch.device) -> DeviceMemory | None:
 
 
 def count_tokens_that_fit(model: PreTrainedModel, args: RunArguments, memory: DeviceMemory | None) -> int:
-    """Compute how many tokens on each side of a batch fit into the memory of a device.
+    """Estimate how many tokens on each side of a batch fit into a device's memory.
 
     Args:
-        model: the model to train; its weights may be on the meta device.
-        args: the precision, the loss and the number of processes.
-        memory: memory of the device. If it is None, as for a CPU, the result is `TOKENS_PER_PROCESS`.
+        model: the model to train. Its weights may be on the meta device.
+        args: arguments of the run, which determine the precision, the loss and the number of processes.
+        memory: the device's memory. If it is None, as for a CPU, the result is `TOKENS_PER_PROCESS`.
     """
     if memory is None:
         return TOKENS_PER_PROCESS
@@ -151,11 +152,11 @@ def count_tokens_that_fit(model: PreTrainedModel, args: RunArguments, memory: De
 
 @dataclass(frozen=True)
 class UpdateBatches:
-    """The batches of an update.
+    """The size and number of the batches that make up an update.
 
     Args:
         tokens_per_batch (`int`): maximum number of tokens on each side of a batch.
-        gradient_accumulation_steps (`int`): number of batches in each process.
+        gradient_accumulation_steps (`int`): number of batches per update in each process.
     """
 
     tokens_per_batch: int
@@ -171,21 +172,21 @@ def split_update(
     tokens_per_batch: int | None = None,
     gradient_accumulation_steps: int | None = None,
 ) -> UpdateBatches:
-    """Split an update into batches that fit into memory.
+    """Choose the size and the number of an update's batches so that each batch fits into memory.
 
         gradient_accumulation_steps = ceil(tokens_per_update / (processes * tokens_that_fit))
         tokens_per_batch = tokens_per_update // (processes * gradient_accumulation_steps)
 
-    A batch can hold at least the longest sentence, even if that does not fit into memory, because the longest pairs
-    would be removed otherwise.
+    A batch is at least as large as the longest sentence, even if it might not fit into memory then. Otherwise the
+    longest pairs would be removed from the training.
 
     Args:
-        tokens_per_update: tokens on each side of an update, of all processes together.
+        tokens_per_update: number of tokens on each side of an update, over all processes.
         processes: number of processes that train together.
-        tokens_that_fit: tokens on each side of a batch that fit into the memory of each process's device.
-        longest_sentence: tokens of the longest sentence on either side of the training pairs.
-        tokens_per_batch: the number that the user has set, which is kept; the other number then follows from it.
-        gradient_accumulation_steps: the number that the user has set, in the same way.
+        tokens_that_fit: number of tokens on each side of a batch that fit into the memory of each process's device.
+        longest_sentence: number of tokens in the longest source or target of the training pairs.
+        tokens_per_batch: the batch size that the user has set, if any. It is kept.
+        gradient_accumulation_steps: the number of batches per process that the user has set, if any. It is kept.
     """
     accumulation_steps = gradient_accumulation_steps
     if accumulation_steps is None:
@@ -198,16 +199,16 @@ def split_update(
 
 
 def set_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sentence: int) -> Settings:
-    """Set the batches of an update in the arguments of a run that has `tokens_per_update`.
+    """Set the batch size and the gradient accumulation of a run whose `tokens_per_update` is given.
 
-    The arguments in `settings.args` are changed. The returned settings also have the batches among the given arguments,
-    because a run that is resumed or repeated on a different device must have the same batches. Settings without
+    The arguments in `settings.args` are changed. In the returned settings, the batches are among the given arguments as
+    well, because a run that is resumed or repeated on a different device must have the same batches. Settings without
     `tokens_per_update` are returned unchanged.
 
     Args:
-        settings: settings of the run.
-        tokens_that_fit: tokens on each side of a batch that fit into the memory of each process's device.
-        longest_sentence: tokens of the longest sentence on either side of the training pairs.
+        settings: the run's settings.
+        tokens_that_fit: number of tokens on each side of a batch that fit into the memory of each process's device.
+        longest_sentence: number of tokens in the longest source or target of the training pairs.
     """
     args = settings.args
     if args.tokens_per_update is None:
@@ -229,6 +230,6 @@ def set_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sent
 
 
 def find_longest_sentence(data: Dataset) -> int:
-    """Return the number of tokens of the longest sentence of tokenized pairs, on either side."""
+    """Return the number of tokens in the longest source or target of tokenized pairs."""
     source_lengths, target_lengths = pair_lengths(data)
     return int(max(source_lengths.max(), target_lengths.max()))
