@@ -27,7 +27,7 @@ def choose_search(
     scoring: ScoringArguments,
     **options: Any,
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Choose the length penalty with the highest BLEU, and then the stopping rule with the highest BLEU.
+    """Try several length penalties and then several stopping rules, and choose those with the highest BLEU.
 
     If several values have the same BLEU, the first one is chosen. The paper's values come first in the lists, so they
     are preferred.

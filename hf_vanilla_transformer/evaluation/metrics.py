@@ -77,7 +77,7 @@ class MetricScore(TypedDict):
 
 
 class CorpusScore(Protocol):
-    """The result of [`Scorer.corpus_score`], which has at least a score."""
+    """A score of all hypotheses together, which [`Scorer.corpus_score`] returns."""
 
     @property
     def score(self) -> float:
@@ -95,11 +95,11 @@ class Scorer(Protocol):
 
 
 class SacreBleuMetric(evaluate.Metric):
-    """Base class of translation metrics; `compute(predictions=[...], references=[...])` returns score and signature.
+    """Base class of translation metrics, which are used as `metric.compute(predictions=[...], references=[...])`.
 
-    Each prediction has one reference string or a list of references. The lists must have the same length for all
-    predictions. The other arguments of `compute` are the scorer's options, and `against`, the translations of a
-    baseline.
+    `compute` returns a dict with the keys `score` and `signature`. Each prediction has one reference string or a list
+    of references. The lists must have the same length for all predictions. The other arguments of `compute` are the
+    scorer's options, and `against`, the translations of a baseline.
 
     Attributes:
         scorer: class or function that makes a [`Scorer`] from its options, such as a scorer class of sacreBLEU.
@@ -147,7 +147,7 @@ class SacreBleuMetric(evaluate.Metric):
         super().add_batch(predictions=predictions, references=references, **kwargs)
 
     def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
-        """Compute the score. If the options contain `against`, also compare the score with this baseline's."""
+        """Compute the score. If the options contain the baseline `against`, also compare the two systems."""
         against = options.pop("against", None)
         reference_streams = _make_reference_streams(references)
         scorer = self.scorer(**options)
@@ -366,7 +366,7 @@ METRICS: dict[str, type[SacreBleuMetric]] = {
 
 
 def select_metrics(*requested: str) -> list[str]:
-    """Return the names of all metrics that are always computed, and of the requested ones."""
+    """Return the names of the default metrics, and of the metrics that are requested in addition to them."""
     names = []
     for name, metric in METRICS.items():
         if not metric.is_on_request or name in requested:
@@ -377,9 +377,10 @@ def select_metrics(*requested: str) -> list[str]:
 def make_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> "Callable[[EvalPrediction], dict[str, float]]":
-    """Make a `compute_metrics` function for a `Seq2SeqTrainer` with `predict_with_generate`.
+    """Make a `compute_metrics` function, with which a `Seq2SeqTrainer` computes BLEU and chrF in its evaluations.
 
-    The function decodes predictions and labels. It then computes all metrics for which higher scores are better.
+    The Trainer needs `predict_with_generate=True`. The function decodes predictions and labels, and then computes all
+    metrics for which higher scores are better.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): decodes predictions and labels.
@@ -429,7 +430,7 @@ def score_translations(
     metrics: Iterable[str] | None = None,
     against: Sequence[str] | None = None,
 ) -> Scores:
-    """Compute BLEU, chrF, TER and the percentage of exact matches of translations.
+    """Score translations against references: compute BLEU, chrF, TER, and the percentage of exact matches.
 
     Args:
         hypotheses (`Sequence[str]`): translations.

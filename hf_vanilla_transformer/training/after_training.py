@@ -67,7 +67,7 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class AverageComparison:
-    """Validation scores of averaged checkpoints, and of the last of these checkpoints alone."""
+    """Validation scores of an average of checkpoints and of the last of these checkpoints, to choose the better one."""
 
     average: Scores
     last_checkpoint: Scores
@@ -225,7 +225,10 @@ def _evaluate_folder(folder: Path, split: str, settings: Settings, pairs: Datase
 
 
 def save_chosen_search(settings: Settings, pairs: DatasetDict) -> str:
-    """Choose the search settings that the user left open, and save them with the model. Return a text about them."""
+    """Choose the search settings that the user has not given, and save them with the model.
+
+    They are chosen by BLEU on validation pairs. Returns a text about the choice, for the model card.
+    """
     tokenizer, model = load(str(settings.output_folder), settings.args.device)
     rows = pick_evenly_spaced_rows(len(pairs["validation"]), PAIRS_TO_CHOOSE_SEARCH)
     sample = pairs["validation"].select(rows)

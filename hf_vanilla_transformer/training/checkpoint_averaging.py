@@ -42,7 +42,7 @@ _FIELDS_THAT_MAY_DIFFER = {
 
 
 class _Checkpoint(NamedTuple):
-    """What is read from a checkpoint before averaging: everything except the weights.
+    """A checkpoint's metadata, which shows whether the checkpoint can be averaged with others.
 
     Args:
         folder: folder of the checkpoint.
@@ -203,10 +203,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
 
 
 def _check_is_complete(folder: Path) -> None:
-    """Raise ValueError if a checkpoint is truncated or unmarked.
-
-    A checkpoint may be unmarked only if no checkpoint of its run has a completion mark.
-    """
+    """Raise ValueError if a checkpoint is truncated, or lacks a completion mark although its run writes such marks."""
     checkpoint = folder.resolve()
     run_checkpoints = checkpoints_in(checkpoint.parent)
     # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks.

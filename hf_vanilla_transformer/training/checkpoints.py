@@ -30,7 +30,7 @@ _FILES_TO_RESUME_FROM = (_STATE, "optimizer.pt", "scheduler.pt", "model.safetens
 
 
 class CompleteCheckpoints(TrainerCallback):
-    """Mark each checkpoint of a stock `Trainer` once it is complete, so that a run can resume safely.
+    """Callback that marks each checkpoint of a stock `Trainer` once it is complete, so that a run can resume safely.
 
     ```python
     trainer = Seq2SeqTrainer(..., callbacks=[CompleteCheckpoints()])
@@ -117,7 +117,7 @@ def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:
 
 
 def restore_path_of_best(state: TrainerState, folder: Path) -> None:
-    """Set the path of a run's best checkpoint in the Trainer's state.
+    """Correct the path of a run's best checkpoint in the Trainer's state.
 
     The stored path may be outdated because the run's folder was moved, or it may be missing.
     """
@@ -138,7 +138,7 @@ def remove_path_of_best(checkpoint: Path) -> None:
 
 
 def remove_later_marks(folder: Path, step: int) -> None:
-    """Remove the marks of all checkpoints after update `step`.
+    """Remove the completion marks of all checkpoints that come after update `step`.
 
     A run that resumes from that update will write these checkpoints again.
     """

@@ -1,4 +1,4 @@
-"""Describe a corpus by its size and by the lengths of sampled sentences, which `plan` needs to estimate batches."""
+"""Describe a corpus by its size and a sample of its sentence lengths, from which `plan` derives batches and costs."""
 
 import math
 from typing import NamedTuple

@@ -92,7 +92,7 @@ class Teacher:
         self._cache = self._find_cache()
 
     def _find_folders(self, settings: Settings) -> list[Path]:
-        """Find the folder of each teacher model, and convert models of other systems, such as Marian, if necessary.
+        """Find the folder of each teacher model. Models of other systems, such as Marian, are converted first.
 
         Raises InputError if the run would replace a teacher.
         """
@@ -230,7 +230,7 @@ class Teacher:
         }
 
     def make_expected_pairs(self, pairs: DatasetDict) -> DatasetDict:
-        """Imitate the pairs that `add_translations` will return, without translating anything.
+        """Make pairs that resemble the result of `add_translations`, without translating anything.
 
         Their number and lengths are approximately right. They are used to plan a run before the teacher translates.
         """
@@ -273,7 +273,7 @@ class Teacher:
         return lines
 
     def _select_new_sources(self, pairs: DatasetDict) -> list[str]:
-        """Return the monolingual sources that occur in no validation or test pair, as training must not see those."""
+        """Return the monolingual sources, except those that occur in validation or test pairs."""
         evaluated: set[str] = set()
         for split in ("validation", "test"):
             if split in pairs:
@@ -334,7 +334,7 @@ class Teacher:
         return hypotheses
 
     def _exchange(self, sources: Sequence[str], hypotheses: Hypotheses) -> Hypotheses:
-        """Get the hypotheses that this process lacks from other processes. Return them together with its own.
+        """Get missing hypotheses from other processes, and return all hypotheses that are then known.
 
         If all processes share one cache, no hypotheses are missing, so only empty lists are exchanged.
         """

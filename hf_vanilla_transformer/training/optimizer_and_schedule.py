@@ -15,7 +15,7 @@ from ..support.user_errors import InputError
 
 
 class PaperSchedule:
-    """Make a stock `Trainer` use Adam with the learning rate of section 5.3. It works with FSDP2 and DeepSpeed.
+    """Adam with the learning rate schedule of section 5.3, for a stock `Trainer`. It works with FSDP2 and DeepSpeed.
 
     With a stock `Trainer` or `Seq2SeqTrainer`, add one line before `trainer.train()`:
 

@@ -252,10 +252,10 @@ def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: in
 
 
 def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
-    """Return a copy of a recipe for a student model with twice as many encoder layers and a single decoder layer.
+    """Return a copy of a recipe in which the model has twice as many encoder layers, but a single decoder layer.
 
-    Such a model translates faster, because the decoder takes most of the time (Kasai et al. 2021, "Deep Encoder,
-    Shallow Decoder"). The deep encoder has initial weights as in Wang et al. 2022, "DeepNet".
+    A student model with this shape translates faster, because the decoder takes most of the time (Kasai et al. 2021,
+    "Deep Encoder, Shallow Decoder"). The deep encoder has initial weights as in Wang et al. 2022, "DeepNet".
     """
     encoder_layers = 2 * recipe["num_layers"]
     return {
@@ -290,9 +290,10 @@ def _count_tokens_that_fit(settings: Settings, tokenizer: PreTrainedTokenizerBas
 
 
 def _convert_epochs_to_steps(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
-    """Return the `save_steps` and `eval_steps` that amount to one epoch, for strategies that are `"epoch"`.
+    """Return `save_steps` and `eval_steps` for a run that saves or evaluates every epoch.
 
-    The cost estimate needs them, because it counts evaluations and checkpoints by updates.
+    The cost estimate needs them, because it counts evaluations and checkpoints by updates. If a strategy is not
+    `"epoch"`, its number of steps is not returned.
     """
     steps = {}
     if args.save_strategy == "epoch":

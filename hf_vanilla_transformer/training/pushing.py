@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare_push(settings: Settings) -> str:
-    """Create the Hub repository and check that the model can be pushed to it, before training starts. Return its name.
+    """Create the Hub repository before training starts, check that files can be pushed to it, and return its name.
 
     Only the main process contacts the Hub. The Hub may add the user's name to the returned name, as in `user/name`.
     """

@@ -65,7 +65,7 @@ class _LossOfChunk(NamedTuple):
 def _compute_loss_of_chunk(
     logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float
 ) -> _LossOfChunk:
-    """Compute the loss of [`r_drop_loss`] and its gradient for a chunk of tokens, all of which have a target.
+    """Compute the R-Drop loss and its gradient for a chunk of tokens, all of which have a target.
 
     For the predictions p and q of the two passes, the gradient of KL(p||q) + KL(q||p) with respect to the logits of p
     is p (log p - log q - KL(p||q)) + p - q. The gradient of a cross-entropy is p minus the smoothed target.
@@ -107,7 +107,7 @@ def _compute_loss_of_chunk(
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Autograd function that computes the loss of [`r_drop_loss`] in chunks of tokens, which saves memory.
+    """Autograd function that computes the R-Drop loss in chunks of tokens, which saves memory.
 
     The forward pass computes the gradient together with the loss, so the backward pass only scales the gradient.
     """

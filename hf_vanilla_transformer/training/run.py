@@ -1,4 +1,4 @@
-"""Run a training from its arguments to the saved model, with the functions `train` and `distill`.
+"""Train a model with the functions `train` and `distill`, which take all steps from its arguments to its evaluation.
 
 A run checks its settings, loads the sentence pairs, chooses what was not given (the plan), builds a Trainer, trains,
 and finally evaluates and publishes the model.
@@ -199,7 +199,10 @@ def run(settings: Settings) -> Path:
 
 
 def set_up_process(args: RunArguments) -> None:
-    """Limit this process's memory. Unless it is the main process, also disable its progress bars and log messages."""
+    """Limit this process's memory and, unless it is the main process, hide its progress bars and its log messages.
+
+    Error messages are still logged.
+    """
     # The limit takes effect only if it is set before the first matmul, which may be a teacher's.
     limit_onednn_cache()
     if args.process_index > 0:

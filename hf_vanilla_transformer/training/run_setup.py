@@ -107,9 +107,7 @@ def build_trainer(
 
 
 def choose_trainer_arguments(settings: Settings, model: PreTrainedModel, data: Dataset) -> Settings:
-    """Return settings in which the last Trainer arguments are set: how many checkpoints to keep, and the batches.
-
-    The batches depend on the model and on the device's memory.
+    """Return settings with the final Trainer arguments, such as batch sizes that suit the device's memory.
 
     Args:
         settings: the run's settings.

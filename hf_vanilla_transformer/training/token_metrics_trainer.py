@@ -51,7 +51,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """Compute the Trainer's loss. In training, also add the batch's token metrics to their sums.
+        """Compute the Trainer's loss. In training, also collect the batch's token metrics for the log.
 
         The model returns logits only if `return_outputs` is True or if the Trainer computes the loss from logits.
         """

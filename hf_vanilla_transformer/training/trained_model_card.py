@@ -56,7 +56,7 @@ class TrainingFacts:
     int8: str | None
 
     def rows(self) -> dict[str, object]:
-        """Return the rows of the table: a dict whose keys are the first cells and whose values are the second cells."""
+        """Return the rows of the table, as a dict from row labels to values."""
         rows: dict[str, object] = {"data": self.data}
         rows.update(self.distillation)
         rows.update(self.arguments)
@@ -97,7 +97,9 @@ def describe_adam(trainer: Seq2SeqTrainer) -> str | None:
 
 
 def describe_run_for_card(settings: Settings, scores: Scores | None = None) -> About:
-    """Collect what a model card and a Hub repository's metadata say about a model, as far as its settings determine it.
+    """Collect the facts that a run's settings provide for its model card, such as the title and the languages.
+
+    They are also used for the metadata of a new Hub repository, before there is a model.
 
     Args:
         settings: the run's settings.
@@ -122,7 +124,7 @@ def describe_run_for_card(settings: Settings, scores: Scores | None = None) -> A
 def describe_trained_model(
     settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase, scores: Scores | None
 ) -> About:
-    """Collect everything that the card of a trained model says about the model, including its example and its scores.
+    """Collect the facts about a trained model for its card, including an example sentence and the test scores.
 
     Args:
         settings: the run's settings.

@@ -1,4 +1,4 @@
-"""Define callbacks for a stock `Trainer`: to stop early or when training diverges, to log examples, and others."""
+"""Define callbacks for a stock `Trainer`, which for example stop a run early, release memory, or log examples."""
 
 import json
 import logging
@@ -49,7 +49,7 @@ class DivergedError(ArithmeticError):
 
 
 class StopWhenDiverged(TrainerCallback):
-    """Stop training at the first logged loss that is NaN or infinite.
+    """Callback that stops training at the first logged loss that is NaN or infinite.
 
     Without this callback, training continues with NaN weights, from which no update recovers. The callback needs
     `logging_nan_inf_filter=False`, the default of [`PaperTrainingArguments`], because the Trainer's default replaces
@@ -71,7 +71,7 @@ class StopWhenDiverged(TrainerCallback):
 
 
 class ReleaseMemory(TrainerCallback):
-    """Release freed memory to the operating system every few updates and after each evaluation.
+    """Callback that releases freed memory to the operating system every few updates and after each evaluation.
 
     Sentences of many lengths fragment the memory that [`~hf_vanilla_transformer.keep_freed_memory`] keeps, so the
     process would grow without limit. After an evaluation, this callback also drops the prepacked copies of the weights,
@@ -144,11 +144,11 @@ def _add_state_entry(callback: TrainerCallback, state: TrainerState) -> None:
 
 
 class CheckpointAtSigterm(TrainerCallback):
-    """At SIGTERM, write a checkpoint after the current update and end the training (`--enable_jit_checkpoint`).
+    """Callback that reacts to SIGTERM: it writes a checkpoint after the current update and ends the training.
 
-    This replaces the Trainer's own callback, which has two drawbacks. It may write the checkpoint in the middle of an
-    update, from which no run resumes exactly. It also does not call other callbacks, so the checkpoint gets no
-    completion mark.
+    The option `--enable_jit_checkpoint` selects this callback. It replaces the Trainer's own callback, which has two
+    drawbacks. The Trainer's callback may write the checkpoint in the middle of an update, from which no run resumes
+    exactly. It also does not call other callbacks, so the checkpoint gets no completion mark.
 
     Raises:
         Terminated: from `trainer.train()`.
@@ -182,7 +182,7 @@ class CheckpointAtSigterm(TrainerCallback):
 
 @dataclass(eq=False)
 class RecordFacts(TrainerCallback, ExportableState):
-    """Record facts about a run, such as the training time, for its model card and its curve.
+    """Callback that records facts about a run, such as the training time, for its model card and its curve.
 
     The Trainer saves the facts in checkpoints, so they cover the whole run even if it is resumed.
 
@@ -245,7 +245,7 @@ class RecordFacts(TrainerCallback, ExportableState):
 
 
 class LogRunSizes(TrainerCallback):
-    """Log the size of a run when it starts: its parameters, training pairs and updates.
+    """Callback that logs the size of a run when it starts: its parameters, training pairs and updates.
 
     The callback also makes short runs log their loss about ten times, even if `logging_steps` is larger.
 
@@ -283,7 +283,7 @@ class LogRunSizes(TrainerCallback):
 
 
 class LogExamples(TrainerCallback):
-    """Translate the same few validation sentences at each evaluation, and log them with their references.
+    """Callback that translates the same few validation sentences at each evaluation, and logs them with references.
 
     TensorBoard shows them as text. Every process translates them, because the model's weights may be distributed over
     the processes.

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_training_pairs(args: RunArguments, data_args: TrainingDataArguments) -> DatasetDict:
-    """Load the sentence pairs of all splits, and sample, clean and split the training pairs.
+    """Load the sentence pairs of all splits, and prepare the training pairs, for example by cleaning them.
 
     The main process does this first, so that the other processes can read its cache. Raises InputError if there are no
     training pairs.

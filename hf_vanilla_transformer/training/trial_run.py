@@ -239,7 +239,7 @@ def _make_updates(
     optimizer: torch.optim.Optimizer,
     batches: list[list[TokenizedPair]],
 ) -> tuple[list[float], list[int]]:
-    """Make updates until there are enough of them or the time of the trial is over.
+    """Make and measure training updates until the trial has enough of them or its time is over.
 
     Returns:
         `list[float]`: seconds of each update, divided by its tokens on both sides, padding included.
@@ -271,7 +271,7 @@ def _make_updates(
 
 
 def _measure_search(trainer: Seq2SeqTrainer, pairs: Dataset, num_beams: int | None) -> float:
-    """Evaluate with a number of beams, and return the seconds that this takes per source token.
+    """Translate pairs with `num_beams` beams, and return how many seconds this takes per source token.
 
     If `num_beams` is None, the Trainer's default applies.
     """

@@ -33,7 +33,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Estimate of the memory that training a model needs on an accelerator, split into parts. All sizes are in bytes.
+    """An estimate of the memory in bytes that training a model needs on an accelerator, such as a GPU.
 
     Args:
         fixed (`int`): memory of weights, gradients and Adam's moments.
