@@ -290,7 +290,7 @@ def _average_tensor(files: Sequence[Path], name: str) -> torch.Tensor:
     for file in files[1:]:
         total += _read_tensor(file, name)
     if not total.isfinite().all():
-        # The sum of finite values may be infinite, too. In this case the message names the last file.
+        # Even finite values may have an infinite sum. In this case the message names the last file.
         spoiled_file = files[-1]
         for file in files:
             if not _read_tensor(file, name).isfinite().all():

@@ -121,8 +121,7 @@ def distill(
     Args:
         teacher (`str`, `Path`, or a list of them): the model to learn from: a folder or a name on the Hub. Several
             models are used as an ensemble.
-        train_files, output_dir, **arguments: arguments of [`train`]. The result and the errors are described there,
-            too.
+        train_files, output_dir, **arguments: arguments of [`train`], which also describes the result and the errors.
     """
     teachers = [teacher] if isinstance(teacher, (str, Path)) else teacher
     names = [str(name) for name in teachers]

@@ -465,7 +465,8 @@ def _align_steps(arguments: Arguments) -> dict[str, object]:
     """Return `eval_steps` and `save_steps` for `load_best_model_at_end`, or {} without this option.
 
     If one of the two is given, the other one gets the same value, because the Trainer can load the best model only if
-    it has saved every model that it evaluated. If both are given, they are not changed.
+    it has saved every model that it evaluated. If neither is given, both get the value of `logging_steps` or, without
+    it, the default of `save_steps`. If both are given, they are not changed.
     """
     if not arguments.get("load_best_model_at_end"):
         return {}

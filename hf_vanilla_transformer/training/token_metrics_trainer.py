@@ -74,7 +74,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         return loss
 
     def _add_training_sums(self, sums: torch.Tensor, start_time: float) -> None:
-        """Add a training batch's sums to those of earlier batches. `start_time` is when the batch began."""
+        """Add a training batch's sums to the running totals. `start_time` is the time when the batch began."""
         if self._training_sums is None:
             self._training_sums = sums
             self._start_time = start_time

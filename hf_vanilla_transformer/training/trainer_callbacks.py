@@ -285,11 +285,11 @@ class LogRunSizes(TrainerCallback):
 class LogExamples(TrainerCallback):
     """Callback that translates the same few validation sentences at each evaluation, and logs them with references.
 
-    TensorBoard shows them as text. Every process translates them, because the model's weights may be distributed over
+    Every process translates them, because the model's weights may be distributed over
     the processes.
 
     Args:
-        trainer (`Seq2SeqTrainer`): the Trainer. If it has a TensorBoard callback, the examples are shown there, too.
+        trainer (`Seq2SeqTrainer`): the Trainer. If it has a TensorBoard callback, TensorBoard shows the examples.
         tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         pairs (`Dataset`): validation pairs with columns `source` and `target`.
     """
