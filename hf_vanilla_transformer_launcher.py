@@ -1,14 +1,15 @@
-"""The entry point of `hf-vanilla-transformer`. It sets environment variables that torch reads once per process.
+"""Start the command `hf-vanilla-transformer` with two environment variables that make PyTorch faster.
 
-The first variable limits the spinning of OpenMP's threads. If another process takes the core of one thread, the other
-threads spin until that thread gets it back, which wastes CPU time. The variable must be set before torch is imported.
-This module lies outside of the package for that reason, because importing the package imports torch.
+`GOMP_SPINCOUNT` limits how long a waiting OpenMP thread spins. Suppose that a different process occupies the core of
+one thread. Without the limit, the other threads spin until that thread continues, which wastes CPU time. PyTorch's
+OpenMP library reads the variable when PyTorch is imported. Importing the package imports PyTorch, so this module must
+not be part of the package.
 
-The second variable makes torch prefer its own attention on GPUs to that of cuDNN, which builds an execution plan for
-every new shape of a batch.
+`TORCH_CUDNN_SDPA_DEPRIORITIZED` makes PyTorch prefer its own GPU attention kernels to cuDNN's kernels, which build an
+execution plan for every new batch shape.
 
-`python -m hf_vanilla_transformer_launcher` is the same command. `python -m hf_vanilla_transformer` sets only the
-variable for GPUs, because Python imports the package, and torch with it, before it runs the package's `__main__`.
+`python -m hf_vanilla_transformer_launcher` is the same command. `python -m hf_vanilla_transformer` sets only the GPU
+variable, because Python imports the package, and PyTorch with it, before it runs the package's `__main__`.
 """
 
 import gc
@@ -17,43 +18,43 @@ import sys
 from collections.abc import Sequence
 
 
-# GNU's OpenMP reads how many times a waiting thread tests whether it may continue before it sleeps.
+# This variable tells GNU OpenMP how often a waiting thread checks whether it may continue before it sleeps.
 VARIABLE = "GOMP_SPINCOUNT"
 VALUE = "3000"
-# torch 2.11 and later read it when they first compute attention on a GPU.
+# PyTorch 2.11 and later read this variable when they first compute attention on a GPU.
 CUDNN_VARIABLE = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
-# The verbs of the command line that compute with a model.
+# The subcommands that compute with a model.
 COMPUTING = (
     *("demo", "train", "distill", "plan"),
     *("translate", "evaluate", "score", "align", "average", "convert", "plot", "serve"),
 )
 _HELP_OPTIONS = {"-h", "--help", "--help_all", "--version"}
-# scikit-learn sets these in the environment. They do not concern waiting.
+# scikit-learn sets these environment variables. They do not affect how threads wait.
 _SCIKIT_LEARN_VARIABLES = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
 
 def is_about_waiting(name: str) -> bool:
-    """Return True if an environment variable sets how OpenMP's threads wait."""
+    """Return True if the environment variable controls how idle OpenMP threads wait."""
     if name in ("OMP_WAIT_POLICY", VARIABLE):
         return True
     return name.startswith("KMP_") and name not in _SCIKIT_LEARN_VARIABLES
 
 
 def computes(arguments: Sequence[str]) -> bool:
-    """Return True if a command line names a verb that computes, and does not only ask for help."""
+    """Return True if a command line runs a subcommand that computes with a model, and does not only print help."""
     if not arguments or arguments[0] not in COMPUTING:
         return False
     return _HELP_OPTIONS.isdisjoint(arguments)
 
 
 def avoid_cudnn_attention(arguments: Sequence[str]) -> None:
-    """Set the variable for GPUs if the command computes, unless the user has set it."""
+    """Make PyTorch prefer its own GPU attention to cuDNN's, if the command computes and the user has not chosen."""
     if computes(arguments):
         os.environ.setdefault(CUDNN_VARIABLE, "1")
 
 
 def reason_against(arguments: Sequence[str]) -> str:
-    """Return the reason why the launcher does not set the variable of OpenMP, or an empty string if it does."""
+    """Return why the launcher leaves OpenMP's spin count unchanged, or an empty string if it should set it."""
     if not computes(arguments):
         return "the command does not compute"
     if sys.platform != "linux":
@@ -71,14 +72,14 @@ def reason_against(arguments: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Set the variables that help, and run the verb that the first argument names."""
+    """Set the environment variables that suit the command, and run the command line."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     avoid_cudnn_attention(arguments)
     if not reason_against(arguments):
         os.environ[VARIABLE] = VALUE
 
-    # The objects that imports create are kept. Without this, the garbage collector would traverse them again and again,
-    # which takes a quarter of the time of the imports.
+    # The objects that imports create are never freed. Without `gc.disable()`, the garbage collector would traverse them
+    # again and again, which takes a quarter of the import time.
     gc.disable()
     from hf_vanilla_transformer.apps.cli.main import main as run_command_line
 

@@ -11,8 +11,8 @@ from .registration import register
 from .support.version import __version__ as __version__
 
 
-# The public names of the plugin and of the applications, for type checkers. At run time each name is imported when it
-# is first used, so that inference does not import datasets, evaluate and sacrebleu.
+# Type checkers read the public names here. At run time, each name is imported when it is first used, so that inference
+# does not import datasets, evaluate and sacrebleu.
 if TYPE_CHECKING:
     from .acceleration.int8_quantization import Int8Config as Int8Config
     from .acceleration.prepacked_weights import forget_packed as forget_packed
@@ -86,8 +86,8 @@ if TYPE_CHECKING:
     from .translation.translation_details import Translation as Translation
 
 
-# The same names for `__getattr__`, by module. transformers has a class for this, `_LazyModule`, but it hides the error
-# of an import that fails.
+# `__getattr__` looks the same names up here, by module. transformers has a class for this purpose, `_LazyModule`, but
+# it hides the error of an import that fails.
 _NAMES_BY_MODULE = {
     "acceleration.int8_quantization": ["Int8Config"],
     "acceleration.prepacked_weights": ["forget_packed"],
@@ -148,7 +148,7 @@ __all__ = sorted(_MODULES_BY_NAME)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
+    """Import a public name of the package when it is first used."""
     if name not in _MODULES_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f".{_MODULES_BY_NAME[name]}", __name__)
@@ -156,7 +156,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names with the module's other attributes, for interactive use."""
+    """Return the module's attributes and all public names, including those that are not imported yet."""
     return sorted({*globals(), *__all__})
 
 

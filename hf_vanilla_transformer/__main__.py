@@ -1,8 +1,8 @@
-"""The command `python -m hf_vanilla_transformer VERB ...`; see [`hf_vanilla_transformer.apps.cli`].
+"""Run the command line with `python -m hf_vanilla_transformer VERB ...`; see [`hf_vanilla_transformer.apps.cli`].
 
-Unlike `hf-vanilla-transformer`, this command does not limit the spinning of OpenMP's threads. OpenMP reads the variable
-for that when torch is imported, and Python imports the package, and torch with it, before it runs this module. Starting
-Python a second time would double the CPU time of a start.
+Unlike `hf-vanilla-transformer`, this command does not limit how long waiting OpenMP threads spin. OpenMP reads its
+environment variable when PyTorch is imported. Python imports the package, and PyTorch with it, before it runs this
+module, so the variable would be set too late. Starting Python a second time would double the CPU time of a start.
 """
 
 import sys

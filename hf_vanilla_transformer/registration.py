@@ -1,7 +1,7 @@
-"""The registrations that importing this package makes, with transformers and with the package's own registries.
+"""Register the package's classes and functions with transformers, and with the package's own registries.
 
-Repeating them changes nothing. The operations, the attention and the quantizer are registered in
-`acceleration/replacements.py`.
+Importing the package calls [`register`]. Calling it again changes nothing. `acceleration/replacements.py` registers the
+fast operations, the attention implementation and the quantizer.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipelines
@@ -17,8 +17,8 @@ from .translation.engine import ENGINES
 from .translation.pipeline import TranslationPipeline
 
 
-# Functions of applications that the plugin calls. They are given as strings, because the plugin must not import an
-# application; a function is imported when it is first needed.
+# The plugin calls these functions of `apps`. They are registered as strings, because the plugin must not import `apps`.
+# A function is imported when it is first needed.
 _IMPORTERS = {
     "marian": "hf_vanilla_transformer.apps.conversion.hf_marian:from_hf_marian",
     "fsmt": "hf_vanilla_transformer.apps.conversion.fsmt:from_fsmt",
@@ -27,11 +27,13 @@ _ENGINES = {"ctranslate2": "hf_vanilla_transformer.apps.conversion.ctranslate2_e
 
 
 def register() -> None:
-    """Register everything that importing the package makes available.
+    """Register everything that becomes available when the package is imported.
 
-    - Fast operations replace the model's plain ones.
-    - The plugin's registries get the importers of models of other types, and the engines.
-    - The Auto classes get the model and its tokenizers, and `pipeline("translation")` gets the pipeline.
+    - Faster operations replace the model's plain operations.
+    - Importers, which convert models of other types, are added to the registry `IMPORTERS`. Inference engines are added
+      to the registry `ENGINES`.
+    - The model and its tokenizers are added to the Auto classes.
+    - The translation pipeline becomes available as `pipeline("translation")`, unless that task is already registered.
     """
     replace_operations()
     for model_type, path in _IMPORTERS.items():
@@ -41,8 +43,8 @@ def register() -> None:
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
     AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)
-    # `tokenizer_class` is the default tokenizer of the model. Registering the others makes their classes known, so that
-    # a tokenizer_config.json can name them.
+    # `tokenizer_class` is the model's default tokenizer. Registering the other classes allows a tokenizer_config.json
+    # to name them.
     for other_tokenizer in (TwoVocabularyTokenizer, FairseqTokenizer):
         AutoTokenizer.register(
             VanillaTransformerConfig,
@@ -51,7 +53,7 @@ def register() -> None:
             exist_ok=True,
         )
 
-    # Recent versions of transformers reject the tasks on this list before they read the registry.
+    # Recent versions of transformers reject the tasks in this dictionary before they read the registry.
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
     registry = pipelines.PIPELINE_REGISTRY
     if "translation" not in registry.supported_tasks:

@@ -1,6 +1,6 @@
-"""The attention masks of section 3.2.3, in the forms that transformers' attention implementations need.
+"""Make attention masks (section 3.2.3) in the form that each attention implementation of transformers needs.
 
-Shapes have the named axes of `modeling_vanilla_transformer.py`.
+Docstrings name the axes of tensors as in `modeling_vanilla_transformer.py`.
 """
 
 import copy
@@ -21,17 +21,18 @@ from .input_checks import InputError
 from .operations import replaceable
 
 
-# These mask functions of transformers return a 4D mask unchanged, but their attention functions misread it.
+# These mask functions of transformers return a 4D mask unchanged, but the attention functions that receive it misread
+# it.
 _PADDING_MASKS_ONLY = (flash_attention_mask, flex_attention_mask)
 
 
 def choose_mask_config(
     config: VanillaTransformerConfig, output_attentions: bool | None, *masks: Tensor | None
 ) -> VanillaTransformerConfig:
-    """Return the configuration whose attention implementation decides the form of the masks.
+    """Return the configuration from which transformers' mask functions read the attention implementation.
 
-    It is a copy of `config` with eager attention if attention weights are requested, because only eager attention
-    returns them. Otherwise it is `config` itself.
+    If attention weights are requested, this is a copy of `config` with eager attention, because only eager attention
+    returns weights. Otherwise, it is `config` itself.
 
     Raises:
         ValueError: if the attention implementation accepts 2D masks only, and a mask has more dimensions.
@@ -56,7 +57,7 @@ def choose_mask_config(
 def look_ahead_mask(
     config: VanillaTransformerConfig, x: Tensor, attention_mask: Tensor | None, cache: Cache | None
 ) -> Any:
-    """Make the decoder's look-ahead mask, combined with the padding mask (section 3.2.3).
+    """Make the decoder's mask, which hides later tokens and padding (the look-ahead mask of section 3.2.3).
 
     Args:
         config (`VanillaTransformerConfig`): the result of [`choose_mask_config`].
@@ -92,10 +93,11 @@ def flash_attention(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention by transformers' flash attention, with a padding mask for the keys only (Eq. 1).
+    """Compute attention (Eq. 1) with flash attention, where the padding mask applies to the keys only.
 
-    There is no plain formula. transformers applies one padding mask to queries and keys alike, which is right in
-    self-attention only.
+    This placeholder raises an error. Importing the package replaces it with an implementation. transformers' own
+    function cannot be used, because it applies one padding mask to both queries and keys. That is correct only in
+    self-attention.
 
     Args:
         module (`nn.Module`): the attention layer. Its `is_causal` decides whether attention is causal, unless an
@@ -105,7 +107,7 @@ def flash_attention(
         attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True for real tokens.
 
     Returns:
-        The output, `(batch, target, heads, d_v)`, and None in place of the attention weights.
+        The output, `(batch, target, heads, d_v)`, and None instead of attention weights.
 
     Raises:
         ValueError: if the package is not imported.

@@ -1,8 +1,8 @@
-"""The beam search of section 6.1, in which running and finished hypotheses compete, as in the authors' code.
+"""Beam search (section 6.1), in which running and finished hypotheses compete, as in the authors' code.
 
-The search does not know the model: the caller passes log-probabilities, and gets hypotheses back. Shapes have named
-axes: batch (all sentences), active (the sentences that are still in the batch, because finished ones may be pruned),
-beams, candidates, vocabulary, and generated (the length so far, in tokens).
+The search is independent of the model: the caller passes log-probabilities and gets hypotheses. Docstrings name the
+axes of tensors: batch (all sentences), active (the sentences that have not been pruned from the batch), beams,
+candidates, vocabulary, and generated (the number of tokens generated so far).
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from torch import Tensor
 from .operations import replaceable
 
 
-# The score of an empty slot. It is far below the log-probability of any hypothesis, but finite, because the difference
-# of two infinities is NaN.
+# This score marks an empty slot. It is far below the log-probability of any hypothesis. It is finite, because the
+# difference of two infinities is NaN.
 NO_HYPOTHESIS = -1e9
-# The row of the model's batch that is reported for positions after the end of a hypothesis.
+# Positions after the end of a hypothesis have this row number, because no row of the model's batch produced them.
 _NO_ROW = -1
 
 
 def gnmt_length_penalty(length: float | Tensor, alpha: float) -> float | Tensor:
-    """Compute the length penalty of Wu et al. 2016, which section 6.1 uses: lp(Y) = ((5 + |Y|) / (5 + 1))^alpha.
+    """Compute the paper's length penalty, lp(Y) = ((5 + |Y|) / (5 + 1))^alpha (section 6.1; Wu et al. 2016).
 
     |Y| is the number of generated tokens, including `</s>`.
     """
@@ -29,7 +29,7 @@ def gnmt_length_penalty(length: float | Tensor, alpha: float) -> float | Tensor:
 
 
 def hf_length_penalty(length: float | Tensor, alpha: float) -> float | Tensor:
-    """Compute transformers' length penalty: |Y|^alpha."""
+    """Compute transformers' length penalty, |Y|^alpha, where |Y| is the number of generated tokens."""
     return length**alpha
 
 
@@ -37,17 +37,17 @@ LENGTH_PENALTIES: dict[str, Callable] = {"gnmt": gnmt_length_penalty, "hf": hf_l
 
 
 def exists(scores: Tensor) -> Tensor:
-    """Return flags that are True for scores of hypotheses, and False for empty slots."""
+    """Return True for each score that belongs to a hypothesis, and False for each empty slot."""
     return scores > NO_HYPOTHESIS / 2
 
 
 @replaceable
 def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Find the `count` best tokens of each row, best first.
+    """Find the `count` tokens with the highest scores in each row, best first.
 
     Args:
         scores (`torch.FloatTensor` of shape `(rows, vocabulary)`): the scores of the next token.
-        count (`int`): the number of tokens. With 1, the first of several equal tokens is taken.
+        count (`int`): the number of tokens. If it is 1 and several tokens have the highest score, the first one wins.
 
     Returns:
         The scores and the ids of the best tokens, both of shape `(rows, count)`.
@@ -59,18 +59,18 @@ def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _may_contain_true(flags: Tensor) -> bool:
-    """Return True if an element is True, or if that is not known.
+    """Return False only if all elements are known to be False.
 
-    On GPUs it is not known, because reading the elements would synchronize the device.
+    The result is always True on GPUs, because reading the elements would synchronize the device.
     """
     return flags.device.type != "cpu" or bool(flags.any())
 
 
 class _BestHypotheses:
-    """The best finished, or truncated, hypotheses of each sentence, best first.
+    """The best finished hypotheses of each sentence. A second object of this class holds the best truncated ones.
 
-    A hypothesis is stored as its score, `(batch, beams)`, and its end, `(batch, beams, 3)`. The three numbers of an end
-    are the length, the beam that the last token continues, and the last token.
+    Each hypothesis is stored, best first, as a score in `scores`, `(batch, beams)`, and three numbers in `ends`,
+    `(batch, beams, 3)`: its length, the beam that the last token continues, and the last token.
     """
 
     def __init__(self, num_sentences: int, num_beams: int, device: torch.device):
@@ -78,12 +78,12 @@ class _BestHypotheses:
         self.ends = torch.zeros((num_sentences, num_beams, 3), dtype=torch.long, device=device)
 
     def add(self, sentences: Tensor, scores: Tensor, ends: Tensor) -> None:
-        """Insert candidates that are better than the stored hypotheses, and drop the worst ones.
+        """Add candidates to the stored hypotheses, and keep the best ones of each sentence.
 
         Args:
-            sentences (`torch.LongTensor` of shape `(active,)`): the sentences of the candidates.
-            scores (`torch.FloatTensor` of shape `(active, candidates)`): the scores of the candidates.
-            ends (`torch.LongTensor` of shape `(active, candidates, 3)`): the ends of the candidates.
+            sentences (`torch.LongTensor` of shape `(active,)`): the indices of the candidates' sentences.
+            scores (`torch.FloatTensor` of shape `(active, candidates)`): the candidates' scores.
+            ends (`torch.LongTensor` of shape `(active, candidates, 3)`): the candidates' entries for `ends`.
         """
         num_beams = self.scores.shape[1]
         all_scores = torch.cat([self.scores[sentences], scores], dim=1)
@@ -94,29 +94,29 @@ class _BestHypotheses:
 
 
 class BeamSearch:
-    """The hypotheses of a batch of sentences during a beam search.
+    """The state of a beam search over a batch of sentences: their running and finished hypotheses.
 
-    Every step calls [`extend`], which makes candidates from the running hypotheses, and then [`prune`], which takes out
-    the candidates that have ended. The search keeps the best running hypotheses of a sentence by log P, and its best
-    finished ones by log P / lp(Y). A sentence is done when no running hypothesis can win any more, or when none is
-    left.
+    Every step calls [`extend`], which makes candidates from the running hypotheses, and then [`prune`], which removes
+    the candidates that have ended. For each sentence, the search keeps the running hypotheses with the highest log P,
+    and the finished hypotheses with the highest log P / lp(Y). A sentence is done when none of its running hypotheses
+    can still win, or when no running hypothesis is left.
 
-    The search does not copy tokens in each step. It stores which beam every running hypothesis continues and with which
-    token, and [`best`] traces the tokens back at the end.
+    The search does not copy tokens in each step. For each running hypothesis, it stores the beam that the hypothesis
+    continues and the new token. At the end, [`best`] traces the tokens back.
 
     Args:
-        num_beams (`int`): the number of running, and of finished, hypotheses per sentence.
+        num_beams (`int`): the number of running hypotheses, and of finished hypotheses, per sentence.
         num_return_sequences (`int`): the number of hypotheses to return per sentence.
         num_eos (`int`): the number of EOS tokens.
-        length_penalty (`Callable`): lp, a function of a number of tokens or of a tensor of such numbers.
+        length_penalty (`Callable`): lp, a function of a length in tokens, or of a tensor of lengths.
         early_stopping (`bool` or `"never"`): the condition under which a sentence is done:
 
-            - `"never"`: no running hypothesis can enter the best `num_return_sequences`, even if it ends at the length
-              with the most favorable penalty;
+            - `"never"`: no running hypothesis can enter the best `num_return_sequences`, even with the most favorable
+              length penalty;
             - `False`: no running hypothesis can enter the best `num_beams` if it ends now;
             - `True`: `num_beams` hypotheses are finished.
         limits (`torch.LongTensor` of shape `(batch,)`): the maximum number of generated tokens of each sentence.
-        fill (`int`): the token that follows the end of a hypothesis in the result.
+        fill (`int`): the token that fills the positions after the end of a hypothesis in the result.
 
     Attributes:
         rows (`torch.LongTensor` of shape `(active * beams,)`): for each running hypothesis, the row of the model's last
@@ -142,40 +142,41 @@ class BeamSearch:
         device = limits.device
         self.num_beams = num_beams
         self.num_return_sequences = num_return_sequences
-        # Each hypothesis has one continuation per EOS token that ends it. With one more per hypothesis, `num_beams`
-        # candidates are left that can run on.
+        # Each EOS token ends one continuation of each hypothesis. With one more candidate per hypothesis, at least
+        # `num_beams` candidates have not ended.
         self.num_candidates = num_beams * max(2, 1 + num_eos)
         self.length_penalty = length_penalty
-        # True if of two hypotheses with the same log P, the longer one has the better score.
+        # True if, of two hypotheses with the same log P, the longer one has the better score.
         self.favors_length = length_penalty(2) > length_penalty(1)
         self.early_stopping = early_stopping
         self.limits = limits
         self.length = 0
         self._fill = fill
         self._num_sentences = num_sentences
-        # The sentences that are still in the batch, (active,), and the row of each one's first beam, (batch, 1).
+        # The sentences that are still in the batch, (active,), and the row of each sentence's first beam, (batch, 1).
         self._active = torch.arange(num_sentences, device=device)
         self._first_rows = self._active[:, None] * num_beams
-        # log P of the running hypotheses, (active, beams). All of them are empty at first, and would have the same
-        # candidates, so only one of them exists in the first step.
+        # log P of the running hypotheses, (active, beams). At first, all of them are empty and would produce the same
+        # candidates, so only one exists in the first step.
         self._scores = torch.full((num_sentences, num_beams), NO_HYPOTHESIS, dtype=torch.float32, device=device)
         self._scores[:, 0] = 0
         self._is_done = torch.zeros((num_sentences, 1), dtype=torch.bool, device=device)
         self._finished = _BestHypotheses(num_sentences, num_beams, device)
         self._truncated = _BestHypotheses(num_sentences, num_beams, device)
         self._has_finished = False
-        # log P of the candidates, the beams that they continue, and their last tokens, each (active, candidates).
+        # The candidates' log P, the beams that they continue, and their last tokens, each (active, candidates).
         self._candidates: tuple[Tensor, Tensor, Tensor]
-        # For each step, the beams that the running hypotheses continue, and their tokens, each (batch, beams).
+        # For each step, the beams that the running hypotheses continue, and their new tokens, each (batch, beams).
         self._history: list[tuple[Tensor, Tensor]] = []
 
     def extend(self, log_probs: Tensor, do_sample: bool = False) -> tuple[Tensor, Tensor]:
-        """Extend the running hypotheses by every token, and keep the best candidates of each sentence.
+        """Extend each running hypothesis by every token, and keep the best candidates of each sentence.
 
         Args:
             log_probs (`torch.FloatTensor` of shape `(active * beams, vocabulary)`): the log-probabilities of the next
                 token.
-            do_sample (`bool`): draw candidates by their probabilities, without replacement, instead of taking the best.
+            do_sample (`bool`): whether to draw candidates at random by their probabilities, without replacement,
+                instead of taking the best ones.
 
         Returns:
             The rows of the batch that the candidates continue, and their last tokens, both `(active, candidates)`.
@@ -208,10 +209,10 @@ class BeamSearch:
         """Split the candidates into finished, truncated and running hypotheses.
 
         Args:
-            is_finished (`torch.BoolTensor` of shape `(active, candidates)`): which candidates ended by themselves, for
-                example with `</s>`.
-            is_truncated (`torch.BoolTensor` of shape `(active, candidates)`): which candidates may not grow any longer.
-                A truncated hypothesis ranks after all finished ones.
+            is_finished (`torch.BoolTensor` of shape `(active, candidates)`): True for candidates that are complete, for
+                example because they end with `</s>`.
+            is_truncated (`torch.BoolTensor` of shape `(active, candidates)`): True for candidates that may not grow any
+                longer. Truncated hypotheses rank after all finished ones.
         """
         scores, beams, tokens = self._candidates
         if _may_contain_true(is_finished):
@@ -223,8 +224,8 @@ class BeamSearch:
 
         can_continue = exists(scores) & ~(is_finished | is_truncated)
         self._is_done = self._is_done | ~can_continue.any(dim=1, keepdim=True)
-        # A sentence that is done needs hypotheses as long as it stays in the batch. They no longer count, so they may
-        # be longer than its limit.
+        # A sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
+        # result, so they may exceed its length limit.
         has_ended = is_finished | is_truncated & ~self._is_done
         self._scores, chosen = self._best_running(scores.masked_fill(has_ended, NO_HYPOTHESIS))
         if self._has_finished:
@@ -237,7 +238,7 @@ class BeamSearch:
         self._history.append((self._expand_to_batch(beams), self._expand_to_batch(tokens)))
 
     def _best_running(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the next running hypotheses among candidates with scores `(active, candidates)`.
+        """Choose the running hypotheses of the next step from candidates with scores `(active, candidates)`.
 
         Returns:
             Their scores, best first, and their indices among the candidates, both `(active, beams)`.
@@ -245,7 +246,7 @@ class BeamSearch:
         return scores.topk(self.num_beams)
 
     def _store(self, best: _BestHypotheses, has_ended: Tensor) -> None:
-        """Insert the candidates that have just ended into `best`, by log P / lp(Y), unless their sentence is done."""
+        """Add the candidates that have just ended to `best`, scored by log P / lp(Y), unless their sentence is done."""
         scores, beams, tokens = self._candidates
         is_stored = has_ended & exists(scores) & ~self._is_done
         penalized_scores = scores / self.length_penalty(self.length)
@@ -253,14 +254,14 @@ class BeamSearch:
         best.add(self._active, penalized_scores.masked_fill(~is_stored, NO_HYPOTHESIS), ends)
 
     def _expand_to_batch(self, active_values: Tensor) -> Tensor:
-        """Expand `(active, beams)` to `(batch, beams)`, with 0 for the sentences that were pruned."""
+        """Expand values of shape `(active, beams)` to `(batch, beams)`, with 0 for sentences that were pruned."""
         if len(active_values) == self._num_sentences:
             return active_values
         batch_values = active_values.new_zeros(self._num_sentences, self.num_beams)
         return batch_values.index_copy_(0, self._active, active_values)
 
     def _is_decided(self, best_running: Tensor) -> Tensor:
-        """Return True for each sentence whose running hypotheses can no longer win; see `early_stopping`.
+        """Return True for each sentence whose result is certain by the rule that `early_stopping` selects.
 
         Args:
             best_running (`torch.FloatTensor` of shape `(active, 1)`): log P of the best running hypothesis.
@@ -275,7 +276,7 @@ class BeamSearch:
 
         length: int | Tensor = self.length
         if self.early_stopping == "never" and self.favors_length:
-            # log P only falls as a hypothesis grows, but lp(Y) is largest at the limit. This bounds every later score.
+            # log P only falls as a hypothesis grows, and lp(Y) is largest at the limit. This bounds every later score.
             length = self.limits[:, None]
         best_possible = best_running / self.length_penalty(length)
         return exists(worst_needed) & (best_possible <= worst_needed)
@@ -284,7 +285,8 @@ class BeamSearch:
         """Remove the sentences that are done from the batch.
 
         Returns:
-            `torch.LongTensor` of shape `(remaining,)`: the indices, among the active sentences, of those that stay.
+            `torch.LongTensor` of shape `(remaining,)`: the indices of the remaining sentences among those that were
+                active before.
         """
         remaining = (~self._is_done[:, 0]).nonzero()[:, 0]
         self._active = self._active[remaining]
@@ -295,23 +297,23 @@ class BeamSearch:
 
     @property
     def are_full(self) -> Tensor:
-        """Flags `(active, 1)` that are True if a sentence's candidates have reached its length limit."""
+        """Flags of shape `(active, 1)`: True if a sentence's candidates have reached its length limit."""
         return self.length >= self.limits[:, None]
 
     @property
     def num_active(self) -> int:
-        """The number of sentences in the batch."""
+        """The number of sentences that are still in the batch, whether done or not."""
         return len(self._active)
 
     @property
     def num_running(self) -> int:
-        """The number of sentences that are not done."""
+        """The number of sentences in the batch whose search is not done."""
         return self.num_active - int(self._is_done.sum())
 
     def best(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best hypotheses of each sentence, best first. Truncated ones come after finished ones.
+        """Return the best hypotheses of each sentence, best first, with truncated hypotheses after all finished ones.
 
-        A sentence with too few hypotheses gets empty ones, whose scores are below all others.
+        A sentence with too few hypotheses gets empty ones, whose scores are lower than all others.
 
         Returns:
             The generated tokens, `(batch * num_return_sequences, generated)`; the scores log P / lp(Y), `(batch *
@@ -331,7 +333,7 @@ class BeamSearch:
 
         tokens = torch.full((*lengths.shape, int(lengths.max())), self._fill, device=lengths.device)
         rows = torch.full_like(tokens, _NO_ROW)
-        # Trace every hypothesis back from its last token. `beam` is the one that the current token belongs to.
+        # Trace every hypothesis back from its last token. `beam` is the beam that holds the current token.
         beam = torch.zeros_like(lengths)
         for position in reversed(range(tokens.shape[-1])):
             step_beams, step_tokens = self._history[position]

@@ -1,6 +1,7 @@
-"""The configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the paper's symbols.
+"""The model's configuration, whose fields are named after the symbols of "Attention Is All You Need".
 
-The paper is arXiv:1706.03762v5. Sections, equations and tables are cited from it throughout this package.
+Throughout this package, sections, equations and tables are those of this paper (Vaswani et al. 2017,
+arXiv:1706.03762v5).
 """
 
 from collections.abc import Mapping
@@ -16,10 +17,11 @@ from transformers.utils.versions import require_version
 from .input_checks import InputError
 
 
-# Earlier releases have other names for the cache and for arguments of generate(), and would fail with obscure errors.
+# Earlier releases use other names for the cache and for arguments of generate(), and would raise obscure errors.
 require_version("transformers>=5.24", "The code of this model needs it; install a newer release.")
 
-# Table 3: the fields that each row changes from the base model. The fields' defaults are the base model.
+# The rows of Table 3, each with the fields in which it differs from the base model. The defaults of the fields describe
+# the base model.
 PAPER_ROWS: dict[str, dict[str, int | float | str]] = {
     "base": {},
     "A h=1": {"num_heads": 1},
@@ -43,7 +45,8 @@ PAPER_ROWS: dict[str, dict[str, int | float | str]] = {
     "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
 }
 
-# A damaged or malicious config.json could make Python build layers without end, or make torch overflow.
+# Without these limits, a damaged or malicious config.json could make Python build layers endlessly, or cause overflows
+# in torch.
 _MOST_LAYERS = 1000
 _LARGEST_SIZE = 2**31 - 1
 _LAYERS = ("encoder_layers", "decoder_layers")
@@ -52,16 +55,16 @@ _RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # The special tokens that also occur in sources.
 _SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
-# transformers runs the code of saved folders as modules of a package with this name. Only then do saved folders keep
-# their own pipeline in use. The installed package registers its pipeline, and ignores that of a folder.
+# transformers runs the code of saved folders as modules of a package with this name. Only then is the folder's own
+# pipeline used. The installed package registers its own pipeline, and ignores the folder's pipeline.
 _IS_REMOTE_CODE = __name__.startswith("transformers_modules.")
 
 
 def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Return the entries `auto_map` and `custom_pipelines` of config.json, which `trust_remote_code=True` reads.
+    """Return the entries `auto_map` and `custom_pipelines` of config.json.
 
-    transformers copies the files of the classes that these entries name, and the files that they import, into every
-    saved folder.
+    transformers reads them to load a saved folder with `trust_remote_code=True`. When a model is saved, transformers
+    copies the files of the classes that these entries name, and the files that they import, into the folder.
     """
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .pipeline_vanilla_transformer import PlainTranslationPipeline
@@ -80,21 +83,22 @@ def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]
 
 
 def _class_reference(shipped_class: type) -> str:
-    """Return the reference to a class in a saved folder: the name of its file, a dot, and its name."""
+    """Return the name by which config.json refers to a class: its file name without `.py`, a dot, and its own name."""
     module_name = shipped_class.__module__.rpartition(".")[-1]
     return f"{module_name}.{shipped_class.__name__}"
 
 
 @strict
 class VanillaTransformerConfig(PreTrainedConfig):
-    """The hyper-parameters of the model. The defaults are the paper's base model (Table 3).
+    """The model's hyperparameters. The default values describe the paper's base model (Table 3).
 
-    transformers' usual names, such as `hidden_size`, `num_attention_heads`, `intermediate_size` and `encoder_ffn_dim`,
-    are accepted as aliases of the fields below, and can be read. `num_hidden_layers` is an alias of `encoder_layers`.
+    The names that are usual in transformers, such as `hidden_size`, `num_attention_heads`, `intermediate_size` and
+    `encoder_ffn_dim`, are accepted as aliases of the fields below, and can be read as attributes. `num_hidden_layers`
+    is an alias of `encoder_layers`.
 
     Args:
-        vocab_size (`int`, defaults to 37000): size of the target vocabulary, which is also the number of outputs of the
-            output projection. The paper has "about 37000" tokens for English-German (section 5.1).
+        vocab_size (`int`, defaults to 37000): size of the target vocabulary, and of the joint vocabulary if there is
+            one. The paper has "about 37000" tokens for English-German (section 5.1).
         source_vocab_size (`int`, *optional*): size of the source vocabulary if source and target have separate
             vocabularies; `None` for one joint vocabulary (section 5.1).
         encoder_layers, decoder_layers (`int`, default to 6): N, the number of layers of each stack (section 3.1).
@@ -103,43 +107,43 @@ class VanillaTransformerConfig(PreTrainedConfig):
         num_heads (`int`, defaults to 8): h, the number of attention heads (section 3.2.2).
         d_k, d_v (`int`, *optional*): width of the queries and keys of a head, and of its values; `None` for d_model /
             num_heads (section 3.2.2; row B of Table 3 varies d_k).
-        dropout (`float`, defaults to 0.1): P_drop, the dropout rate of the output of each sub-layer and of the sums of
-            embeddings and positions (section 5.4).
-        attention_dropout, activation_dropout (`float`, default to 0.0): dropout rates of the attention weights and of
-            the output of the ReLU. The paper does not mention them for translation.
+        dropout (`float`, defaults to 0.1): P_drop, the dropout rate for the output of each sub-layer and for the sums
+            of embeddings and positions (section 5.4).
+        attention_dropout, activation_dropout (`float`, default to 0.0): dropout rates for the attention weights and for
+            the output of the activation function. The paper does not mention them for translation.
         label_smoothing (`float`, defaults to 0.1): epsilon_ls (section 5.4). It applies in training mode only.
-        initializer_factor (`float`, defaults to 1.0): factor of the initial weights of the value and output projections
-            and of the feed-forward networks. With a factor below 1, each layer of a new model changes its input less,
-            so that deep stacks learn in small batches (Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000
-            Layers").
+        initializer_factor (`float`, defaults to 1.0): factor by which the initial weights of the value projections,
+            output projections and feed-forward networks are multiplied. With a factor below 1, each layer of a new
+            model changes its input less, so that deep stacks can be trained with small batches (Wang et al. 2022,
+            "DeepNet: Scaling Transformers to 1,000 Layers").
         position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5), `"learned"` (row E of
-            Table 3), or `"sinusoidal_tensor2tensor"` for the frequencies of the authors' code, fairseq and Marian.
-        position_offset (`int`, defaults to 0): position of the first token, for sinusoids only. Weights of fairseq need
-            2.
+            Table 3), or `"sinusoidal_tensor2tensor"` for the frequencies in the authors' code, fairseq and Marian.
+        position_offset (`int`, defaults to 0): position of the first token, for sinusoids only. fairseq weights need 2.
         max_position_embeddings (`int`, defaults to 1024): number of learned positions. Sinusoids have no limit.
         tie_word_embeddings (`bool`, defaults to `True`): whether both embeddings and the output projection share one
-            matrix (section 3.4). With `source_vocab_size`, only the target's embedding and the output projection do.
-        lm_head_bias (`bool`, defaults to `False`): whether the output projection has a bias, as in weights of Marian.
+            matrix (section 3.4). With `source_vocab_size`, only the target embedding and the output projection share
+            it.
+        lm_head_bias (`bool`, defaults to `False`): whether the output projection has a bias, as in Marian models.
         stack_layer_norm (`bool`, defaults to `False`): whether a LayerNorm follows each stack, as in
             `torch.nn.Transformer`.
         attention_bias (`bool`, defaults to `True`): whether the four attention projections have biases, as in the
             authors' code. The paper writes matrices only.
-        layer_norm_eps (`float`, defaults to 1e-6): epsilon of the LayerNorms, as in the authors' code.
+        layer_norm_eps (`float`, defaults to 1e-6): epsilon of every LayerNorm. The default is from the authors' code.
         activation_function (`str`, defaults to `"relu"`): activation between the two linear maps of Eq. 2.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, default to 0, 1, 2, 1): special tokens.
             Decoding starts from `<s>`.
         use_cache (`bool`, defaults to `True`): whether `forward` returns the KV cache.
-        alignment_heads (`list` of pairs of `int`, *optional*): heads of the cross-attention whose average `align`
-            reads, as pairs of a decoder layer and a head, both counted from 0. `None` stands for all heads of the fifth
-            of six layers, or of the layer at the same height (Garg et al. 2019, "Jointly Learning to Align and
-            Translate with Transformer Models").
-        alignment_shift (`bool`, defaults to `False`): whether `align` reads the attention of a target token in the step
-            that has the token as its input (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine
-            Translation"), instead of the step that predicts it.
+        alignment_heads (`list` of pairs of `int`, *optional*): the cross-attention heads whose attention weights
+            `align` averages, as pairs of a decoder layer and a head, both counted from 0. `None` selects all heads of
+            the fifth of six layers, or of the layer at the corresponding height of a different stack (Garg et al. 2019,
+            "Jointly Learning to Align and Translate with Transformer Models").
+        alignment_shift (`bool`, defaults to `False`): the step in which `align` reads the attention of a target token.
+            True selects the step in which the token is the decoder's input (Chen et al. 2020, "Accurate Word Alignment
+            Induction from Neural Machine Translation"). False selects the step that predicts the token.
 
     Raises:
-        ValueError: if a value is out of range, or two aliases of one field disagree.
-        huggingface_hub.errors.StrictDataclassFieldValidationError: if a field has a wrong type, as in
+        ValueError: if a value is out of range, or if two names of one field have different values.
+        huggingface_hub.errors.StrictDataclassFieldValidationError: if a field has the wrong type, as in
             every transformers configuration.
     """
 
@@ -156,7 +160,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "encoder_ffn_dim": "d_ff",
         "decoder_ffn_dim": "d_ff",
     }
-    # The classes of the model have their own sharding plans. transformers' default for FSDP names a final norm, which
+    # The model classes have their own sharding plans. transformers' default plan for FSDP names a final norm, which
     # this model lacks, and gathers a tied matrix once per use.
     base_model_tp_plan = {}
     base_model_fsdp_plan = {}
@@ -189,25 +193,28 @@ class VanillaTransformerConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
     is_encoder_decoder: bool = True
-    # Libraries treat a model without this field as a decoder, whose output repeats the input.
+    # Some libraries treat a model without this field as a decoder, whose output begins with its input.
     is_decoder: bool = False
     use_cache: bool = True
     alignment_heads: list | None = None
     alignment_shift: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Leave derived classes out of `auto_map`, unless they are registered by `register_for_auto_class`."""
+        """Keep derived classes out of `auto_map`, unless they are registered with `register_for_auto_class`."""
         super().__init_subclass__(**kwargs)
         if "_auto_class" not in cls.__dict__:
             cls._auto_class = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "VanillaTransformerConfig":
-        """Check the arguments by the caller's names. Once they are set, aliases of one field overwrite each other."""
+        """Raise ValueError if two arguments set one field to different values.
+
+        This cannot be checked after the fields are set, because aliases of one field overwrite each other.
+        """
         cls._check_aliases(kwargs)
         return super().__new__(cls)
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Set the remaining arguments, and check that a model can be built."""
+        """Set the arguments that are not fields, and raise ValueError if no model can be built."""
         if not _IS_REMOTE_CODE:
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
@@ -215,11 +222,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "VanillaTransformerConfig":
-        """Make a configuration as `PreTrainedConfig.from_dict` does, but reject compiled code that a file names.
+        """Create a configuration from a dictionary, but reject attention implementations that must be downloaded.
 
         Raises:
-            ValueError: if the attention implementation is code on the Hub. transformers would fetch and run it if the
-                package `kernels` is installed.
+            ValueError: if the attention implementation is code on the Hub. transformers would download and run it if
+                the package `kernels` is installed.
         """
         for name in ("attn_implementation", "_attn_implementation"):
             implementation = config_dict.get(name)
@@ -231,14 +238,14 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the configuration as `PreTrainedConfig.save_pretrained` does, with the code of the model."""
+        """Save the configuration with a copy of the model's code, which `trust_remote_code=True` loads."""
         self.validate()
         if type(self) is VanillaTransformerConfig:
             auto_map, self.custom_pipelines = _describe_shipped_code()
             shipped_classes = {reference.rpartition(".")[-1] for reference in auto_map.values()}
             former_auto_map = getattr(self, "auto_map", None) or {}
             for name, reference in former_auto_map.items():
-                # Entries for other classes stay, such as those of a derived model.
+                # Entries for other classes stay, such as those for a derived model.
                 if str(reference).rpartition(".")[-1] not in shipped_classes:
                     auto_map[name] = reference
             self.auto_map = auto_map
@@ -246,19 +253,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
             if not _IS_REMOTE_CODE:
-                # The field is for the saved file. With it, transformers would ask the user to trust remote code.
+                # Only the saved file needs this field. If the object kept it, transformers would ask the user to trust
+                # remote code.
                 self.__dict__.pop("custom_pipelines", None)
 
     @classmethod
     def from_paper(cls, row: str, **overrides: Any) -> "VanillaTransformerConfig":
-        """Make the configuration of a row of Table 3.
+        """Create the configuration that a row of Table 3 describes.
 
-        The paper's big model for English-French had P_drop = 0.1 (section 6.1): `from_paper("big", dropout=0.1)`.
+        For example, `from_paper("big", dropout=0.1)` is the paper's big model for English-French (section 6.1).
 
         Args:
-            row (`str`): `"base"`, `"big"`, or the letter of a row and what it changes: `"A h=4"`, `"B d_k=16"`,
-                `"C N=2"`, `"D P_drop=0.2"`, `"E"`, ...
-            **overrides: other values of fields, for example of `vocab_size`.
+            row (`str`): `"base"`, `"big"`, or the letter of a row and the hyperparameter that it changes, such as
+                `"A h=4"`, `"B d_k=16"`, `"C N=2"`, `"D P_drop=0.2"` or `"E"`.
+            **overrides: fields with different values, for example `vocab_size`.
 
         Raises:
             TypeError: if a field is unknown. The message suggests the field with the most similar name.
@@ -282,35 +290,38 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @property
     def key_dim(self) -> int:
-        """Width of the queries and keys of a head: `d_k`, or d_model / num_heads if `d_k` is None."""
+        """The width of each head's queries and keys: `d_k`, or d_model / num_heads if `d_k` is None."""
         if self.d_k is not None:
             return self.d_k
         return self.d_model // self.num_heads
 
     @property
     def value_dim(self) -> int:
-        """Width of the values of a head: `d_v`, or d_model / num_heads if `d_v` is None."""
+        """The width of each head's values: `d_v`, or d_model / num_heads if `d_v` is None."""
         if self.d_v is not None:
             return self.d_v
         return self.d_model // self.num_heads
 
     @property
     def has_joint_vocabulary(self) -> bool:
-        """True if source and target share one vocabulary."""
+        """True if source and target share one vocabulary, as they do if `source_vocab_size` is None."""
         return self.source_vocab_size is None
 
     @property
     def heads_for_alignment(self) -> list[tuple[int, int]]:
-        """Pairs of a decoder layer and a head: `alignment_heads`, or the default if `alignment_heads` is None."""
+        """The cross-attention heads that `align` reads, each as a pair of a decoder layer and a head, counted from 0.
+
+        They are `alignment_heads`, or the default if that field is None.
+        """
         if self.alignment_heads is not None:
             return [(layer, head) for layer, head in self.alignment_heads]
-        # The fifth of six layers has the index 4. In other stacks, take the layer at five sixths of the height.
+        # The fifth of six layers has the index 4. In other stacks, use the layer at five sixths of the height.
         layer = (5 * self.decoder_layers - 1) // 6
         return [(layer, head) for head in range(self.num_heads)]
 
     @classmethod
     def _check_aliases(cls, arguments: Mapping[str, object]) -> None:
-        """Raise ValueError if two arguments are names of one field and have different values."""
+        """Raise ValueError if two arguments are names of the same field and have different values."""
         first_names: dict[str, str] = {}
         for name, value in arguments.items():
             field = cls.attribute_map.get(name, name)
@@ -322,14 +333,17 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 )
 
     def validate_architecture(self) -> None:
-        """Raise ValueError if no model can be built. transformers also calls this after `__init__` and on saving."""
+        """Raise ValueError if no model can be built from this configuration.
+
+        transformers also calls this method after `__init__` and before saving.
+        """
         self._check_ranges()
         self._check_heads()
         self._check_choices()
         self._check_token_ids()
 
     def _check_ranges(self) -> None:
-        """Raise ValueError if a number is out of range."""
+        """Raise ValueError if a size, rate or factor is out of range."""
         for name in (*_LAYERS, *_SIZES):
             size = getattr(self, name)
             largest = _MOST_LAYERS if name in _LAYERS else _LARGEST_SIZE
@@ -345,7 +359,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise InputError(f"{name} is {factor}; it must be above 0.")
 
     def _check_heads(self) -> None:
-        """Raise ValueError if the width of a head is not a whole number, or `alignment_heads` names no heads."""
+        """Raise ValueError if d_model cannot be split into heads, or if `alignment_heads` names a missing head."""
         needs_default_width = self.d_k is None or self.d_v is None
         if needs_default_width and self.d_model % self.num_heads != 0:
             raise InputError(
@@ -361,7 +375,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
 
     def _is_decoder_head(self, pair: object) -> bool:
-        """Return True if a value is a pair of the index of a decoder layer and the index of a head."""
+        """Return True if a value is a pair of a decoder layer's index and a head's index."""
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
             return False
         layer, head = pair
@@ -371,7 +385,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return 0 <= layer < self.decoder_layers and 0 <= head < self.num_heads
 
     def _check_choices(self) -> None:
-        """Raise ValueError if a field has a value that this model does not support."""
+        """Raise ValueError if a field has a value that this architecture does not support."""
         if not self.is_encoder_decoder:
             raise InputError("is_encoder_decoder is False; this model has an encoder, so leave it out.")
         if self.is_decoder:
@@ -393,7 +407,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
 
     def _check_token_ids(self) -> None:
-        """Raise ValueError if a special token is not in every vocabulary that needs it."""
+        """Raise ValueError if the id of a special token is outside a vocabulary that needs the token."""
         for name in _TOKEN_IDS:
             size_name = "vocab_size"
             if name in _SOURCE_TOKEN_IDS and self.source_vocab_size is not None:

@@ -1,4 +1,7 @@
-"""The settings of a search: their table, checks and defaults, how they are saved, and where they end a sentence."""
+"""Settings of `generate()`: a table of them, their checks and defaults, how they are saved, and stopping criteria.
+
+The settings are fields of transformers' `GenerationConfig`, some of which this package adds.
+"""
 
 import copy
 import logging
@@ -27,23 +30,23 @@ logger = logging.getLogger(__name__)
 # The length penalty and the length limit of section 6.1.
 PAPER_ALPHA = 0.6
 PAPER_MAX_LENGTH_OFFSET = 50
-# The largest magnitude of alpha that is accepted. It is far beyond useful values, and keeps length ** alpha finite.
+# The largest magnitude of alpha that is accepted. It is far beyond useful values, but keeps length ** alpha finite.
 LARGEST_LENGTH_PENALTY = 100
-# transformers' default of `max_length`, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
+# transformers' default for `max_length`, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
-# Translation gains nothing from more beams than this, and memory and time grow with them.
+# Beyond this number, more beams do not improve translations, but increase memory and time.
 _MANY_BEAMS = 100
 
 
 class SearchSetting(NamedTuple):
-    """The treatment of one setting of the search by this package.
+    """How this package checks, saves and reports one setting of `generate()`.
 
     Args:
         limits (`tuple[int, int]`, *optional*): the smallest and the largest whole number that is accepted.
-        is_own (`bool`): whether transformers does not have the setting.
+        is_own (`bool`): whether this package adds the setting, which transformers lacks.
         is_saved_as_default (`bool`): whether the setting is saved even if it equals transformers' default.
         limits_length (`bool`): whether the setting limits the length of a translation.
-        describes_result (`bool`): whether the result of a search cannot be interpreted without the setting.
+        describes_result (`bool`): whether one must know the setting to interpret the result of a search.
     """
 
     limits: tuple[int, int] | None = None
@@ -53,10 +56,11 @@ class SearchSetting(NamedTuple):
     describes_result: bool = False
 
 
-# Memory grows with the number of hypotheses, and sinusoids are exact to 1e-6 up to position 100,000.
+# The first limit bounds memory, which grows with the number of hypotheses. The second is the position up to which
+# sinusoids are exact to 1e-6.
 _HYPOTHESES = (1, 10_000)
 _TOKENS = (1, 100_000)
-# Every setting that this package reads, checks or saves. Other modules derive their lists from this table.
+# Every setting that this package reads, checks or saves. Other modules derive their lists of settings from this table.
 SEARCH_SETTINGS = {
     "num_beams": SearchSetting(_HYPOTHESES, is_saved_as_default=True, describes_result=True),
     "num_return_sequences": SearchSetting(_HYPOTHESES),
@@ -74,10 +78,10 @@ SEARCH_SETTINGS = {
 
 
 class CallSettings(GenerationConfig):
-    """The settings of one call of `generate()`, which this package extends by some fields.
+    """The settings of one `generate()` call: a `GenerationConfig` with three additional fields.
 
-    This class exists for type checkers only. transformers makes a `GenerationConfig` for each call, and the methods of
-    [`~.generation_vanilla_transformer.VanillaTransformerGenerationMixin`] set these fields on it.
+    This class exists for type checkers only. transformers creates a plain `GenerationConfig` for each call, and the
+    methods of [`~.generation_vanilla_transformer.VanillaTransformerGenerationMixin`] set these fields on it.
 
     Attributes:
         max_length_offset (`int`, *optional*): the maximum number of generated tokens beyond the source's length.
@@ -93,17 +97,18 @@ class CallSettings(GenerationConfig):
 
 
 class SettingsToSave(GenerationConfig):
-    """Settings that transformers saves without raising an error.
+    """A `GenerationConfig` that can be saved with `num_beams=1` and with settings for beam search.
 
-    transformers refuses to save settings of beam search together with `num_beams=1`. They are worth keeping, because a
-    later `generate(num_beams=4)` should still be the paper's search.
+    transformers raises an error for this combination. It is useful, because a later call `generate(num_beams=4)` then
+    still uses the paper's beam search.
     """
 
     @classmethod
     def from_settings(cls, settings: GenerationConfig) -> GenerationConfig:
-        """Copy settings without the defaults that `Seq2SeqTrainer.predict` has written into them.
+        """Copy settings, and remove the defaults that `Seq2SeqTrainer.predict` has written into them.
 
-        This package ignores the `max_length` of 20 among those defaults, but other readers of the file would not.
+        One of these defaults is a `max_length` of 20. This package ignores it, but other programs that read the saved
+        file would not.
         """
         to_save = copy.copy(settings)
         to_save.__class__ = cls
@@ -117,7 +122,7 @@ class SettingsToSave(GenerationConfig):
         return to_save
 
     def validate(self, strict: bool = False, **kwargs: Any) -> None:
-        """Check the settings as `GenerationConfig` does, without those of beam search if there is one beam."""
+        """Check the settings as `GenerationConfig` does, but skip the settings of beam search if there is one beam."""
         checked = copy.copy(self)
         if self.num_beams in (None, 1):
             checked.early_stopping = None
@@ -126,9 +131,9 @@ class SettingsToSave(GenerationConfig):
 
 
 def has_defaults_of_predict(settings: GenerationConfig) -> bool:
-    """Return True if `Seq2SeqTrainer.predict` has filled in transformers' defaults.
+    """Return True if `Seq2SeqTrainer.predict` has written transformers' defaults into the settings.
 
-    It sets every setting that has a default. A user would never set all of them by hand.
+    The method sets every setting that has a default. A user would never set all of them by hand.
     """
     for name, default in GenerationConfig._get_default_generation_params().items():
         if default is not None and getattr(settings, name, default) is None:
@@ -137,9 +142,10 @@ def has_defaults_of_predict(settings: GenerationConfig) -> bool:
 
 
 def check_search(settings: Mapping[str, object]) -> None:
-    """Raise ValueError if a number of hypotheses or tokens is not a whole number within its limits.
+    """Raise ValueError if a setting that counts hypotheses or tokens is not a whole number within its limits.
 
-    An extreme length limit would also defeat `early_stopping="never"`, whose bound assumes the penalty at that limit.
+    The limits keep memory bounded. In addition, `early_stopping="never"` estimates the best possible score from the
+    length limit, and an extreme limit would make this estimate useless.
     """
     for name, setting in SEARCH_SETTINGS.items():
         number = settings.get(name)
@@ -152,7 +158,10 @@ def check_search(settings: Mapping[str, object]) -> None:
 
 @cache
 def warn_of_many_beams(num_beams: int) -> None:
-    """Warn that a search takes much memory and time. The cache limits this to one warning per number and process."""
+    """Log a warning if `num_beams` is so large that a search takes much memory and time.
+
+    The cache limits this to one warning per number of beams and process.
+    """
     if num_beams > _MANY_BEAMS:
         logger.warning(
             "num_beams is %d: memory and time grow with the number of hypotheses per sentence; the paper uses 4.",
@@ -161,7 +170,7 @@ def warn_of_many_beams(num_beams: int) -> None:
 
 
 def check_token_ids(settings: GenerationConfig, vocab_size: int) -> None:
-    """Raise ValueError if a special token is not a whole number, or a forced token is not in the vocabulary."""
+    """Raise ValueError if a special token's id is a float, or if a forced token is outside the vocabulary."""
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
         for token_id in _as_list(getattr(settings, name)):
             if isinstance(token_id, float):
@@ -176,14 +185,14 @@ def check_token_ids(settings: GenerationConfig, vocab_size: int) -> None:
 
 
 def _as_list(token_ids: int | list[int] | None) -> list[int]:
-    """Return the token ids of a setting, which may be one id, a list of ids, or None."""
+    """Return the token ids of a setting as a list. The setting may be one id, a list of ids, or None."""
     if token_ids is None:
         return []
     return token_ids if isinstance(token_ids, list) else [token_ids]
 
 
 def limits_length(settings: GenerationConfig) -> bool:
-    """Return True if settings contain a length limit that replaces their `max_length_offset`."""
+    """Return True if the settings contain a length limit that takes precedence over `max_length_offset`."""
     if settings.max_new_tokens is not None:
         return True
     if settings.max_length is None:
@@ -198,16 +207,16 @@ def limits_length(settings: GenerationConfig) -> bool:
 
 
 def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
-    """Make the settings of the paper's search (section 6.1), which are the defaults of a new model.
+    """Return the generation settings of the paper (section 6.1), which are the defaults of a new model.
 
     Args:
-        config (`VanillaTransformerConfig`): the configuration that has the special tokens.
+        config (`VanillaTransformerConfig`): the configuration from which the special tokens are copied.
 
     Returns:
         `GenerationConfig`: 4 beams; the length penalty of Wu et al. 2016 (`length_penalty_type="gnmt"`) with alpha =
         0.6; at most 50 more generated tokens than source tokens; and a search that ends when no running hypothesis can
-        win any more. transformers calls the last one `early_stopping="never"`, because it does not stop before the
-        result is certain.
+        still win. transformers calls the last setting `early_stopping="never"`, because the search does not stop before
+        the result is certain.
     """
     return GenerationConfig(
         num_beams=4,
@@ -223,7 +232,9 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
 
 
 def length_penalty_of(settings: GenerationConfig) -> Callable:
-    """Return the function lp(Y) of the settings. It takes the length |Y| in generated tokens, including `</s>`.
+    """Return the length penalty lp that the settings select, as a function of the number of generated tokens.
+
+    This number includes `</s>`.
 
     Raises:
         ValueError: if `length_penalty_type` is unknown, or if `length_penalty` is not a number from -100 to 100.
@@ -245,7 +256,7 @@ def length_penalty_of(settings: GenerationConfig) -> Callable:
 
 
 class SentenceLengthLimit(StoppingCriteria):
-    """A stopping criterion that ends each sentence of a batch at its own length.
+    """A stopping criterion that gives each sentence of a batch its own length limit.
 
     Args:
         max_lengths (`torch.LongTensor` of shape `(batch,)`): the maximum number of target tokens of each sentence,
@@ -258,7 +269,10 @@ class SentenceLengthLimit(StoppingCriteria):
         self.max_lengths = max_lengths
 
     def __call__(self, input_ids: Tensor, scores: tuple[Tensor] | None, **kwargs: Any) -> Tensor:
-        """Return True for each hypothesis that has reached its limit: `(rows,)` for hypotheses `(rows, length)`."""
+        """Return True for each hypothesis that has reached its limit.
+
+        `input_ids` has the shape `(rows, length)`, and the result has the shape `(rows,)`.
+        """
         # The hypotheses of a sentence are adjacent rows.
         num_hypotheses = len(input_ids) // len(self.max_lengths)
         max_lengths = self.max_lengths.to(input_ids.device).repeat_interleave(num_hypotheses)
@@ -266,13 +280,13 @@ class SentenceLengthLimit(StoppingCriteria):
 
 
 class SentenceForcedEOS(LogitsProcessor):
-    """A logits processor that forces `forced_eos_token_id` at each sentence's own length limit.
+    """A logits processor that forces `forced_eos_token_id` as the last token at each sentence's own length limit.
 
-    transformers' processor forces it at the limit of the whole batch.
+    The corresponding processor in transformers forces it at one limit for the whole batch.
 
     Args:
         max_lengths (`torch.LongTensor` of shape `(batch,)`): the limits, as in [`SentenceLengthLimit`].
-        eos (`int` or `list[int]`): the tokens that are allowed as the last one.
+        eos (`int` or `list[int]`): the tokens that are allowed in the last position.
     """
 
     def __init__(self, max_lengths: Tensor, eos: int | list[int]):
@@ -280,7 +294,10 @@ class SentenceForcedEOS(LogitsProcessor):
         self._eos = eos
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores `(rows, vocabulary)` of the next token of hypotheses `(rows, length)`."""
+        """Return the scores of the next token, in which hypotheses with one token left may only generate EOS.
+
+        `input_ids` has the shape `(rows, length)`. `scores` and the result have the shape `(rows, vocabulary)`.
+        """
         forced_scores = torch.full_like(scores, -torch.inf)
         forced_scores[:, self._eos] = 0
         needs_one_token = self._needs_one_token(input_ids, None)
@@ -288,17 +305,17 @@ class SentenceForcedEOS(LogitsProcessor):
 
 
 def only_watches(criterion: StoppingCriteria) -> bool:
-    """Return True if a stopping criterion has the attribute `stops_hypotheses = False`.
+    """Return True if a stopping criterion never stops a hypothesis, i.e. has `stops_hypotheses = False`.
 
-    Such a criterion returns False for every row. It may show progress, for example, or raise an error when the user
-    cancels the search. It is called at each step, with the hypotheses that are still in the batch. Because it stops
-    none of them, finished sentences are pruned from the batch as if it were not there.
+    Such a criterion returns False for every row. For example, it may show progress, or raise an error when the user
+    cancels the search. It is called at each step, with the hypotheses that are still in the batch. It does not prevent
+    finished sentences from being pruned.
     """
     return not getattr(criterion, "stops_hypotheses", True)
 
 
 def is_implied_by_settings(criterion: StoppingCriteria, settings: GenerationConfig) -> bool:
-    """Return True if a criterion only tests for the EOS tokens of the settings, or for one of their length limits."""
+    """Return True if a stopping criterion only checks for the EOS tokens, or for a length limit, of the settings."""
     if type(criterion) is EosTokenCriteria:
         eos = settings._eos_token_tensor
         return eos is not None and criterion.eos_token_id.tolist() == eos.tolist()
@@ -317,13 +334,13 @@ class CandidateStops:
     """The stopping criteria of a beam search, which decide which candidates are finished and which are truncated.
 
     Args:
-        criteria (`StoppingCriteriaList`): the criteria of a call of `generate()`. Those that only watch the search are
+        criteria (`StoppingCriteriaList`): the criteria of a `generate()` call. Criteria that only watch the search are
             called in each step; see [`only_watches`].
         settings (`GenerationConfig`): the settings of the same call.
 
     Attributes:
-        are_plain (`bool`): whether no criterion stops a hypothesis except those that follow from the settings. They
-            are evaluated without building the candidates' tokens, which takes less time.
+        are_plain (`bool`): True if all criteria that can stop a hypothesis follow from the settings. Such criteria are
+            evaluated without building the candidates' tokens, which takes less time.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, settings: GenerationConfig):
@@ -346,17 +363,18 @@ class CandidateStops:
     def __call__(
         self, input_ids: Tensor, rows: Tensor, tokens: Tensor, are_full: Tensor, scores: tuple[Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """Return which candidates are finished, and which are truncated.
+        """Decide which candidates are finished, and which are truncated.
 
         Args:
             input_ids (`torch.Tensor` of shape `(rows, length)`): the running hypotheses.
             rows (`torch.Tensor` of shape `(active, candidates)`): the row of `input_ids` that each candidate continues.
             tokens (`torch.Tensor` of shape `(active, candidates)`): the last token of each candidate.
-            are_full (`torch.Tensor` of shape `(active, 1)`): whether the candidates of a sentence have maximum length.
+            are_full (`torch.Tensor` of shape `(active, 1)`): True if a sentence's candidates have reached its length
+                limit.
             scores (`tuple`, *optional*): the scores of all steps, which are passed on to the criteria.
 
         Returns:
-            Two tensors of flags that can be broadcast to `(active, candidates)`.
+            Two Boolean tensors that can be broadcast to `(active, candidates)`.
         """
         self._watching(input_ids, scores)
         if self.are_plain:

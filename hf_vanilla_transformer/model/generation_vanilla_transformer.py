@@ -1,10 +1,10 @@
-"""Decoding as in section 6.1 of "Attention Is All You Need", by transformers' `generate()`.
+"""Translate with transformers' `generate()`, using the paper's decoding settings (section 6.1) by default.
 
-A new model's `generation_config` has the paper's settings, and saves them with the model: beam search with 4 beams, the
-length penalty of Wu et al. 2016 (GNMT) with alpha = 0.6, and at most 50 more generated tokens than source tokens.
+The settings of a new model are saved with it, in its `generation_config`. They are beam search with 4 beams, the length
+penalty of Wu et al. 2016 (GNMT) with alpha = 0.6, and at most 50 more generated tokens than source tokens.
 
-Shapes have named axes: batch (sentences), rows (hypotheses of all sentences, those of a sentence next to each other),
-source, target and length (in tokens), vocabulary, and those of `beam_search.py`.
+Docstrings name the axes of tensors: batch (sentences), rows (the hypotheses of all sentences, where hypotheses of the
+same sentence are adjacent), source, target and length (in tokens), vocabulary, and the axes of `beam_search.py`.
 """
 
 import inspect
@@ -45,17 +45,17 @@ from .operations import cast_weights_once, replaceable
 
 logger = logging.getLogger(__name__)
 
-# Inputs of the model besides the hypotheses, such as the encoder's output and the cache.
+# All inputs of the model except the hypotheses, such as the encoder's output and the cache.
 ModelKwargs = dict[str, Any]
-# The entries of `generation_config` that transformers does not have.
+# The entries of `generation_config` that this package adds.
 OWN_SETTINGS = [name for name, setting in SEARCH_SETTINGS.items() if setting.is_own]
-# Finished sentences are pruned from the batch when at most this share of it is unfinished. To prune copies the cache,
-# so it does not pay for a few sentences.
+# Finished sentences are pruned when at most this share of the batch is unfinished. Pruning copies the cache, so it
+# costs more than it saves if only a few sentences are finished.
 _MAX_SHARE_TO_PRUNE = 0.75
 
 
 def move_padding(ids: Tensor, mask: Tensor, side: str) -> tuple[Tensor, Tensor]:
-    """Move the padding of each row to one side, keeping the order of the real tokens.
+    """Move the padding of each row to one side, and keep the order of the real tokens.
 
     Args:
         ids (`torch.LongTensor` of shape `(batch, length)`): token ids.
@@ -71,9 +71,9 @@ def move_padding(ids: Tensor, mask: Tensor, side: str) -> tuple[Tensor, Tensor]:
 
 
 def requested_outputs(settings: GenerationConfig) -> dict[str, tuple]:
-    """Return an empty record for each output, besides tokens, that the settings request for every decoding step.
+    """Return a dictionary with an empty tuple for each per-step output that the settings request, such as scores.
 
-    The keys are fields of transformers' output. Each value will have one entry per step.
+    The keys are fields of transformers' output classes. The caller appends one entry to each tuple per decoding step.
     """
     requests = {
         "scores": settings.output_scores,
@@ -88,20 +88,20 @@ def requested_outputs(settings: GenerationConfig) -> dict[str, tuple]:
 
 
 def tokens_to_read(cache: Cache | None, length: int, tokens_of_step: int | None) -> int | None:
-    """Return how many of the last target tokens the model must read, or None for all of them.
+    """Return how many tokens at the end of the target the model must read next, or None for all of them.
 
     Args:
         cache (`Cache`, *optional*): the keys and values of earlier tokens.
         length (`int`): the number of target tokens so far.
-        tokens_of_step (`int`, *optional*): the number that transformers' loop passes. It is None in the first step.
+        tokens_of_step (`int`, *optional*): the number that transformers' loop passes, which is None in the first step.
 
     Raises:
         ValueError: if the cache holds all tokens, so that there is nothing to read.
-        RuntimeError: if transformers leaves out tokens without passing the cache that holds them.
+        RuntimeError: if transformers omits earlier tokens without passing the cache that holds them.
     """
     if cache is None:
         if tokens_of_step is not None and tokens_of_step < length:
-            # A later release may rename the cache. Without this error, the model would forget the earlier tokens.
+            # A later release may rename the cache. Without this error, the model would ignore the earlier tokens.
             raise RuntimeError(
                 f"transformers {__version__} passes the cache by a name that this code does not know; install a "
                 "release that the package hf_vanilla_transformer supports."
@@ -119,18 +119,21 @@ def tokens_to_read(cache: Cache | None, length: int, tokens_of_step: int | None)
 
 
 def new_beam_search(prompts: Tensor, settings: GenerationConfig) -> BeamSearch:
-    """Make the search that continues prompts `(batch, length)`, with the settings of a call of `generate()`."""
+    """Create the beam search that continues the prompts, with the settings of a `generate()` call.
+
+    The prompts have the shape `(batch, length)`.
+    """
     eos = settings._eos_token_tensor
     num_eos = 0 if eos is None else len(eos)
     return BeamSearch(settings.num_beams, num_eos=num_eos, **search_options(prompts, settings))
 
 
 def search_options(prompts: Tensor, settings: GenerationConfig) -> dict[str, Any]:
-    """Return the arguments of [`BeamSearch`] that follow from settings, except `num_beams` and `num_eos`.
+    """Return the arguments for [`BeamSearch`], except `num_beams` and `num_eos`, that follow from the settings.
 
     Args:
         prompts (`torch.LongTensor` of shape `(batch, length)`): the tokens before the first generated one.
-        settings (`GenerationConfig`): the settings of a call of `generate()`.
+        settings (`GenerationConfig`): the settings of a `generate()` call.
     """
     warn_of_many_beams(settings.num_beams)
     max_lengths = torch.full((len(prompts),), settings.max_length, device=prompts.device)
@@ -148,16 +151,19 @@ def search_options(prompts: Tensor, settings: GenerationConfig) -> dict[str, Any
 
 
 class NextTokenSteps:
-    """The decoding steps of a beam search. Each call computes the logits of the next token with the model.
+    """A callable that runs the model for one step of beam search, and returns the logits of the next token.
 
-    A replacement of [`next_token_steps`] may return an object of a different class that has `outputs`, `can_prune` and
-    these methods. If its `can_prune` is True, it also needs a method `select(sentences)`, which keeps the given
-    sentences of the batch. It needs `model_kwargs` only for calls with `return_dict_in_generate`.
+    A replacement for [`next_token_steps`] may return an object of a different class:
+
+    - The object needs `outputs`, `can_prune` and the methods of this class.
+    - If its `can_prune` is True, it also needs a method `select(sentences)`, which keeps only the given sentences in
+      the batch.
+    - It needs `model_kwargs` only for calls with `return_dict_in_generate`.
 
     Args:
         model (`VanillaTransformerGenerationMixin`): the model that decodes.
-        settings (`GenerationConfig`): the settings of this call of `generate()`.
-        model_kwargs (`dict`): inputs of the model besides the hypotheses. The cache among them is updated in each step.
+        settings (`GenerationConfig`): the settings of this `generate()` call.
+        model_kwargs (`dict`): all inputs of the model except the hypotheses. Each step updates the cache in it.
 
     Attributes:
         outputs (`ModelOutput`, *optional*): the model's output in the last step.
@@ -168,18 +174,18 @@ class NextTokenSteps:
     def __init__(
         self, model: "VanillaTransformerGenerationMixin", settings: GenerationConfig, model_kwargs: ModelKwargs
     ):
-        # Type checkers do not know that the class of a model combines this mixin with `nn.Module`.
+        # Type checkers do not know that a model's class combines this mixin with `nn.Module`.
         self.model: Any = model
         self.settings = settings
         self.model_kwargs = model_kwargs
         self.outputs: ModelOutput | None = None
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Return logits of the next token, `(rows, vocabulary)` in float32, for hypotheses `(rows, length)`."""
+        """Compute the logits of the next token, `(rows, vocabulary)` in float32, for hypotheses `(rows, length)`."""
         if self.outputs is None:
             outputs = self.model._prefill(input_ids, self.settings, self.model_kwargs)
         else:
-            # With a cache, the model reads the last token only.
+            # With a cache, the model reads only the last token.
             tokens_of_step = 1 if self.model_kwargs["use_cache"] else None
             inputs = self.model.prepare_inputs_for_generation(
                 input_ids, next_sequence_length=tokens_of_step, **self.model_kwargs
@@ -189,14 +195,14 @@ class NextTokenSteps:
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=True
         )
-        # A copy, because the search overwrites the logits, and the last position must not keep all others in memory.
+        # The result is a copy, because the search overwrites it, and a view would keep all other positions in memory.
         return outputs.logits[:, -1].to(torch.float32, copy=True)
 
     def reorder(self, rows: Tensor) -> None:
-        """Let hypothesis i continue the hypothesis of row `rows[i]`. `rows` has the shape `(rows,)`."""
+        """Reorder the cache so that hypothesis i continues the hypothesis in row `rows[i]`."""
         cache = self.model_kwargs.get("cache")
         if cache is not None:
-            # The cross-attention's keys and values are the same for all hypotheses of a sentence.
+            # The cross-attention keys and values are the same for all hypotheses of a sentence.
             cache.self_attention_cache.reorder_cache(rows)
 
 
@@ -208,14 +214,15 @@ def next_token_steps(
     synced_gpus: bool,
     model_kwargs: ModelKwargs,
 ) -> Any:
-    """Make the object that computes the logits of each step of a beam search.
+    """Create the object that computes the logits for each step of beam search.
 
     Args:
         model (`VanillaTransformerGenerationMixin`): the model that decodes.
         input_ids (`torch.Tensor` of shape `(rows, length)`): the hypotheses before the first step.
-        settings (`GenerationConfig`): the settings of this call of `generate()`.
-        synced_gpus (`bool`): whether several processes take each step together.
-        model_kwargs (`dict`): inputs of the model besides the hypotheses, such as the encoder's output and the cache.
+        settings (`GenerationConfig`): the settings of this `generate()` call.
+        synced_gpus (`bool`): whether several processes must run each step together.
+        model_kwargs (`dict`): all inputs of the model except the hypotheses, such as the encoder's output and the
+            cache.
 
     Returns:
         [`NextTokenSteps`], or an object with its methods and attributes.
@@ -235,15 +242,16 @@ def search_without_beams(
     streamer: BaseStreamer | None,
     model_kwargs: ModelKwargs,
 ) -> ModelOutput | Tensor:
-    """Run greedy search or sampling. The plain operation is transformers' own loop.
+    """Run greedy search or sampling. The plain operation calls transformers' own decoding loop.
 
     Args:
         model (`VanillaTransformerGenerationMixin`): the model that decodes.
-        stock_search (`Callable`): the method `GenerationMixin._sample` of the model.
+        stock_search (`Callable`): the model's inherited method `GenerationMixin._sample`.
         input_ids (`torch.Tensor` of shape `(rows, length)`): the hypotheses before the first step.
         logits_processor, stopping_criteria, synced_gpus, streamer: arguments of `_sample`.
-        settings (`GenerationConfig`): the settings of this call of `generate()`.
-        model_kwargs (`dict`): inputs of the model besides the hypotheses, such as the encoder's output and the cache.
+        settings (`GenerationConfig`): the settings of this `generate()` call.
+        model_kwargs (`dict`): all inputs of the model except the hypotheses, such as the encoder's output and the
+            cache.
 
     Returns:
         The result of `_sample`.
@@ -252,7 +260,7 @@ def search_without_beams(
 
 
 def pays_to_prune(unfinished: int, active: int) -> bool:
-    """Return True if pruning finished sentences takes less time than decoding them further.
+    """Return True if pruning finished sentences is faster than continuing to decode them.
 
     Args:
         unfinished (`int`): the number of sentences that are not finished.
@@ -262,17 +270,18 @@ def pays_to_prune(unfinished: int, active: int) -> bool:
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
-    """`GenerationMixin` with the paper's search.
+    """A `GenerationMixin` whose `generate()` implements the paper's beam search.
 
-    These entries of `generation_config`, which are also arguments of `generate()`, are additional:
+    It adds two entries to `generation_config`, which are also arguments of `generate()`:
 
     - `length_penalty_type`: `"gnmt"` for the paper's length penalty, or `"hf"` for transformers' `length ** alpha`.
-    - `max_length_offset`: the maximum number of generated tokens of a sentence, as a difference from the number of its
-      source tokens. Both numbers include `</s>` and exclude padding. If the caller passes `max_length` or
-      `max_new_tokens`, they replace it.
+    - `max_length_offset`: how many more tokens may be generated for a sentence than its source has. Both numbers
+      include `</s>` and exclude padding. If the caller passes `max_length` or `max_new_tokens`, that limit replaces the
+      offset.
 
-    To continue decoding after an earlier `generate()`, pass its `cache` and, as `decoder_input_ids`, all target tokens
-    so far, which must be at least one more than the cache holds. The earlier name of `cache` is `past_key_values`.
+    To continue decoding after an earlier `generate()` call, pass its `cache`, and pass all target tokens so far as
+    `decoder_input_ids`. There must be at least one more token than the cache holds. The earlier name of `cache` is
+    `past_key_values`.
 
     A stopping criterion with the attribute `stops_hypotheses = False` only watches the search. It may end the search by
     raising an error. See [`~.generation_settings.only_watches`].
@@ -282,7 +291,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     generation_config: GenerationConfig
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save the model as `PreTrainedModel.save_pretrained` does, even if `generation_config.num_beams` is 1."""
+        """Save the model as `PreTrainedModel.save_pretrained` does, but accept any `generation_config.num_beams`.
+
+        transformers raises an error if beam search has settings and `num_beams` is 1.
+        """
         settings = self.generation_config
         self.generation_config = SettingsToSave.from_settings(settings)
         try:
@@ -291,7 +303,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             self.generation_config = settings
 
     def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
-        """Load `generation_config` with the model. A folder without that file gets the paper's settings."""
+        """Load `generation_config` from the model's folder, or use the paper's settings if the folder has none."""
         super().adjust_generation_fn(*args, **kwargs)
         if self.generation_config._from_model_config:
             self.generation_config = paper_generation_config(self.config)
@@ -304,10 +316,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         assistant_model: PreTrainedModel | None,
         streamer: BaseStreamer | None,
     ) -> dict[str, Any]:
-        """Return the arguments of the decoding loop, including those that a function `custom_generate` accepts.
+        """Return the arguments for the decoding loop, including those that a `custom_generate` function accepts.
 
-        transformers drops the tokenizer of stop strings, the streamer and `synced_gpus` if `custom_generate` is a
-        function. A function that has parameters of these names gets them.
+        If `custom_generate` is a function, transformers drops the tokenizer for stop strings, the streamer and
+        `synced_gpus`. This method passes each of them to a function that has a parameter with its name.
         """
         # transformers removes arguments from `kwargs`, so the first call gets a copy.
         without_custom = super()._extract_generation_mode_kwargs(
@@ -326,10 +338,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _prepare_generation_config(
         self, generation_config: GenerationConfig | None, **kwargs: Any
     ) -> tuple[GenerationConfig, ModelKwargs]:
-        """Merge the settings of the model and of the call, check them, and separate them from the model's inputs."""
-        # transformers compares these numbers, and would raise an error that does not name the argument.
+        """Merge the settings of the model and of the call, check them, and separate the model's inputs from them."""
+        # Without this check, transformers would compare these numbers and raise an error that does not name the
+        # argument.
         check_search(kwargs)
-        # Earlier versions of this package had this setting.
+        # Earlier versions of this package supported this setting.
         forced_phrases = kwargs.pop("forced_phrases", None)
         if forced_phrases is None:
             forced_phrases = getattr(generation_config or self.generation_config, "forced_phrases", None)
@@ -344,12 +357,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         own_settings = {name: kwargs.pop(name) for name in OWN_SETTINGS if name in kwargs}
         kwargs["cache"] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
         stock_settings, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        # The object is a copy for this call of `generate()`, so it can carry values to the methods below.
+        # The object is a copy for this `generate()` call, so it can carry values to the methods below.
         settings = cast(CallSettings, stock_settings)
         for name, setting in own_settings.items():
             setattr(settings, name, setting)
 
-        # Making the length penalty checks its type and its alpha.
+        # This call checks the type and the alpha of the length penalty.
         length_penalty_of(settings)
         check_search(vars(settings))
         check_token_ids(settings, self.config.vocab_size)
@@ -366,9 +379,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return settings, model_kwargs
 
     def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: Mapping[str, object]) -> bool:
-        """Return True if `max_length` or `max_new_tokens` applies to a call, and False if `max_length_offset` does.
+        """Return True if a `generate()` call is limited by `max_length` or `max_new_tokens`, not `max_length_offset`.
 
-        Arguments come before the caller's settings, and those come before the model's settings.
+        Arguments of the call take precedence over the caller's `generation_config`, which takes precedence over the
+        model's.
         """
         if kwargs.get("max_length") is not None or kwargs.get("max_new_tokens") is not None:
             return True
@@ -382,16 +396,16 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
-        """Return the decoder's mask `(batch, length)` unchanged, because the decoder counts positions by it."""
+        """Return the decoder's padding mask `(batch, length)` unchanged, because token positions are counted with it."""
         return attention_mask
 
     def _prepare_model_inputs(
         self, inputs: Tensor | None, bos_token_id: Tensor | None, model_kwargs: ModelKwargs
     ) -> tuple[Tensor, str | None, ModelKwargs]:
-        """Return the encoder's inputs, and raise ValueError if there are no tokens to encode."""
+        """Return the encoder's inputs, or raise ValueError if they contain no tokens."""
         encoder_outputs = model_kwargs.get("encoder_outputs")
         if encoder_outputs is not None:
-            # A copy, because transformers repeats the tensors for each beam in place.
+            # The encoder's output is copied, because transformers modifies it in place to repeat tensors for each beam.
             model_kwargs = {**model_kwargs, "encoder_outputs": as_encoder_output(encoder_outputs)}
         prepared = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
         source = prepared[0]
@@ -405,10 +419,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _prepare_decoder_input_ids_for_generation(
         self, *args: Any, model_kwargs: ModelKwargs, **kwargs: Any
     ) -> tuple[Tensor, ModelKwargs]:
-        """Return the tokens at which decoding starts: `<s>`, or the caller's prefix with its padding on the left.
+        """Return the target tokens that decoding continues: `<s>`, or the caller's prefix with padding on the left.
 
-        transformers expects `<s>` in the first column, and appends the next token after the last column. So padding is
-        moved to the right before transformers looks for `<s>`, and to the left afterwards.
+        transformers expects `<s>` in the first column, and appends the next token after the last column. Therefore,
+        this method moves padding to the right before transformers looks for `<s>`, and to the left afterwards.
         """
         prefix = model_kwargs.get("decoder_input_ids")
         mask = model_kwargs.pop("decoder_attention_mask", None)
@@ -438,12 +452,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> ModelKwargs:
-        """Return the model's inputs for one step.
+        """Return the model's inputs for one decoding step.
 
-        Of the tokens so far, `input_ids` of shape `(rows, target)`, the model reads those that are not in the cache.
+        `input_ids` holds all tokens so far, `(rows, target)`. The model reads only those that are not in the cache.
 
         Raises:
-            ValueError: if the cache holds all of them.
+            ValueError: if the cache holds all tokens.
         """
         cache = either_cache(cache, past_key_values)
         num_tokens = tokens_to_read(cache, input_ids.shape[1], next_sequence_length)
@@ -452,10 +466,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _prepare_generated_length(
         self, generation_config: CallSettings, inputs_tensor: Tensor, input_ids_length: int, **kwargs: Any
     ) -> GenerationConfig:
-        """Set `max_new_tokens` and the limit of each sentence by `max_length_offset`, if it applies.
+        """Compute `max_new_tokens` and each sentence's length limit from `max_length_offset`, if that setting applies.
 
         Args:
-            generation_config (`GenerationConfig`): the settings of this call, which are changed.
+            generation_config (`GenerationConfig`): the settings of this call, which are changed in place.
             inputs_tensor (`torch.Tensor` of shape `(batch, source, ...)`): the encoder's inputs.
             input_ids_length (`int`): the number of target tokens before the first generated one.
             **kwargs: other arguments of transformers' method.
@@ -483,12 +497,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _get_stopping_criteria(
         self, generation_config: CallSettings, *args: Any, **kwargs: Any
     ) -> StoppingCriteriaList:
-        """Return transformers' stopping criteria, and one that ends each sentence at its own limit."""
+        """Return transformers' stopping criteria, and a criterion that ends each sentence at its own length limit."""
         criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
         if self.config.position_embedding_type != "learned":
             for criterion in criteria:
                 if type(criterion) is MaxLengthCriteria:
-                    # transformers would warn beyond max_position_embeddings, which limits learned positions only.
+                    # transformers would warn beyond max_position_embeddings, which limits only learned positions.
                     criterion.max_position_embeddings = None
         max_lengths = generation_config.sentence_max_lengths
         if max_lengths is not None:
@@ -500,7 +514,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return criteria
 
     def _get_logits_processor(self, generation_config: CallSettings, *args: Any, **kwargs: Any) -> LogitsProcessorList:
-        """Return transformers' logits processors. `forced_eos_token_id` applies at each sentence's own limit."""
+        """Return transformers' logits processors. `forced_eos_token_id` applies at each sentence's own length limit."""
         max_lengths = generation_config.sentence_max_lengths
         forced_eos = generation_config.forced_eos_token_id
         if max_lengths is not None and forced_eos is not None:
@@ -511,9 +525,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return super()._get_logits_processor(generation_config, *args, **kwargs)
 
     def log_probabilities(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """Compute log-probabilities from logits `(..., vocabulary)`, in nats, and write them to `out` if it is given.
+        """Compute log-probabilities, in nats, from logits of shape `(..., vocabulary)`.
 
-        An ensemble overrides this method, because its logits are already log-probabilities.
+        If `out` is passed, the result is written to it. An ensemble overrides this method, because its logits are
+        already log-probabilities.
         """
         return torch.log_softmax(logits, dim=-1, out=out)
 
@@ -527,7 +542,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         streamer: BaseStreamer | None = None,
         **model_kwargs: Any,
     ) -> ModelOutput | Tensor:
-        """Run greedy search or sampling, with the arguments and results of `GenerationMixin._sample`."""
+        """Run greedy search or sampling. Arguments and results are the same as for `GenerationMixin._sample`."""
         with cast_weights_once(cast(nn.Module, self)):
             return search_without_beams(
                 self,
@@ -551,13 +566,16 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         new_search: Callable[[Tensor, GenerationConfig], BeamSearch] = new_beam_search,
         **model_kwargs: Any,
     ) -> ModelOutput | Tensor:
-        """Run beam search, with the arguments and results of `GenerationMixin._beam_search`.
+        """Run beam search. Arguments and results are the same as for `GenerationMixin._beam_search`.
 
-        Every step calls the model for the logits of the next token, lets [`BeamSearch`] extend the hypotheses by the
-        best tokens, asks the stopping criteria which of these candidates have ended, and reorders the cache by the
-        hypotheses that run on.
+        Every step
 
-        A function that is passed as `custom_generate` may call this method with a different `new_search`, which makes
+        - calls the model to compute the logits of the next token;
+        - lets [`BeamSearch`] extend the hypotheses by the best tokens;
+        - evaluates the stopping criteria, which decide which of these candidates have ended;
+        - reorders the cache to match the hypotheses that continue.
+
+        A function that is passed as `custom_generate` may call this method with a different `new_search`, which creates
         the search from the prompts, `(batch, length)`, and the settings.
         """
         settings = generation_config
@@ -572,7 +590,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         record = requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
         steps = next_token_steps(self, input_ids, settings, synced_gpus, model_kwargs)
-        # Logits processors and sampling depend on the rows of the whole batch, so these may not be removed.
+        # Logits processors and sampling depend on the rows of the whole batch, so no row may be removed.
         can_prune = steps.can_prune and stops.are_plain and not (logits_processor or settings.do_sample)
 
         is_done = False

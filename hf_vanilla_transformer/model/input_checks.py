@@ -1,6 +1,6 @@
-"""Checks of the tensors, caches, tokenizers and texts that a caller passes. Every error says what to do about it.
+"""Check the tensors, caches, tokenizers and texts that a caller passes, and raise errors that say what to change.
 
-The values of labels are checked in eager mode on CPUs only, because reading them would synchronize a GPU.
+The values of labels are checked only in eager mode on CPUs, because reading them would synchronize a GPU.
 """
 
 import re
@@ -15,30 +15,31 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 
 
-# A text without a visible character: white space, control characters, and Unicode's default-ignorable characters.
+# This pattern matches a text without visible characters, which has only white space, control characters and Unicode's
+# default-ignorable characters.
 _BLANK = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     r"\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]*"
 )
-# The field of tokenizer_config.json in which `train` saves the share of training pairs that translate a text without
-# letters: the source has no letter, and the target is a different text.
+# `train` saves the share of training pairs that translate a text without letters in this field of
+# tokenizer_config.json. The source of such a pair has no letter, and its target is a different text.
 LETTERLESS_SHARE_FIELD = "translated_letterless_share"
-# From this share on, a model has learned to translate texts without letters, for example numbers into words. A smaller
+# With at least this share, a model learns to translate texts without letters, for example numbers into words. A smaller
 # share is noise, or consists of pairs that only change the punctuation of a number.
 _TEACHING_SHARE = 0.01
 
 
 class InputError(ValueError):
-    """The error for input that the user can correct. The command line prints its message without a traceback.
+    """The error for input that the user can correct.
 
-    The message says what was passed, what is allowed, and what to do.
+    The message says what was passed, what is allowed, and what to do. The command line prints it without a traceback.
     """
 
 
 def can_read_values(x: Tensor) -> bool:
-    """Return True if a check may read the values of x.
+    """Return True if x is an ordinary CPU tensor in eager mode, so that a check may read its values.
 
-    Reading values would synchronize a GPU, and it would break functions that are compiled, traced or transformed.
+    Reading values would synchronize a GPU, and would break functions that torch compiles, traces or transforms.
     """
     is_ordinary = type(x) in (Tensor, nn.Parameter) and not torch._C._are_functorch_transforms_active()
     is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
@@ -46,7 +47,7 @@ def can_read_values(x: Tensor) -> bool:
 
 
 def check_ids_or_embeds(stack: nn.Module, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
-    """Raise ValueError if a stack gets both token ids and embeddings, or neither, or sequences without a token."""
+    """Raise ValueError unless the encoder or decoder gets either token ids or embeddings, with at least one token."""
     name = type(stack).__name__
     if input_ids is not None and inputs_embeds is not None:
         raise InputError(f"token ids and embeddings were both given to {name}; give one of them.")
@@ -62,7 +63,10 @@ def check_ids_or_embeds(stack: nn.Module, input_ids: Tensor | None, inputs_embed
 
 
 def vocabulary_error(stack: nn.Module, vocab_size: int, input_ids: Any) -> InputError:
-    """Make the error for token ids that have no row in a stack's embedding matrix, which has `vocab_size` rows."""
+    """Create the error for token ids that are outside the vocabulary of the encoder or decoder.
+
+    The embedding matrix of `stack` has `vocab_size` rows.
+    """
     return InputError(
         f"token ids range from {int(input_ids.min())} to {int(input_ids.max())}, but the vocabulary of "
         f"{type(stack).__name__} has ids 0 to {vocab_size - 1}; use the tokenizer that the model was trained with, or "
@@ -71,7 +75,7 @@ def vocabulary_error(stack: nn.Module, vocab_size: int, input_ids: Any) -> Input
 
 
 def learned_positions_error(position_ids: Tensor, num_positions: int) -> InputError:
-    """Make the error for a sequence that is longer than the table of learned positions."""
+    """Create the error for a sequence that is longer than the table of learned positions."""
     return InputError(
         f"a sequence of {int(position_ids.max()) + 1} tokens was given, but this model has learned {num_positions} "
         "positions (max_position_embeddings); truncate or split it, or train a model with sinusoidal positions, which "
@@ -80,7 +84,7 @@ def learned_positions_error(position_ids: Tensor, num_positions: int) -> InputEr
 
 
 def check_source(encoder_states: Tensor | None, attention_mask: Tensor | None) -> None:
-    """Raise ValueError if the encoder's output is missing, or if it differs in length from its mask."""
+    """Raise ValueError if the encoder's output is missing, or if its length differs from the length of its mask."""
     if encoder_states is None:
         raise InputError("the decoder attends to the encoder's output; give it as encoder_hidden_states.")
     source_length = encoder_states.shape[1]
@@ -92,7 +96,10 @@ def check_source(encoder_states: Tensor | None, attention_mask: Tensor | None) -
 
 
 def check_shape_of_labels(labels: Tensor, states: Tensor) -> None:
-    """Raise ValueError unless there is one label `(batch, target)` for each state `(batch, target, d_model)`."""
+    """Raise ValueError unless there is one label for each of the decoder's output states.
+
+    Labels have the shape `(batch, target)`, and states have the shape `(batch, target, d_model)`.
+    """
     if labels.shape != states.shape[:2]:
         raise InputError(
             f"labels have shape {tuple(labels.shape)}, but the decoder's inputs have shape {tuple(states.shape[:2])}; "
@@ -101,7 +108,7 @@ def check_shape_of_labels(labels: Tensor, states: Tensor) -> None:
 
 
 def check_labels(labels: Tensor, vocab_size: int) -> None:
-    """Raise ValueError if a label is outside the vocabulary. Labels are read in eager mode on CPUs only."""
+    """Raise ValueError if a label is outside the vocabulary. Labels are checked only in eager mode on CPUs."""
     if not can_read_values(labels) or labels.numel() == 0:
         return
     lowest, highest = labels.masked_fill(labels == -100, 0).aminmax()
@@ -113,9 +120,10 @@ def check_labels(labels: Tensor, vocab_size: int) -> None:
 
 
 def check_right_padding(labels: Tensor) -> None:
-    """Raise ValueError if labels `(batch, target)` have -100 before a token.
+    """Raise ValueError if labels are not padded on the right, i.e. if -100 precedes a token.
 
-    Labels are read in eager mode on CPUs only, where a Trainer's collator runs.
+    Labels have the shape `(batch, target)`. They are checked only in eager mode on CPUs, where the Trainer's data
+    collator runs.
     """
     if not can_read_values(labels):
         return
@@ -129,12 +137,13 @@ def check_right_padding(labels: Tensor) -> None:
 
 
 def either_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
-    """Return the cache that the caller passes, by its present name or by its name before transformers 5.24.
+    """Return the caller's KV cache, which may be passed by its current name or by its earlier name.
 
-    The earlier name causes the same warning as in transformers.
+    The argument `cache` was called `past_key_values` before transformers 5.24. The earlier name causes a deprecation
+    warning, as in transformers.
 
     Raises:
-        ValueError: if both are passed.
+        ValueError: if both arguments are passed.
     """
     if past_key_values is None:
         return cache
@@ -147,9 +156,9 @@ def either_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | 
 
 
 def as_encoder_output(output: Mapping | tuple) -> BaseModelOutput:
-    """Make a new `BaseModelOutput` of an encoder's output, with the fields that the decoder needs.
+    """Convert the output of an encoder to a new `BaseModelOutput` with the fields that the decoder needs.
 
-    They are taken by name from a mapping such as a `ModelOutput`, and by position from a tuple.
+    Fields are read by name from a mapping such as a `ModelOutput`, and by position from a tuple.
     """
     if isinstance(output, Mapping):
         return BaseModelOutput(
@@ -161,7 +170,7 @@ def as_encoder_output(output: Mapping | tuple) -> BaseModelOutput:
 
 
 def sides_of(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
-    """Return the tokenizers of sources and of targets.
+    """Return the tokenizer for source sentences and the tokenizer for target sentences.
 
     Both are the tokenizer itself, unless it has two vocabularies.
     """
@@ -171,10 +180,10 @@ def sides_of(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
 
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError if a tokenizer does not belong to a model.
+    """Raise ValueError if the model and the tokenizer do not match.
 
-    The tokenizer must not have more tokens than the model has embeddings, and its pad and EOS tokens must be the
-    model's. Models of other types are not compared, because their configurations have other fields.
+    The tokenizer must not have more tokens than the model has embeddings, and both must have the same pad and EOS
+    tokens. Models of other types are not compared, because their configurations have other fields.
     """
     if not isinstance(tokenizer.model_max_length, (int, float)):
         raise InputError(
@@ -191,7 +200,7 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     else:
         _check_vocab_size("source vocabulary", config.source_vocab_size, len(source_tokenizer))
         target_vocabulary = "target vocabulary"
-    # `len` of a FairseqTokenizer counts the source's tokens; the target's are in `target_encoder`.
+    # `len` counts only the source tokens of a FairseqTokenizer. Its target tokens are in `target_encoder`.
     target_tokens = getattr(target_tokenizer, "target_encoder", target_tokenizer)
     _check_vocab_size(target_vocabulary, config.vocab_size, len(target_tokens))
 
@@ -215,16 +224,16 @@ def _check_vocab_size(vocabulary: str, vocab_size: int, num_tokens: int) -> None
 
 
 def check_generated(model: Any, tokenizer: PreTrainedTokenizerBase, sequences: Tensor) -> None:
-    """Raise ValueError if a sequence is empty because the model has weights that are NaN or infinite.
+    """Raise ValueError if a translation is empty because weights of the model are NaN or infinite.
 
-    Only weights of a model that generated a sequence of special tokens are read, because reading them takes time.
+    The weights are checked only if a sequence consists of special tokens, because reading them takes time.
 
     Args:
-        model (`PreTrainedModel`, or an engine): the model that generated the sequences.
-        tokenizer (`PreTrainedTokenizerBase`): the tokenizer that knows the special tokens.
+        model (`PreTrainedModel`, or an inference engine): the model that generated the sequences.
+        tokenizer (`PreTrainedTokenizerBase`): the tokenizer whose special tokens are meant.
         sequences (`torch.Tensor` of shape `(..., target)`): generated token ids.
     """
-    # A special token that the vocabulary lacks has no id.
+    # The id of a special token is None if the vocabulary lacks the token.
     special_ids = [token_id for token_id in tokenizer.all_special_ids if token_id is not None]
     is_special = torch.isin(sequences, torch.tensor(special_ids, device=sequences.device))
     if is_special.all(dim=-1).any():
@@ -244,7 +253,7 @@ def is_blank(text: str) -> bool:
 
 
 def has_letters(text: str) -> bool:
-    """Return True if a text has a letter of any script, that is, a character of Unicode's categories L.
+    """Return True if a text contains a letter of any script, i.e. a character of the Unicode categories L.
 
     Digits, Roman numerals such as U+216B, punctuation, symbols, emoji and combining marks are not letters.
     """
@@ -254,8 +263,9 @@ def has_letters(text: str) -> bool:
 def copies_letterless(tokenizer: PreTrainedTokenizerBase, otherwise: bool) -> bool:
     """Return True if texts without letters, such as numbers, should be copied instead of translated.
 
-    They should if hardly any training pair of the tokenizer's model translates such a text. `train` saves their share
-    with the tokenizer. For a model that was not trained with `train`, the result is `otherwise`.
+    They should be copied if fewer than 1 % of the training pairs translate such a text. `train` saves this share with
+    the tokenizer. If no share was saved, as for a model that was trained with other software, the result is
+    `otherwise`.
     """
     share = saved_letterless_share(tokenizer)
     if share is None:
@@ -264,7 +274,10 @@ def copies_letterless(tokenizer: PreTrainedTokenizerBase, otherwise: bool) -> bo
 
 
 def saved_letterless_share(tokenizer: PreTrainedTokenizerBase) -> float | None:
-    """Return the share of [`teaches_letterless`] that `train` saved with a tokenizer, or None if it saved none."""
+    """Return the share of training pairs that translate a text without letters, or None if the tokenizer lacks it.
+
+    `train` saves this share with the tokenizer; see [`teaches_letterless`].
+    """
     share = getattr(tokenizer, "init_kwargs", {}).get(LETTERLESS_SHARE_FIELD)
     if isinstance(share, bool) or not isinstance(share, (int, float)):
         return None
@@ -272,8 +285,9 @@ def saved_letterless_share(tokenizer: PreTrainedTokenizerBase) -> float | None:
 
 
 def teaches_letterless(share: float) -> bool:
-    """Return True if a share of the training pairs is enough to teach a model to translate texts without letters.
+    """Return True if enough training pairs translate texts without letters for a model to learn it.
 
-    The share counts the pairs whose source has no letter and whose target is a different text.
+    Args:
+        share (`float`): the share of training pairs whose source has no letter and whose target is a different text.
     """
     return share >= _TEACHING_SHARE

@@ -1,16 +1,16 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), built from its parts to the whole.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) as PyTorch modules.
 
-The order follows section 3 of the paper from the inside out:
+The file follows section 3 of the paper, from the parts to the whole model:
 
 - attention (section 3.2) and the feed-forward network (3.3);
 - the layers that are made of them (3.1): every sub-layer computes LayerNorm(x + Sublayer(x)), and no norm follows the
   stacks (post-LN);
-- positional encoding (3.5) and embeddings (3.4), which are the input of both stacks;
+- positional encoding (3.5) and embeddings (3.4), whose sum is the input of both stacks;
 - the encoder, the decoder and the whole model (3.1 and Figure 1);
 - the loss (5.4).
 
-Shapes have named axes: batch (sentences), source and target (lengths in tokens), heads (h), d_model, d_k, d_v, and
-vocabulary. In attention, queries and keys are the lengths of the two sequences.
+Docstrings name the axes of tensors: batch (sentences), source and target (lengths in tokens), heads (h), d_model, d_k,
+d_v, and vocabulary. In attention, queries and keys are the lengths of the two sequences.
 """
 
 import math
@@ -93,9 +93,9 @@ def eager_attention_forward(
         query (`torch.Tensor` of shape `(batch, heads, queries, d_k)`): Q.
         key (`torch.Tensor` of shape `(batch, heads, keys, d_k)`): K.
         value (`torch.Tensor` of shape `(batch, heads, keys, d_v)`): V.
-        attention_mask (`torch.Tensor` of shape `(batch, 1, queries, keys)`, *optional*): which keys each query may
-            attend to, as booleans or integers; or floating-point values that are added to the scores: 0 for allowed
-            keys, and the lowest finite value for forbidden ones.
+        attention_mask (`torch.Tensor` of shape `(batch, 1, queries, keys)`, *optional*): True or a non-zero
+            integer for keys that a query may attend to. Alternatively, floating-point values that are added to the
+            scores: 0 for allowed keys, and the lowest finite value for forbidden ones.
         scaling (`float`): 1 / sqrt(d_k).
         dropout (`float`): dropout rate of the attention weights.
 
@@ -127,13 +127,13 @@ class VanillaTransformerAttention(nn.Module):
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, where head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
 
-    The matrix `q_proj` holds W_i^Q for all heads i, and `k_proj`, `v_proj` and `out_proj` likewise. The model uses
-    attention in three ways (section 3.2.3). They differ in where keys and values come from (the same sequence, or the
-    encoder's output), and in whether the look-ahead mask applies.
+    The layer `q_proj` holds the matrices W_i^Q of all heads i. In the same way, `k_proj` and `v_proj` hold W_i^K and
+    W_i^V, and `out_proj` holds W^O. The model uses attention in three ways (section 3.2.3). They differ in where keys
+    and values come from (the same sequence, or the encoder's output), and in whether the look-ahead mask applies.
 
     Args:
         config (`VanillaTransformerConfig`): the sizes, and the attention implementation.
-        layer_idx (`int`): the number of the layer, which is the key of its entries in the cache.
+        layer_idx (`int`): the index of the layer, under which the cache stores its keys and values.
         is_causal (`bool`): whether this is the decoder's self-attention. Eager attention reads the look-ahead mask from
             `attention_mask`; other implementations apply it themselves if no mask is passed.
     """
@@ -164,13 +164,13 @@ class VanillaTransformerAttention(nn.Module):
         cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from `hidden_states` to `key_value_states`, or to `hidden_states` itself.
+        """Compute attention with queries from `hidden_states`, and with keys and values from `key_value_states`.
 
         Args:
-            hidden_states (`torch.Tensor` of shape `(batch, queries, d_model)`): the states that queries are computed
-                from.
+            hidden_states (`torch.Tensor` of shape `(batch, queries, d_model)`): the states from which queries are
+                computed.
             key_value_states (`torch.Tensor` of shape `(batch, keys, d_model)`, *optional*): the encoder's output, for
-                cross-attention. Without it, this is self-attention.
+                cross-attention. Without it, keys and values are computed from `hidden_states` (self-attention).
             attention_mask (*optional*): the mask, in the form that the attention implementation needs.
             cache (`EncoderDecoderCache`, *optional*): keys and values of earlier tokens. New ones are added to it.
 
@@ -208,7 +208,7 @@ class VanillaTransformerAttention(nn.Module):
         return projected.reshape(batch, length, -1, head_dim).transpose(1, 2)
 
     def _project_keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute K W_i^K and V W_i^V of all heads from states `(batch, keys, d_model)`."""
+        """Compute the keys K W_i^K and the values V W_i^V of all heads from states `(batch, keys, d_model)`."""
         states = cast_for_matmul(states)
         key = self._split_heads(linear(self.k_proj, states), self.key_dim)
         value = self._split_heads(linear(self.v_proj, states), self.value_dim)
@@ -221,14 +221,14 @@ def get_source_keys_and_values(
     project: Callable[[Tensor], tuple[Tensor, Tensor]],
     encoder_states: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the keys and values of cross-attention, which stay the same for all tokens of a translation.
+    """Return the keys and values for cross-attention, which are the same for every target token.
 
-    They are read from the cache if an earlier token has stored them there. Otherwise they are computed, and stored if
-    there is a cache.
+    They are read from the cache if an earlier step has stored them there. Otherwise they are computed, and stored in
+    the cache if there is one.
 
     Args:
-        cache (`EncoderDecoderCache`, *optional*): the cache of this source.
-        layer_idx (`int`): the number of the decoder layer.
+        cache (`EncoderDecoderCache`, *optional*): the cache for this source.
+        layer_idx (`int`): the index of the decoder layer.
         project (`Callable`): a function that computes keys and values from states.
         encoder_states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
 
@@ -270,13 +270,13 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.activation_fn = ACT2FN[config.activation_function]
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
         set_initial_gain(config.initializer_factor, self.fc1, self.fc2)
-        # The norm of the feed-forward sub-layer. fairseq and transformers named it so.
+        # This is the norm of the feed-forward sub-layer. The name is the same as in fairseq and transformers.
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the position-wise feed-forward network: max(0, x W_1 + b_1) W_2 + b_2 (section 3.3, Eq. 2).
 
-        x and the result have the shape `(batch, length, d_model)`; the inner states have d_ff channels.
+        x and the result have the shape `(batch, length, d_model)`, and the inner states have width d_ff.
         """
         inner = self.activation_fn(linear(self.fc1, x))
         inner = drop(inner, self.activation_dropout, self.training)
@@ -293,7 +293,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
-    """An encoder layer: self-attention, then the feed-forward network (section 3.1 and the left of Figure 1)."""
+    """An encoder layer: self-attention, then the feed-forward network (section 3.1 and the left half of Figure 1)."""
 
     def forward(
         self,
@@ -301,7 +301,7 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         attention_mask: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Tensor:
-        """Compute the next states of the source, `(batch, source, d_model)`, from states of the same shape."""
+        """Compute the layer's output from its input. Both have the shape `(batch, source, d_model)`."""
         x = hidden_states
         attended, _ = self.self_attn(x, attention_mask=attention_mask, **kwargs)
         x = self.add_and_norm(x, attended, self.self_attn_layer_norm)
@@ -309,9 +309,9 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
-    """A decoder layer, which has three sub-layers (section 3.1 and the right of Figure 1).
+    """A decoder layer, which has three sub-layers (section 3.1 and the right half of Figure 1).
 
-    They are masked self-attention, attention to the encoder's output, and the feed-forward network.
+    The sub-layers are masked self-attention, attention to the encoder's output, and the feed-forward network.
     """
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
@@ -328,7 +328,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Tensor:
-        """Compute the next states of the target, `(batch, target, d_model)`, from states of the same shape.
+        """Compute the layer's output from its input. Both have the shape `(batch, target, d_model)`.
 
         `encoder_hidden_states` is the encoder's output, of shape `(batch, source, d_model)`.
         """
@@ -346,7 +346,10 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Tensor:
-        """Apply the first sub-layer, masked self-attention; states of shape `(batch, target, d_model)` in and out."""
+        """Apply the first sub-layer, masked self-attention, with its residual connection and norm.
+
+        Input and output have the shape `(batch, target, d_model)`.
+        """
         attended, _ = self.self_attn(hidden_states, attention_mask=attention_mask, cache=cache, **kwargs)
         return self.add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
 
@@ -355,23 +358,23 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 def sinusoidal_positions(
     position_ids: Tensor, d_model: int, exponent_divisor: int | None = None, bound: int | None = None
 ) -> Tensor:
-    """Compute the positional encoding, sines and cosines of different frequencies (section 3.5).
+    """Compute the sinusoidal positional encoding: sines and cosines of different frequencies (section 3.5).
 
     PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
 
     Args:
         position_ids (`torch.LongTensor` of shape `(batch, length)`): positions pos, counted from 0. There is no limit.
-        d_model (`int`): the number of channels, which must be even.
+        d_model (`int`): the width of the encoding, which must be even.
         exponent_divisor (`int`, *optional*): the divisor of 2i, by default d_model. The authors' code divides by
             d_model - 2, so that the longest wavelength is exactly 10000 * 2 pi.
         bound (`int`, *optional*): a number greater than every position, if it is known without reading a tensor. The
-            formula does not need it, but an implementation with a precomputed table does.
+            formula does not use it, but an implementation with a precomputed table does.
 
     Returns:
         `torch.FloatTensor` of shape `(batch, length, d_model)`, in float32: sines at even channels, cosines at odd
             ones.
     """
-    # A float32 angle has an error of 0.004 at position 100,000, so angles are in float64, which some devices lack.
+    # A float32 angle has an error of 0.004 at position 100,000, so angles are in float64. Some devices lack that dtype.
     has_float64 = position_ids.device.type in _DEVICES_WITH_FLOAT64
     device = position_ids.device if has_float64 else "cpu"
     two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
@@ -388,7 +391,7 @@ def count_positions(
 ) -> Tensor:
     """Compute the positions of the last `length` tokens.
 
-    Only real tokens are counted, so that padding on either side does not change a sentence's output.
+    Only real tokens are counted, so padding on either side does not change a sentence's output.
 
     Args:
         attention_mask (`torch.Tensor` of shape `(batch, past_length + length)`, *optional*): 1 for real tokens, 0 for
@@ -414,17 +417,17 @@ def count_positions(
         )
     is_token = attention_mask.to(device).bool()
     positions = is_token.cumsum(dim=-1, dtype=torch.long) - 1
-    # Padding on the left has position -1, which no table of positions has.
+    # The position of padding on the left would be -1, which is outside every table of positions.
     return positions[:, -length:].clamp(min=0)
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
-    """The common base of encoder and decoder: N layers, and their input (the bottom of Figure 1).
+    """The base class of the encoder and the decoder, which holds the embeddings and the N layers (Figure 1).
 
-    The input is the sum of scaled embeddings and positions, with dropout.
+    The input of the first layer is the sum of scaled embeddings and positional encodings, with dropout.
 
     Args:
-        config (`VanillaTransformerConfig`): the configuration of the model.
+        config (`VanillaTransformerConfig`): the model's configuration.
         vocab_size (`int`): the number of rows of this stack's embedding matrix.
         layers (`Sequence[nn.Module]`): the N layers.
     """
@@ -444,7 +447,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """Return the embeddings of the tokens, or `inputs_embeds` if the caller passes them (section 3.4).
+        """Look up the embeddings of tokens, or return `inputs_embeds` if the caller passes them (section 3.4).
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, length)`, *optional*): token ids.
@@ -455,7 +458,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             `torch.Tensor` of shape `(batch, length, d_model)`, not yet multiplied by sqrt(d_model).
 
         Raises:
-            ValueError: if both or neither are passed, a sequence has no token, or an id is outside the vocabulary.
+            ValueError: if both or neither are passed, if a sequence has no token, or if an id is outside the
+                vocabulary.
         """
         check_ids_or_embeds(self, input_ids, inputs_embeds)
         if inputs_embeds is not None:
@@ -501,16 +505,16 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return drop(x, self.config.dropout, self.training)
 
     def _look_up_positions(self, position_ids: Tensor) -> Tensor:
-        """Return the rows of the table of learned positions (Table 3, row E), `(batch, length, d_model)`."""
+        """Look up learned positional embeddings (Table 3, row E), `(batch, length, d_model)`."""
         try:
             return self.embed_positions(position_ids)
         except IndexError as error:
             raise learned_positions_error(position_ids, self.config.max_position_embeddings) from error
 
     def normalize_output(self, x: Tensor) -> Tensor:
-        """Apply the norm of `config.stack_layer_norm` to the last layer's output, `(batch, length, d_model)`.
+        """Apply LayerNorm to the last layer's output, `(batch, length, d_model)`, if `config.stack_layer_norm` is True.
 
-        Without that field, which the paper's model does not set, return x unchanged.
+        Otherwise, return x unchanged. The paper's model has no norm after its stacks.
         """
         return self.layer_norm(x) if self.config.stack_layer_norm else x
 
@@ -536,7 +540,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         inputs_embeds: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode source sentences.
+        """Compute a state for each source token from all tokens of the sentence.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, source)`): token ids.
@@ -566,14 +570,14 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 def prepare_cache(
     config: VanillaTransformerConfig, cache: Cache | None, use_cache: bool | None, is_checkpointing: bool
 ) -> EncoderDecoderCache | None:
-    """Return the cache that the decoder extends: the caller's, a new one if `use_cache` asks for it, or None.
+    """Return the KV cache for the decoder: the caller's cache, a new one if `use_cache` is True, or None.
 
     Args:
-        config (`VanillaTransformerConfig`): the number of layers, and the default of `use_cache`.
-        cache (`Cache`, *optional*): the caller's cache, for self-attention only or for both attentions.
-        use_cache (`bool`, *optional*): whether to make a cache if the caller has none.
-        is_checkpointing (`bool`): whether the layers will be computed again in the backward pass. Then no cache is
-            made.
+        config (`VanillaTransformerConfig`): the number of layers, and the default for `use_cache`.
+        cache (`Cache`, *optional*): the caller's cache, for self-attention only or also for cross-attention.
+        use_cache (`bool`, *optional*): whether to create a cache if the caller passes none.
+        is_checkpointing (`bool`): whether gradient checkpointing will compute the layers again in the backward pass.
+            Then no cache is created.
 
     Raises:
         ValueError: if the caller passes a cache in training with gradient checkpointing.
@@ -631,11 +635,12 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 padding, including the tokens in the cache.
             encoder_hidden_states (`torch.FloatTensor` of shape `(batch, source, d_model)`): the encoder's output.
             encoder_attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): the source's mask.
-            cache (`Cache`, *optional*): keys and values of earlier tokens. Those of the new tokens are added to it.
+            cache (`Cache`, *optional*): keys and values of earlier tokens. The keys and values of the new tokens are
+                added.
             inputs_embeds (`torch.FloatTensor` of shape `(batch, target, d_model)`, *optional*): rows of the embedding
                 matrix in place of `input_ids`, as in the encoder.
             use_cache (`bool`, *optional*): whether to return keys and values; by default `config.use_cache`. No cache
-                is made in training with gradient checkpointing.
+                is created in training with gradient checkpointing.
             past_key_values (`Cache`, *optional*): the name of `cache` before transformers 5.24.
 
         Returns:
@@ -676,7 +681,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
-    """The encoder and the decoder, without the LM head (section 3).
+    """The encoder and the decoder without the LM head (section 3).
 
     With a joint vocabulary and `tie_word_embeddings`, both stacks share one embedding matrix, `shared` (section 3.4).
     """
@@ -693,15 +698,15 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
         if shares_embeddings:
-            # The plan that `post_init` has collected from both stacks lacks the matrix that they share.
+            # The plan that `post_init` has collected from both stacks does not contain the matrix that they share.
             self._tp_plan = {**self.tp_plan, "shared": "embedding_rowwise"}
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the source's embedding. With shared embeddings, the target's has the same matrix."""
+        """Return the source embedding. If embeddings are shared, the target embedding has the same matrix."""
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Replace the source's embedding and, with shared embeddings, the target's.
+        """Replace the source embedding, and the target embedding as well if embeddings are shared.
 
         Args:
             value (`nn.Embedding`): the new embedding, `(vocabulary, d_model)`.
@@ -726,20 +731,20 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source, unless `encoder_outputs` is passed, and decode the target.
+        """Run the encoder, unless `encoder_outputs` is passed, and then the decoder.
 
         Args:
             input_ids, attention_mask, inputs_embeds: the source, as for [`VanillaTransformerEncoder`].
             decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, cache, use_cache, past_key_values: the
                 target, as for [`VanillaTransformerDecoder`].
             encoder_outputs (`BaseModelOutput`, other `ModelOutput`, `dict` or `tuple`, *optional*): the encoder's
-                output in an earlier call.
+                output from an earlier call.
 
         Returns:
             `Seq2SeqModelOutput`: `last_hidden_state`, `(batch, target, d_model)`, and the outputs of both stacks.
 
         Raises:
-            ValueError: if there are no decoder inputs, or if the encoder or the decoder raises it.
+            ValueError: if there are no decoder inputs, or if the encoder or the decoder raises an error.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -775,10 +780,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 def shift_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
-    """Make decoder inputs from labels: "the output embeddings are offset by one position" (section 3.1).
+    """Shift labels one position to the right, which makes them decoder inputs for teacher forcing (section 3.1).
 
-    The start token comes first, then the labels without the last one. -100 becomes padding. Labels and result have the
-    shape `(batch, target)`.
+    The start token comes first, followed by all labels but the last. -100 is replaced by the pad token. Labels and
+    result have the shape `(batch, target)`.
     """
     start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
     shifted = torch.cat([start, labels[:, :-1]], dim=-1)
@@ -787,21 +792,21 @@ def shift_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) 
 
 @dataclass
 class VanillaTransformerLMOutput(Seq2SeqLMOutput):
-    """The output of the whole model: `Seq2SeqLMOutput` with sums over the target tokens of the batch.
+    """The output of the whole model: a `Seq2SeqLMOutput` with sums from which perplexity and accuracy are computed.
 
     Args:
         token_sums (`torch.Tensor` of shape `(3,)`, *optional*): the cross-entropy without label smoothing in nats, the
-            number of tokens whose label has the highest logit, and the number of tokens. They are computed with
-            `skip_logits`, because the caller has no logits to compute them from.
+            number of tokens whose label has the highest logit, and the number of tokens, summed over the target tokens
+            of the batch. They are computed with `skip_logits` only, because the caller then gets no logits.
     """
 
     token_sums: Tensor | None = None
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
-    """The whole model of Figure 1, with the output projection ("pre-softmax linear transformation") of section 3.4.
+    """The whole model of Figure 1: the encoder, the decoder, and the output projection `lm_head` (section 3.4).
 
-    With `tie_word_embeddings`, `lm_head` is tied to the target's embedding matrix. Otherwise it has its own matrix.
+    With `tie_word_embeddings`, `lm_head` shares the target embedding matrix. Otherwise it has its own matrix.
     """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -841,8 +846,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             labels (`torch.LongTensor` of shape `(batch, target)`, *optional*): target tokens, ending in `</s>`; -100 or
                 `ignore_index` where there is no target. Without decoder inputs, the labels shifted right are the
                 decoder inputs (teacher forcing).
-            logits_to_keep (`int` or `torch.Tensor`): the number of last target positions to compute logits for, or a
-                tensor of positions; 0 for all positions.
+            logits_to_keep (`int` or `torch.Tensor`): for how many positions at the end of the target logits are
+                computed, or a tensor of positions; 0 for all positions.
             skip_logits (`bool`): with `labels`, compute the loss without holding all logits in memory, and return no
                 logits. In training, all logits and their gradients can take more memory than the rest of the model.
             num_items_in_batch (`int`, *optional*): see [`label_smoothed_cross_entropy`]; the Trainer passes it.
@@ -855,10 +860,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
         Raises:
             ValueError: if there are neither decoder inputs nor labels, if labels and decoder inputs differ in shape, or
-                if [`VanillaTransformerModel`] raises it.
+                if [`VanillaTransformerModel`] raises an error.
         """
         if labels is not None:
-            # Teacher forcing reads all target tokens at once, so nothing would read the cache.
+            # Teacher forcing processes all target tokens at once, so no later step would read the cache.
             use_cache = False
             labels = labels.masked_fill(labels == ignore_index, -100)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -900,11 +905,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     @property
     def _label_smoothing(self) -> float:
-        """The epsilon_ls that applies in the current mode. Losses of evaluation are not smoothed."""
+        """epsilon_ls in training mode, and 0 in evaluation mode, because evaluation losses are not smoothed."""
         return self.config.label_smoothing if self.training else 0.0
 
     def _compute_loss(self, logits: Tensor, labels: Tensor, **kwargs: Any) -> Tensor:
-        """Call `loss_function`, which is [`label_smoothed_cross_entropy`] unless the user has replaced it."""
+        """Compute the loss with `loss_function`: [`label_smoothed_cross_entropy`], unless the user has replaced it."""
         return self.loss_function(
             logits, labels, self.config.vocab_size, label_smoothing=self._label_smoothing, **kwargs
         )
@@ -914,7 +919,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss and its `token_sums` from the decoder's output, without holding all logits in memory.
 
-        If the user has replaced `loss_function`, all logits are computed, because only that function knows its formula.
+        If the user has replaced `loss_function`, all logits are computed and passed to that function.
         """
         if self.loss_function is not label_smoothed_cross_entropy:
             logits = self.lm_head(states)
@@ -925,7 +930,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         return per_token(loss_sum, labels, num_items_in_batch), sums
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Make decoder inputs for teacher forcing: `<s>`, then the labels without the last one.
+        """Create decoder inputs for teacher forcing: `<s>`, followed by all labels but the last.
 
         Labels and result have the shape `(batch, target)`.
 
@@ -962,8 +967,8 @@ def label_smoothed_cross_entropy(
         logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.
         labels (`torch.LongTensor` of shape `(batch, target)`): token ids; `ignore_index` where there is no target.
         vocab_size (`int`): V.
-        num_items_in_batch (`int`, *optional*): the number of target tokens to divide by, which is that of all batches
-            of one update; `None` for the number in `labels`.
+        num_items_in_batch (`int`, *optional*): the number of target tokens to divide by, counted over all batches of
+            one update; `None` for the number in `labels`.
         label_smoothing (`float`): epsilon_ls.
         ignore_index (`int`): the label of positions without a target, by transformers' name.
 
@@ -981,7 +986,7 @@ def label_smoothed_cross_entropy(
 
 
 def per_token(total: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-    """Divide a sum over target tokens by their number: `num_items_in_batch`, or the number of targets in `labels`."""
+    """Divide a sum over target tokens by `num_items_in_batch`, or by the number of targets in `labels` if None."""
     if num_items_in_batch is None:
         num_items_in_batch = (labels != -100).sum()
     num_tokens = torch.as_tensor(num_items_in_batch, device=total.device)

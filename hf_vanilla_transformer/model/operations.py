@@ -1,8 +1,8 @@
-"""The operations of the model that a faster implementation can replace, and the registry of the replacements.
+"""Operations of the model that faster implementations can replace, and the registry of these implementations.
 
-The functions here, and those elsewhere in `model/` that are decorated with `replaceable`, are the plain formulas. A
-saved folder carries them and computes with them. Importing the package replaces some of them by faster
-implementations; see `acceleration/replacements.py`.
+The functions with the decorator `replaceable`, here and elsewhere in `model/`, are plain formulas. Saved folders
+contain these formulas, and use them where the package is not installed. Importing the package replaces some of them
+with faster implementations; see `acceleration/replacements.py`.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-# The implementation that replaces each plain operation. An operation without an entry runs as it is written.
+# Maps plain operations to the implementations that replace them. An operation without an entry runs as it is written.
 _REPLACEMENTS: dict[Callable, Callable] = {}
 
 
 def replaceable(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate a function so that [`replace`] can substitute another implementation."""
+    """Decorate a function so that [`replace`] can substitute a different implementation."""
 
     @wraps(operation)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -33,7 +33,7 @@ def replaceable(operation: Callable[Arguments, Result]) -> Callable[Arguments, R
 
 
 def replace(operation: Callable[Arguments, Result], implementation: Callable[Arguments, Result]) -> None:
-    """Run another implementation whenever a replaceable operation is called, in the whole process.
+    """Use a different implementation for all further calls of a replaceable operation in this process.
 
     Args:
         operation (`Callable`): a function that is decorated with [`replaceable`].
@@ -56,7 +56,7 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Apply a linear layer: x W^T + b (section 3).
 
     Args:
-        layer (`nn.Linear`): the layer, or a module that replaces it, such as a PEFT adapter.
+        layer (`nn.Linear`): the layer, or a module that has replaced it, such as a PEFT adapter.
         x (`torch.Tensor` of shape `(..., in)`): the inputs.
 
     Returns:
@@ -84,30 +84,30 @@ def drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
 
 @replaceable
 def cast_for_matmul(x: Tensor) -> Tensor:
-    """Cast x once for several matmuls that follow, to the dtype that autocast would choose for each of them.
+    """Cast x to autocast's dtype once, before several matmuls that read it.
 
-    The plain operation returns x unchanged, so that autocast casts it in every matmul.
+    The plain operation returns x unchanged, so autocast casts it in every matmul.
     """
     return x
 
 
 @replaceable
 def cast_once_for_layers(x: Tensor) -> Tensor:
-    """Cast x once for all layers of a stack, to the dtype that autocast would choose in each of them.
+    """Cast x to autocast's dtype once, before all layers of a stack read it.
 
-    The plain operation returns x unchanged, so that autocast casts it in every layer.
+    The plain operation returns x unchanged, so autocast casts it in every layer.
     """
     return x
 
 
 @replaceable
 def cast_weights_once(model: nn.Module) -> AbstractContextManager[None]:
-    """Return a context within which autocast casts each weight once, instead of once per decoding step.
+    """Return a context manager that lets autocast cast each weight once, instead of once per decoding step.
 
-    The plain operation returns a context that changes nothing.
+    The context manager that the plain operation returns does nothing.
 
     Args:
-        model (`nn.Module`): a model whose weights do not change within the context.
+        model (`nn.Module`): a model whose weights do not change while the context is active.
     """
     return nullcontext()
 
@@ -118,17 +118,17 @@ def smoothed_cross_entropy_of_states(
 ) -> tuple[Tensor, Tensor]:
     """Compute the label-smoothed loss from the decoder's output (section 5.4).
 
-    A faster implementation never holds the logits of the whole batch in memory.
+    This plain formula computes all logits first. Replacements avoid holding the logits of the whole batch in memory.
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
-        lm_head (`nn.Linear`): the output projection, or a module that replaces it.
+        lm_head (`nn.Linear`): the output projection, or a module that has replaced it.
         labels (`torch.LongTensor` of shape `(batch, target)`): token ids; -100 where there is no target.
         label_smoothing (`float`): epsilon_ls.
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: the loss summed over all target tokens, a scalar in nats, at least in
-            float32; and the [`token_sums`] of the whole batch, of shape `(3,)`.
+            float32; and the [`token_sums`], added up over the batch, of shape `(3,)`.
     """
     logits = linear(lm_head, states)
     loss_sum = smoothed_cross_entropy(logits, labels, label_smoothing)
@@ -159,16 +159,16 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: floa
 
 
 def token_sums(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute, for each sentence, the sums over target tokens from which perplexity and token accuracy follow.
+    """Compute three sums per sentence, from which the caller can compute perplexity and token accuracy.
 
     Args:
         logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.
         labels (`torch.LongTensor` of shape `(batch, target)`): token ids; -100 where there is no target.
 
     Returns:
-        `torch.Tensor` of shape `(batch, 3)`, at least in float32, without a gradient. The three sums are the
-            cross-entropy without label smoothing in nats, the number of tokens whose label has the highest logit (ties
-            included), and the number of tokens.
+        `torch.Tensor` of shape `(batch, 3)`, at least in float32, without a gradient. The sums over the target tokens
+            are the cross-entropy without label smoothing in nats, the number of tokens whose label has the highest
+            logit (ties included), and the number of tokens.
     """
     labels = labels.to(logits.device)
     is_target = labels != -100

@@ -1,4 +1,7 @@
-"""The pipeline of saved folders, `pipeline("translation")`. transformers 5 removed its own translation pipeline."""
+"""The translation pipeline that is saved with a model and used as `pipeline("translation")`.
+
+transformers 5 has removed its own translation pipeline.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -18,20 +21,20 @@ from .input_checks import (
 
 
 class PlainTranslationPipeline(Pipeline):
-    """Translate sentences with `pipeline("translation", model=...)`.
+    """The pipeline that translates sentences, created with `pipeline("translation", model=...)`.
 
-    The pipeline also works with other encoder-decoder models of transformers that need no language tokens or prefixes.
-    The installed package registers a subclass that knows the languages of a model.
+    It also works with other encoder-decoder models of transformers that need no language tokens or prefixes. The
+    installed package registers a subclass that supports multilingual models.
 
     Args:
         model (`PreTrainedModel`): a model with `generate()`.
-        tokenizer (`PreTrainedTokenizerBase`): the tokenizer of the model.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         batch_size (`int`, defaults to 1): number of sentences per batch.
         **kwargs: arguments of [`~transformers.Pipeline`], such as `device`, and of `generate()`, such as `num_beams`.
             Their defaults are in the model's `generation_config`.
 
     Raises:
-        ValueError: if the tokenizer is missing, has no pad token or belongs to a different model, or if the model has
+        ValueError: if the tokenizer is missing, lacks a pad token or belongs to a different model, or if the model has
             no `generate()`.
     """
 
@@ -57,15 +60,15 @@ class PlainTranslationPipeline(Pipeline):
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
         """Translate one sentence, a list of sentences, or a stream of sentences.
 
-        A sentence without visible characters is its own translation. So is a sentence without letters if the model's
-        training pairs hardly ever translate such a text.
+        A sentence without visible characters is copied instead of translated. A sentence without letters is copied if
+        hardly any training pairs of the model translate such a text.
 
         Args:
             inputs (`str`, or an iterable of them): the sentences. Iterators and torch datasets (such as `KeyDataset` of
                 transformers) are read lazily.
             return_tensors (`bool`, defaults to `False`): whether to return token ids.
             return_text (`bool`, defaults to `not return_tensors`): whether to return text.
-            return_type (`int`, *optional*): 0 for token ids, 1 for text, in place of `return_tensors`.
+            return_type (`int`, *optional*): 0 for token ids, 1 for text; replaces `return_tensors`.
             clean_up_tokenization_spaces (`bool`, *optional*), truncation (`bool` or `str`, *optional*): arguments of
                 the tokenizer.
             src_lang (`str`, *optional*), tgt_lang (`str`, *optional*): arguments of the installed package's pipeline.
@@ -74,10 +77,10 @@ class PlainTranslationPipeline(Pipeline):
             **kwargs: arguments of `generate()`.
 
         Returns:
-            A list with a dictionary per sentence, even for one string. For an iterator or a dataset, an iterator over
+            A list with one dictionary per sentence, even for one string. For an iterator or a dataset, an iterator over
             dictionaries. A dictionary has `translation_text` (`str`), `translation_token_ids` (`torch.LongTensor` of
-            shape `(target,)`, without padding), or both. With `num_return_sequences` above 1, there is a list of
-            dictionaries in place of each dictionary.
+            shape `(target,)`, without padding), or both. If `num_return_sequences` is above 1, a list of dictionaries
+            replaces each dictionary.
 
         Raises:
             TypeError: if a sentence is not a string.
@@ -92,8 +95,8 @@ class PlainTranslationPipeline(Pipeline):
         if isinstance(inputs, Iterator):
             # transformers streams generators, but no other iterators.
             return super().__call__((sentence for sentence in inputs), **kwargs)
-        # Iterating over a table yields the names of its columns, and iterating over bytes yields numbers. As a single
-        # input they cause an error that names their type.
+        # Iterating over a table yields column names, and iterating over bytes yields numbers. Passed as a single input,
+        # they cause an error that names their type.
         is_table = isinstance(inputs, Mapping) or hasattr(inputs, "columns")
         if is_table or isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
             return super().__call__([inputs], **kwargs)
@@ -112,7 +115,7 @@ class PlainTranslationPipeline(Pipeline):
         stop_sequence: str | None = None,
         **generate_kwargs: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Split the arguments of a call into those of `preprocess`, `_forward` and `postprocess`."""
+        """Split the arguments of a call into the arguments for `preprocess`, `_forward` and `postprocess`."""
         preprocess_kwargs = self.language_parameters(src_lang, tgt_lang)
         if truncation is not None:
             preprocess_kwargs["truncation"] = truncation
@@ -128,7 +131,7 @@ class PlainTranslationPipeline(Pipeline):
             "return_text": return_text,
             "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
         }
-        # An argument that is not passed must not override one that was passed when the pipeline was made.
+        # An argument that is not passed must not override one that was passed when the pipeline was created.
         postprocess_kwargs = {name: choice for name, choice in formats.items() if choice is not None}
 
         if stop_sequence == "":
@@ -140,10 +143,10 @@ class PlainTranslationPipeline(Pipeline):
         return preprocess_kwargs, generate_kwargs, postprocess_kwargs
 
     def language_parameters(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
-        """Return the arguments of `preprocess` for a source and a target language.
+        """Return the arguments for `preprocess` that select a source and a target language.
 
         Raises:
-            ValueError: if a language is passed, because only the installed package's pipeline knows languages.
+            ValueError: if a language is passed, because only the installed package's pipeline supports languages.
         """
         if src_lang is not None or tgt_lang is not None:
             raise InputError(
@@ -153,7 +156,7 @@ class PlainTranslationPipeline(Pipeline):
         return {}
 
     def preprocess(self, input_: Any, **kwargs: Any) -> dict[str, Any]:
-        """Tokenize a sentence into tensors of shape `(1, source)`.
+        """Check that a sentence is valid text, and tokenize it into tensors of shape `(1, source)`.
 
         Raises:
             TypeError: if the input is not a string.
@@ -169,38 +172,40 @@ class PlainTranslationPipeline(Pipeline):
         return self.tokenize(input_, input_, **kwargs)
 
     def tokenize(self, text: str, text_for_model: str, **kwargs: Any) -> dict[str, Any]:
-        """Tokenize a sentence, and decide whether it is copied.
+        """Tokenize a sentence, and decide whether it is copied instead of translated.
 
         Args:
             text (`str`): the sentence.
-            text_for_model (`str`): the sentence as the model reads it, for example after a code of the target language.
+            text_for_model (`str`): the sentence as the model reads it, for example with a code for the target language
+                in front.
             **kwargs: arguments of the tokenizer.
 
         Returns:
-            The model's inputs, and `copied`: the text if it is its own translation, and None otherwise.
+            The model's inputs, and `copied`: the text if it is copied, and None if it is translated.
         """
         encoded = self.tokenizer(text_for_model, return_tensors="pt", verbose=False, **kwargs)
-        # The model also reads copied sentences, because the batch needs a row for them. Their output is dropped.
+        # The model also reads copied sentences, because the batch needs a row for each sentence. Their output is
+        # dropped.
         copied = text if self.is_copied(text) else None
         return {**encoded, "copied": copied}
 
     def is_copied(self, text: str) -> bool:
-        """Return True if a sentence is its own translation."""
+        """Return True if a sentence is copied instead of translated; see `__call__`."""
         if is_blank(text):
             return True
         return copies_letterless(self.tokenizer, otherwise=False) and not has_letters(text)
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> dict[str, Any]:
-        """Generate the translations of a batch.
+        """Generate translations for a batch.
 
         Returns:
             `token_ids`, `(batch, translations, target)`, and `copied`, which is passed on to `postprocess`. It holds
-            the text of each sentence that is its own translation, and None for every other sentence.
+            the text of each sentence that is copied, and None for every other sentence.
 
         Raises:
             ValueError: if a translation is empty because weights are NaN or infinite.
         """
-        # An entry for one sentence, or a list of entries for a batch.
+        # `copied` is an entry for one sentence, or a list of entries for a batch.
         copied = input_tensors.pop("copied")
         copied_texts = copied if isinstance(copied, list) else [copied]
         is_translated = [text is None for text in copied_texts]
@@ -217,13 +222,13 @@ class PlainTranslationPipeline(Pipeline):
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> Any:
-        """Decode a sentence's token ids `(1, translations, target)` into the dictionaries of `__call__`."""
+        """Decode a sentence's token ids, `(1, translations, target)`, into the dictionaries that `__call__` returns."""
         if return_text is None:
             return_text = not return_tensors
         if not return_text and not return_tensors:
             raise InputError("return_tensors and return_text are both False, so nothing is returned; give one of them.")
 
-        # The text if the sentence is its own translation. Then the generated tokens are dropped.
+        # If the sentence is copied, this is its text, and the generated tokens are dropped. Otherwise, it is None.
         copied = model_outputs["copied"]
         rows = []
         for row in model_outputs["token_ids"][0]:

@@ -1,4 +1,4 @@
-"""The base class of the model's classes: loading, saving, weight tying, initialization, resizing and sharding plans."""
+"""The base class of all model classes, which loads, saves, initializes, ties, resizes and shards their weights."""
 
 import stat
 from contextlib import suppress
@@ -20,7 +20,7 @@ from .input_checks import InputError
 ATTENTION = "vanilla_transformer"
 # The quantization method that the installed package registers with transformers.
 INT8 = "vanilla_transformer_int8"
-# Tensor parallelism splits the vocabulary, the heads, and the inner channels of the feed-forward networks.
+# Tensor parallelism splits the vocabulary, the heads, and the inner dimension of the feed-forward networks.
 STACK_TP_PLAN = {
     "embed_tokens": "embedding_rowwise",
     "layers.*.self_attn.q_proj": "colwise",
@@ -44,36 +44,36 @@ STACK_FSDP_PLAN = {"layers.*": "free_full_weight"}
 def set_initial_gain(gain: float, *layers: nn.Linear) -> None:
     """Set the gain by which `_init_weights` multiplies the initial weights of these layers.
 
-    It is stored on each layer, because transformers calls `_init_weights` with one layer and nothing else.
+    The gain is stored on each layer, because transformers passes nothing but the layer to `_init_weights`.
     """
     for layer in layers:
         layer.initial_gain = gain  # type: ignore[assignment]
 
 
 def give_weights_the_mode_of_config(folder: str | PathLike) -> None:
-    """Give the weights in a folder the permissions of their `config.json`, which follow the umask.
+    """Give the weight files in a folder the same file permissions as `config.json`, which follow the user's umask.
 
     safetensors 0.8 creates files that only their owner may read, so a server that runs as a different user could not
     load the model.
     """
     config_path = Path(folder, "config.json")
     if not config_path.is_file():
-        # One of several processes writes the configuration. The others write no weights either.
+        # Only one of several processes writes the configuration and the weights; this is a different one.
         return
     mode = stat.S_IMODE(config_path.stat().st_mode)
     for weights_path in Path(folder).glob("*.safetensors"):
-        # The target of a symbolic link belongs to a cache.
+        # A symbolic link points to a file in a cache, whose permissions stay unchanged.
         if weights_path.is_symlink() or stat.S_IMODE(weights_path.stat().st_mode) == mode:
             continue
-        # A mounted file system may have no permissions. The weights are complete in any case.
+        # A mounted file system may not support permissions. The weights are complete in any case.
         with suppress(OSError):
             weights_path.chmod(mode)
 
 
 def check_quantizer(config: VanillaTransformerConfig) -> None:
-    """Raise ValueError if the weights are int8 and the package, which can compute with them, is not imported.
+    """Raise ValueError if the weights are int8 and the package, which supports them, is not imported.
 
-    transformers skips quantization methods that it does not know, and would read the integers as weights.
+    transformers skips quantization methods that it does not know, so it would use the integers as weights.
     """
     quantization = getattr(config, "quantization_config", None)
     if isinstance(quantization, dict):
@@ -88,7 +88,10 @@ def check_quantizer(config: VanillaTransformerConfig) -> None:
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """The class attributes that transformers reads, and the methods that all classes of this model share."""
+    """The base class of the encoder, the decoder and the whole model.
+
+    It holds the class attributes that transformers reads, and the methods that these classes share.
+    """
 
     config: VanillaTransformerConfig
     base_model_prefix = "model"
@@ -108,37 +111,37 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @property
     def _keys_to_ignore_on_save(self) -> set[str]:
-        """Names of tied weights, which files contain only once, under the name of the other weight (section 3.4).
+        """The names of tied weights, which are saved only under the name of the weight that they share (section 3.4).
 
-        Without this, the Trainer would log them as missing when it resumes or loads the best checkpoint.
+        Without this property, the Trainer would log them as missing when it resumes or loads the best checkpoint.
         """
         tied_names: set[str] = set()
         if not self.config.tie_word_embeddings:
             return tied_names
         weights = dict(self.named_parameters(remove_duplicate=False))
         for name, source_name in self.all_tied_weights_keys.items():
-            # Weights may have been untied since.
+            # Weights may have been untied since the model was created.
             if name in weights and weights[name] is weights.get(source_name):
                 tied_names.add(name)
         return tied_names
 
     @_keys_to_ignore_on_save.setter
     def _keys_to_ignore_on_save(self, keys: set[str]) -> None:
-        """Ignore the set that transformers collects from all modules, because weights may be untied later."""
+        """Discard the set that transformers collects from all modules, because weights may be untied later."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike | None, *args: Any, **kwargs: Any) -> Self:
-        """Load a saved model as `PreTrainedModel.from_pretrained` does.
+        """Load a saved model as `PreTrainedModel.from_pretrained` does, but only from safetensors files by default.
 
-        `pytorch_model.bin` is a pickle, which can run code, so it is read only with `use_safetensors=False`.
+        A `pytorch_model.bin` file is a pickle, which can run code. It is read only with `use_safetensors=False`.
         """
         kwargs.setdefault("use_safetensors", True)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """Return the requested attention implementation, or the default.
+        """Return the requested attention implementation, or choose the default.
 
-        The default is the package's attention if the package is installed, and sdpa otherwise. Neither returns
+        The default is the package's attention if the package is imported, and sdpa otherwise. Neither of them returns
         attention weights, so the default is eager attention if `config.output_attentions` is set.
         """
         if requested_attention is None:
@@ -152,10 +155,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh_manager: Any) -> Any:
-        """Shard a model over processes, for `from_pretrained(..., distributed_config=...)`.
+        """Distribute a model over processes; `from_pretrained(..., distributed_config=...)` calls this method.
 
         Raises:
-            ValueError: if tensor parallelism would split a head.
+            ValueError: if tensor parallelism would split an attention head.
         """
         tp_size = getattr(distributed_config, "tp_size", 1)
         num_heads = model.config.num_heads
@@ -174,10 +177,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Save the model as `PreTrainedModel.save_pretrained` does, so that it loads in its present form.
+        """Save the model as `PreTrainedModel.save_pretrained` does, including changes that were made after loading.
 
-        Weights may have been untied, and the LM head may have got a bias, since the model was made. The files of
-        weights get the permissions of `config.json`.
+        For example, weights may have been untied, and the LM head may have a new bias. The weight files get the file
+        permissions of `config.json`.
         """
         head = self.get_output_embeddings()
         if head is not None:
@@ -187,24 +190,24 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         give_weights_the_mode_of_config(save_directory)
 
     def state_dict_to_save(self, state_dict: dict[str, Tensor] | None = None) -> dict[str, Tensor] | None:
-        """Return the weights to write: those of `state_dict`, or None for the model's own weights as they are.
+        """Return the weights to save, or None to save the model's own weights as they are.
 
-        If a model with shared embeddings was untied, the shared matrix is written once under the name of each use,
-        because an untied model loads one matrix per use.
+        If the weights of a model with shared embeddings were untied, its embedding matrices are saved separately,
+        because an untied model loads one matrix per embedding. Otherwise, the result is `state_dict`.
         """
         is_untied = hasattr(self.base_model, "shared") and not self.config.tie_word_embeddings
         if not is_untied:
             return state_dict
         weights = state_dict or self.state_dict()
-        # safetensors does not write tensors that share memory, so they are cloned.
+        # safetensors cannot save tensors that share memory, so they are cloned.
         return {name: weight.clone() for name, weight in weights.items() if not name.endswith("shared.weight")}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize the weights of a module as the authors' code does, because the paper does not say how.
+        """Initialize the weights of a module as in the authors' code, because the paper does not describe it.
 
-        Projections are Glorot-uniform, and embeddings have the standard deviation d_model^-0.5. An untied LM head is
-        initialized like the embeddings, to which section 3.4 ties it.
+        Linear layers get Glorot-uniform weights, and embeddings get normally distributed weights with the standard
+        deviation d_model^-0.5. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
         """
         if isinstance(module, nn.Linear) and not module.weight.is_floating_point():
             raise InputError(
@@ -221,10 +224,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
 
     def get_submodule(self, target: str) -> nn.Module:
-        """Return a submodule by its path, and the source's embedding for the path `embeddings.word_embeddings`.
+        """Return a submodule by its path. The path `embeddings.word_embeddings` returns the source embedding.
 
-        PEFT asks for that path, because its prompts precede the source. Without an answer, it takes the first weight
-        with as many rows as the target's vocabulary has tokens, which may be a different matrix.
+        PEFT requests that path for prompt tuning, in which prompts precede the source. If the path did not exist, PEFT
+        would use the first weight with one row per target token, which may be a different matrix.
         """
         if target == "embeddings.word_embeddings":
             return self.get_input_embeddings()
@@ -233,7 +236,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Change the size of the joint vocabulary, as `PreTrainedModel.resize_token_embeddings` does.
+        """Resize the embeddings and the LM head, as `PreTrainedModel.resize_token_embeddings` does.
 
         Raises:
             ValueError: if source and target have separate vocabularies, or if the weights are int8.
@@ -248,14 +251,14 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             )
         decoder = getattr(self.base_model, "decoder", None)
         if decoder is not None and not self.config.tie_word_embeddings:
-            # transformers resizes the source's embedding and the LM head, but does not know the target's embedding.
+            # transformers resizes the source embedding and the LM head, but not the target embedding.
             decoder.embed_tokens = self._get_resized_embeddings(
                 decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
             )
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Change the number of learned positions. Sinusoids have no limit and stay as they are.
+        """Change the number of learned positions. Sinusoidal positions have no limit and stay unchanged.
 
         Args:
             new_num_position_embeddings (`int`): the new `max_position_embeddings`. New rows are initialized.

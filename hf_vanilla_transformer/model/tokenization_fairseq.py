@@ -1,4 +1,7 @@
-"""The tokenizer of models that fairseq trained: Moses, byte-pair encoding, and a vocabulary for each side."""
+"""The tokenizer of fairseq models, which combines Moses tokenization with byte-pair encoding.
+
+Source and target have separate vocabularies.
+"""
 
 from typing import Any
 
@@ -6,10 +9,10 @@ from transformers import FSMTTokenizer
 
 
 class FairseqTokenizer(FSMTTokenizer):
-    """transformers' `FSMTTokenizer`, extended to encode targets.
+    """transformers' `FSMTTokenizer`, extended so that it can also encode target sentences.
 
     Targets have their own vocabulary and language. The byte-pair merges are the same for both languages, as in fairseq.
-    `</s>` is set as the EOS token. The tokenizer needs sacremoses.
+    The default EOS token is `</s>`. The tokenizer needs the package sacremoses.
     """
 
     _auto_class = "AutoTokenizer"
@@ -21,11 +24,14 @@ class FairseqTokenizer(FSMTTokenizer):
         self._source_language = self.src_lang
 
     def _switch_to_input_mode(self) -> None:
-        """Encode sources from now on."""
+        """Encode texts as source sentences from now on."""
         self.encoder = self.source_encoder
         self.src_lang = self._source_language
 
     def _switch_to_target_mode(self) -> None:
-        """Encode targets from now on. `FSMTTokenizer` reads the language of its input from `src_lang`."""
+        """Encode texts as target sentences from now on.
+
+        `src_lang` becomes the target language, because `FSMTTokenizer` reads the language of its input from it.
+        """
         self.encoder = self.target_encoder
         self.src_lang = self.tgt_lang

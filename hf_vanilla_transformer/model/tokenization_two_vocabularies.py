@@ -1,4 +1,7 @@
-"""A tokenizer with separate vocabularies of source and target. Its code travels with its model."""
+"""A tokenizer with separate vocabularies for source and target.
+
+Saving such a tokenizer copies this file into the saved folder.
+"""
 
 from collections.abc import Iterable
 from os import PathLike
@@ -14,7 +17,7 @@ _SPECIAL_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token")
 
 
 def _check_new_special_tokens(side_tokenizer: TokenizersBackend, new_tokens: Iterable[object]) -> None:
-    """Raise ValueError if a new special token is already an ordinary token of one side."""
+    """Raise ValueError if a new special token is already an ordinary token of the source or target tokenizer."""
     vocabulary = side_tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     for token in map(str, new_tokens):
         if token in vocabulary and token not in side_tokenizer.added_tokens_encoder:
@@ -24,21 +27,24 @@ def _check_new_special_tokens(side_tokenizer: TokenizersBackend, new_tokens: Ite
 
 
 class TwoVocabularyTokenizer(TokenizersBackend):
-    """A tokenizer that encodes sources with one vocabulary and targets with another, and decodes targets.
+    """A tokenizer that encodes source and target sentences with separate vocabularies, and decodes target tokens.
 
-    `tokenizer(sentences)` and all methods about tokens use the source's vocabulary. `tokenizer(text_target=...)` and
-    `decode` use the target's. `source_tokenizer` and `target_tokenizer` are tokenizers of one side.
+    `tokenizer(sentences)` and all methods about tokens use the source vocabulary. `tokenizer(text_target=...)` and
+    `decode` use the target vocabulary. The attributes `source_tokenizer` and `target_tokenizer` are ordinary tokenizers
+    with one vocabulary each.
 
-    A saved folder has `source_tokenizer.json`, `target_tokenizer.json` and this file, for `trust_remote_code=True`. It
-    has no `tokenizer.json`, because other classes would load that and know one side only.
+    A saved folder contains `source_tokenizer.json`, `target_tokenizer.json` and this file, which
+    `trust_remote_code=True` loads. It contains no `tokenizer.json`, because other classes would load that file, and
+    would then have only one vocabulary.
 
     Args:
-        source_file, target_file (`str`): files of the tokenizers library.
-        source_object, target_object (`tokenizers.Tokenizer`): tokenizers in place of files; see `of`.
-        **kwargs: arguments of `TokenizersBackend`, for both sides.
+        source_file, target_file (`str`): files in the format of the tokenizers library.
+        source_object, target_object (`tokenizers.Tokenizer`): tokenizers to use instead of files; see `of`.
+        **kwargs: arguments of `TokenizersBackend`. Special tokens apply to both vocabularies.
 
     Raises:
-        ValueError: if a side is missing, or a special token has different ids on the two sides.
+        ValueError: if the source or the target is missing, or if a special token has different ids in the two
+            vocabularies.
     """
 
     vocab_files_names = {"source_file": "source_tokenizer.json", "target_file": "target_tokenizer.json"}
@@ -58,7 +64,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         for side, file_or_object in sides.items():
             if file_or_object is None:
                 raise InputError(f"there is no {side}_tokenizer.json; a tokenizer with two vocabularies needs both.")
-        # These would come from the tokenizer.json of a different model.
+        # These arguments would come from the tokenizer.json of a different model.
         kwargs.pop("tokenizer_file", None)
         kwargs.pop("tokenizer_object", None)
 
@@ -77,7 +83,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         self._check_special_tokens()
 
     def _check_special_tokens(self) -> None:
-        """Raise ValueError if a special token has different ids on the two sides."""
+        """Raise ValueError if a special token has different ids in the two vocabularies."""
         for token in _SPECIAL_TOKENS:
             if getattr(self, token) is None:
                 continue
@@ -91,11 +97,11 @@ class TwoVocabularyTokenizer(TokenizersBackend):
 
     @classmethod
     def of(cls, source: TokenizersBackend, target: TokenizersBackend) -> "TwoVocabularyTokenizer":
-        """Make a tokenizer from one tokenizer per side, for example from two results of `train_tokenizer`.
+        """Combine a source tokenizer and a target tokenizer, for example two results of `train_tokenizer`.
 
         Args:
-            source, target (`TokenizersBackend`): tokenizers whose special tokens have the same ids. Padding side and
-                special tokens are the source's.
+            source, target (`TokenizersBackend`): tokenizers whose special tokens have the same ids. The new tokenizer
+                gets the padding side and the special tokens of `source`.
         """
         special_tokens = {}
         for name in _SPECIAL_TOKENS:
@@ -111,30 +117,33 @@ class TwoVocabularyTokenizer(TokenizersBackend):
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments unchanged. transformers would look for one file that describes the whole tokenizer."""
+        """Return the arguments unchanged.
+
+        The inherited method would look for a single file that describes the whole tokenizer.
+        """
         return kwargs
 
     def _switch_to_input_mode(self) -> None:
-        """Encode sources from now on."""
+        """Encode texts as source sentences from now on."""
         self._encodes_targets = False
 
     def _switch_to_target_mode(self) -> None:
-        """Encode targets from now on."""
+        """Encode texts as target sentences from now on."""
         self._encodes_targets = True
 
     def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
-        """Encode texts of the side that the last switch selected."""
+        """Encode texts as source or target sentences, whichever was selected last."""
         if not self._encodes_targets:
             return super()._encode_plus(*args, **kwargs)
         self.target_tokenizer.padding_side = self.padding_side
         return self.target_tokenizer._encode_plus(*args, **kwargs)
 
     def _decode(self, *args: Any, **kwargs: Any) -> str:
-        """Decode token ids of the target."""
+        """Decode token ids of the target vocabulary."""
         return self.target_tokenizer._decode(*args, **kwargs)
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens to both sides.
+        """Add tokens to both vocabularies.
 
         Raises:
             ValueError: if a new special token is already an ordinary token, because its ids would differ.
@@ -152,13 +161,13 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         legacy_format: bool | None = None,
         filename_prefix: str | None = None,
     ) -> tuple[str, ...]:
-        """Write the files of both sides, and return `file_names` with their paths added."""
+        """Save the source and the target tokenizer, and return `file_names` extended by the paths of their files."""
         backends = {
             "source_file": self.backend_tokenizer,
             "target_file": self.target_tokenizer.backend_tokenizer,
         }
         for side_file, backend in backends.items():
-            # Padding and truncation are settings of the last call, not of the tokenizer.
+            # Padding and truncation were set by the last call and do not belong to the tokenizer.
             backend.no_padding()
             backend.no_truncation()
             file_name = self.vocab_files_names[side_file]
