@@ -1,13 +1,14 @@
-"""The label-smoothed loss (section 5.4), computed from the decoder's output in chunks of logits.
+"""The label-smoothed loss (section 5.4), computed in chunks so that the logits of a batch are never all in memory.
 
 `chunked_smoothed_cross_entropy` replaces the output projection, torch's cross-entropy and the sums of `token_sums`. It
-is used on CPUs, and on GPUs where the Triton kernel of `fused_loss` does not work. Only the logits of one chunk are in
-memory at a time. For 25,000 tokens and a vocabulary of 37,000, all logits in float32 would take 3.7 GB, and their
-gradients as much again; a chunk of 1,024 rows takes 150 MB. On CPUs a training step takes the same time as with all
-logits.
+is used on CPUs, and on GPUs that cannot use the Triton kernel (`fused_loss`). Only the logits of one chunk of tokens
+are in memory at a time. For 25,000 tokens and a vocabulary of 37,000, all logits in float32 would take 3.7 GB, and
+their gradients would take 3.7 GB more; a chunk of 1,024 tokens takes 150 MB. On CPUs, a training step takes as long as
+with all logits in memory.
 
 tests/acceleration/test_kernels.py (`TestLossOfStates`) compares the loss, its gradients and the sums with torch's
-cross-entropy, and checks the memory. Shapes have named axes, as in the model's file.
+cross-entropy, and checks the memory. Axes of tensors are named as in `modeling_vanilla_transformer.py`; a row is one
+target token of the batch.
 """
 
 import math
@@ -21,8 +22,8 @@ from .fast_path_checks import is_plain_cpu_tensor
 from .linear_and_dropout import cast_to_matmul_dtype, is_faster_by_onednn, onednn_linear
 
 
-# A chunk has max(512, 2 d_model) rows of logits. Every chunk adds a matrix of (vocabulary, d_model) to the gradient of
-# the weight. With fewer rows, these additions would take longer than the matmuls that compute the logits.
+# A chunk has max(512, 2 d_model) rows of logits. Every chunk adds a (vocabulary, d_model) matrix to the weight's
+# gradient. With fewer rows, these additions would take longer than the matmuls that compute the logits.
 _CHUNK_ROWS = 512
 _CHUNK_ROWS_PER_D_MODEL = 2
 _NO_LABEL = -100
@@ -35,12 +36,12 @@ def chunked_smoothed_cross_entropy(
     label_smoothing: float,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the label-smoothed cross-entropy (section 5.4), summed over the rows that have a label.
+    """Compute the label-smoothed cross-entropy (section 5.4), summed over all target tokens that have a label.
 
-    It equals torch's cross-entropy of the logits `states @ weight.T + bias`, with the reduction "sum".
+    The result equals torch's cross-entropy of the logits `states @ weight.T + bias`, with the reduction "sum".
 
-    On CPUs only rows with a label are computed. On accelerators all rows are, and those without a label are masked,
-    because selecting rows would wait for the device.
+    On CPUs, only rows with a label are computed. On accelerators, all rows are computed and rows without a label are
+    masked, because selecting rows would wait for the device.
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
@@ -51,7 +52,7 @@ def chunked_smoothed_cross_entropy(
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: the loss, a scalar in nats, at least in float32, which can be
-            differentiated once; and the sums of [`~.operations.token_sums`] over all rows, `(3,)`.
+            differentiated once; and the sums of [`~.operations.token_sums`], added up over the batch, `(3,)`.
     """
     row_labels = labels.to(states.device).flatten()
     row_states = states.flatten(0, 1)
@@ -62,12 +63,12 @@ def chunked_smoothed_cross_entropy(
         row_labels = row_labels[labelled_rows]
     else:
         lacks_label = (row_labels == _NO_LABEL)[:, None]
-        # A state of zeros adds nothing to the gradient of the weight, and masked_fill has a gradient of zero for it.
+        # A state of zeros adds nothing to the weight's gradient, and masked_fill gives it a gradient of zero.
         row_states = row_states.masked_fill(lacks_label, 0)
         row_labels = row_labels.masked_fill(lacks_label[:, 0], 0)
 
     if not torch.is_grad_enabled():
-        # An autograd function sees `requires_grad` of a parameter also in `no_grad` mode.
+        # Even in `no_grad` mode, an autograd function sees that a parameter has `requires_grad` set.
         row_states = row_states.detach()
         weight = weight.detach()
         if bias is not None:
@@ -76,7 +77,9 @@ def chunked_smoothed_cross_entropy(
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The loss as an autograd function. Its forward pass also computes the gradients, which the backward pass scales.
+    """The loss as an autograd function whose forward pass also computes the gradients.
+
+    The backward pass only scales these gradients.
 
     A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term
     is linear in states and weight, so it is computed without logits. The gradient of the other terms with respect to z
@@ -93,19 +96,20 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         lacks_label: Tensor | None,
         label_smoothing: float,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss, and the sums that `token_sums` returns.
+        """Compute the loss and the token sums, and save the gradients for the backward pass.
 
         Args:
-            ctx (`LossContext`): keeps the gradients.
+            ctx (`LossContext`): the context in which the gradients are saved.
             states (`torch.Tensor` of shape `(rows, d_model)`): zeros in rows without a label.
             weight (`torch.Tensor` of shape `(vocabulary, d_model)`).
             bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*).
-            labels (`torch.LongTensor` of shape `(rows,)`): any token in rows without a label.
-            lacks_label (`torch.BoolTensor` of shape `(rows, 1)`, *optional*): None if every row has a label.
+            labels (`torch.LongTensor` of shape `(rows,)`): token ids; any id in rows without a label.
+            lacks_label (`torch.BoolTensor` of shape `(rows, 1)`, *optional*): True for rows without a label; None if
+                every row has a label.
             label_smoothing (`float`): epsilon.
         """
         needs_states, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        # Sums over many rows are in float32 at least; in 16 bits they would be imprecise.
+        # Sums over many rows are at least in float32, because 16 bits would be imprecise.
         precise = torch.promote_types(states.dtype, torch.float32)
         x = cast_to_matmul_dtype(states)
         w = cast_to_matmul_dtype(weight)
@@ -139,7 +143,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         if x.dtype != precise:
             # One buffer for all chunks, because allocating it takes longer than the computation in it.
             precise_buffer = x.new_empty(min(chunk_rows, num_rows), vocabulary, dtype=precise)
-        # Each is (rows, 1); log_sums holds log(sum(exp(z))).
+        # Each tensor is (rows, 1); log_sums holds log(sum(exp(z))).
         log_sums, label_logits, largest_logits = x.new_empty(3, num_rows, 1, dtype=precise)
         for begin in range(0, num_rows, chunk_rows):
             rows = slice(begin, begin + chunk_rows)
@@ -169,7 +173,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     gradient.masked_fill_(lacks_label[rows], 0)
                 grad_bias += gradient.sum(dim=0, dtype=precise)
 
-        # Add up the rows: on CPUs one chunk after the other, elsewhere all at once, which launches fewer kernels.
+        # Add up the rows: chunk by chunk on CPUs, and all at once elsewhere, which launches fewer kernels.
         rows_per_sum = chunk_rows
         if lacks_label is not None:
             rows_per_sum = max(num_rows, 1)
@@ -193,5 +197,5 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: LossContext, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the saved gradients. The labels, the mask and the label smoothing have no gradient."""
+        """Scale the gradients that the forward pass has saved; the last three arguments of `forward` have none."""
         return (*scale_saved_gradients(ctx, grad), None, None, None)

@@ -1,18 +1,18 @@
-"""A fast decoder for CPUs, which computes the next token of every hypothesis in each step.
+"""A fast implementation of the decoder for CPUs, which computes one token per hypothesis in each step.
 
-`CPUDecoder` replaces calls of the model's modules with a KV cache in greedy search, sampling and beam search, if
-`generate()` returns only token ids; `cpu_search` decides. It reads the weights of the modules. For one sentence of 15
-tokens and the base model in float32, a step takes 10.7 instead of 21.4 ms with 4 beams, and 12.3 instead of 14.8 ms
-with one (docs/benchmarks.md, "Without the package"). The gain has three sources:
+In greedy search, sampling and beam search, `CPUDecoder` replaces the model's own modules if `generate()` returns only
+token ids; `cpu_search` checks the conditions. It reads the weights of the modules. For one sentence of 15 tokens and
+the base model in float32, a step takes 10.7 ms instead of 21.4 ms with 4 beams, and 12.3 ms instead of 14.8 ms with one
+beam (docs/benchmarks.md, "Without the package"). It is faster for three reasons:
 
-- Weights are packed (`prepacked_weights`), and projections with the same input are one matmul.
+- Weights are packed (`prepacked_weights`), and projections with the same input are computed as one matmul.
 - The beams of a sentence share one KV cache. Each hypothesis has a slot per position, and a mask lets it attend to the
   slots of its own past. Reordering beams therefore changes the mask and moves no keys or values. Slots that no
   hypothesis attends to are dropped from time to time.
 - The encoder's output is projected once per sentence instead of once per beam.
 
-tests/generation/test_step.py compares the logits with the model's modules. Shapes have named axes, as in the model's
-file; rows are batch * beams, with the hypotheses of a sentence adjacent.
+tests/generation/test_step.py compares the logits with the model's modules. Axes of tensors are named as in
+`modeling_vanilla_transformer.py`; there are batch * beams rows, and the hypotheses of a sentence are adjacent rows.
 """
 
 import math
@@ -34,16 +34,16 @@ from .int8_quantization import Int8Linear
 from .prepacked_weights import pack, read_float_weight
 
 
-# The KV cache grows by this many slots per sentence, and by at least this many per hypothesis, so that growing, which
-# copies the cache, is rare.
+# The KV cache grows by _GROWTH slots per sentence, and by at least _MIN_GROWTH slots per hypothesis. Growing copies the
+# cache, so it should be rare.
 _GROWTH = 32
 _MIN_GROWTH = 8
-# With one query per sentence, products and sums over the cache are faster than torch's fused attention from this many
-# sentences on and up to this many positions. Both numbers were chosen by timing decoding steps on one thread of an AMD
-# EPYC with AVX-512; the figures were not kept.
+# With one query per sentence, at least this many sentences and at most this many positions, elementwise products and
+# sums over the cache are faster than torch's fused attention. Both numbers were chosen by timing decoding steps on one
+# thread of an AMD EPYC with AVX-512; the measurements were not kept.
 _MIN_SENTENCES_FOR_SUMS = 16
 _MAX_POSITIONS_FOR_SUMS = 128
-# In float64, the model's modules are called.
+# For other dtypes, such as float64, the model's modules are called.
 _DTYPES = {torch.float32, torch.bfloat16, torch.float16}
 # Attention implementations that compute Eq. 1 and nothing else. With others, the modules are called.
 _ATTENTION_IMPLEMENTATIONS = (ATTENTION, "sdpa")
@@ -53,10 +53,10 @@ _MODEL_FILE = modeling_vanilla_transformer.__name__
 
 
 def supports_cpu_decoder(model: VanillaTransformerForConditionalGeneration) -> bool:
-    """Return True if [`CPUDecoder`] computes what the model's modules would.
+    """Return True if [`CPUDecoder`] computes the same logits as the model's modules.
 
-    The model must be on a CPU, in evaluation mode, without gradients and autocast, and none of its modules may be
-    hooked, monkeypatched, parametrized or replaced by another class.
+    The model must be on a CPU and in evaluation mode, and gradients and autocast must be off. None of its modules may
+    be hooked, monkeypatched, parametrized or replaced by a different class.
     """
     if model.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
@@ -84,17 +84,17 @@ def supports_cpu_decoder(model: VanillaTransformerForConditionalGeneration) -> b
 
 
 def _is_unmodified_layer(module: nn.Module) -> bool:
-    """Return True if a module is of a known class, unmodified, and in evaluation mode."""
+    """Return True if a module belongs to a known class, is unmodified, and is in evaluation mode."""
     module_class = type(module)
     is_known = module_class.__module__ == _MODEL_FILE or module_class in _KNOWN_CLASSES
     return is_known and is_unmodified(module) and not module.training
 
 
 def _matches_config(attention: VanillaTransformerAttention) -> bool:
-    """Return True if an attention layer has all heads of its configuration, and its projections can be concatenated.
+    """Return True if an attention layer has all of its heads, and its projections can be computed as one matmul.
 
-    Tensor parallelism and pruning leave fewer heads. Projections are concatenated if they have one class, and all or
-    none of them have a bias.
+    Tensor parallelism and pruning leave fewer heads than the configuration says. Projections can be computed as one
+    matmul if they belong to one class, and if all or none of them have a bias.
     """
     key_width = attention.config.num_heads * attention.key_dim
     value_width = attention.config.num_heads * attention.value_dim
@@ -105,15 +105,15 @@ def _matches_config(attention: VanillaTransformerAttention) -> bool:
 
 
 class CPUDecoder:
-    """The decoder and the output projection, with the KV cache of the tokens so far.
+    """The decoder, the output projection and the KV cache of one `generate()` call, implemented for CPUs.
 
-    It replaces [`~.generation_vanilla_transformer.NextTokenSteps`], and has the same methods and attributes.
+    This class has the methods and attributes of [`~.generation_vanilla_transformer.NextTokenSteps`], and replaces it.
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`): a model for which [`supports_cpu_decoder`] returns True.
         states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
         mask (`torch.Tensor` of shape `(batch, source)`, *optional*): 1 for real source tokens, 0 for padding.
-        num_beams (`int`): hypotheses per sentence.
+        num_beams (`int`): the number of hypotheses per sentence.
     """
 
     can_prune = True
@@ -127,8 +127,8 @@ class CPUDecoder:
     ):
         self._decoder: VanillaTransformerDecoder = model.get_decoder()
         self._num_beams = num_beams
-        # The number of positions so far, and the number of used slots of each sentence: one per position and beam, less
-        # the slots that `select` has dropped.
+        # The number of positions so far, and the number of used slots per sentence. Each position adds one slot per
+        # beam, and `select` drops unused slots.
         self._length = 0
         self._used_slots = 0
 
@@ -140,12 +140,12 @@ class CPUDecoder:
         if mask is not None and not mask.all():
             self._source_mask = make_additive_mask(mask.bool()[:, None, None], torch.float32)
 
-        # New slots are in the order of positions, and within a position in the order of beams. A hypothesis attends to
-        # its own, (1, 1, beams, slots).
+        # New slots are ordered by position, and by beam within a position. Each hypothesis attends only to its own new
+        # slots, (1, 1, beams, slots).
         growth = max(_GROWTH // num_beams, _MIN_GROWTH)
         is_own_slot = torch.eye(num_beams, dtype=torch.bool, device="cpu").repeat(1, growth)
         self._new_slots_mask = make_additive_mask(is_own_slot[None, None], torch.float32)
-        # Added to the scores: 0 where a hypothesis attends to a slot, (batch, 1, beams, slots).
+        # This mask is added to the scores. It is 0 where a hypothesis attends to a slot, (batch, 1, beams, slots).
         self._past_mask = self._new_slots_mask.repeat(len(states), 1, 1, 1)
 
         self._layers = [_Layer(layer, states, mask, num_beams, growth) for layer in self._decoder.layers]
@@ -157,8 +157,8 @@ class CPUDecoder:
         """Compute the logits of the next token, `(rows, vocabulary)`.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(rows, length)`): hypotheses, with one token more than in the last
-                call.
+            input_ids (`torch.LongTensor` of shape `(rows, length)`): hypotheses, each with one more token than in the
+                previous call.
         """
         if self._used_slots == self._past_mask.shape[3]:
             # All slots are used. Selecting every sentence drops unused slots and adds free ones.
@@ -177,16 +177,17 @@ class CPUDecoder:
         return self._lm_head(self._decoder.normalize_output(x))
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        """Embed the token of each row at the current position: sqrt(d_model) E + PE (sections 3.4 and 3.5)."""
+        """Embed each row's token at the current position: sqrt(d_model) E + PE (sections 3.4 and 3.5)."""
         embeds = self._decoder.look_up(tokens, None)
         position = self._positions[self._length - 1]
         return torch.add(position, embeds.float(), alpha=embeds.shape[1] ** 0.5).to(embeds.dtype)
 
     def reorder(self, rows: Tensor) -> None:
-        """Make each hypothesis continue another one of the same sentence.
+        """Update the mask after beam search has chosen which hypothesis each new hypothesis continues.
 
         Args:
-            rows (`torch.LongTensor` of shape `(rows,)`): hypothesis i continues the hypothesis of row `rows[i]`.
+            rows (`torch.LongTensor` of shape `(rows,)`): hypothesis i continues the hypothesis in row `rows[i]`, which
+                belongs to the same sentence.
         """
         if self._num_beams == 1:
             return
@@ -196,7 +197,7 @@ class CPUDecoder:
         past_mask.copy_(past_mask.gather(2, beams.expand_as(past_mask)))
 
     def select(self, sentences: Tensor) -> None:
-        """Keep some sentences of the batch, and drop slots to which none of their hypotheses attends.
+        """Keep only the given sentences, and drop cache slots to which none of their hypotheses attends.
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
@@ -205,8 +206,8 @@ class CPUDecoder:
         # A slot is used if the mask of any hypothesis has 0 there, (selected, slots).
         is_used = (past_mask == 0).any(dim=2)[:, 0]
 
-        # All sentences keep the same number of slots, which fills whole positions: first the used ones in their order,
-        # then unused ones, which stay masked.
+        # All sentences keep the same number of slots, a multiple of the number of beams. The used slots come first, in
+        # their order, and unused slots, which stay masked, fill the rest.
         most_used_slots = int(is_used.sum(dim=1).max())
         positions = math.ceil(most_used_slots / self._num_beams)
         self._used_slots = positions * self._num_beams
@@ -219,14 +220,14 @@ class CPUDecoder:
         if self._source_mask is not None:
             self._source_mask = self._source_mask[sentences]
 
-        # Free slots follow, whose content does not matter, so the cache copies slot 0 into them.
+        # Free slots follow. Their content does not matter, so the cache copies slot 0 into them.
         slots_and_free_ones = nn.functional.pad(slots, (0, self._new_slots_mask.shape[3]))
         for layer in self._layers:
             layer.select(sentences, slots_and_free_ones, positions)
 
 
 class _Layer:
-    """One layer of the decoder (section 3.1; Figure 1, right) for one more position, with its keys and values."""
+    """One decoder layer (section 3.1) with its cached keys and values; each call processes one position."""
 
     def __init__(
         self,
@@ -236,14 +237,14 @@ class _Layer:
         num_beams: int,
         growth: int,
     ):
-        """Pack the weights of a layer, and project the encoder's output.
+        """Pack the layer's weights, and compute the cross-attention keys and values from the encoder's output.
 
         Args:
-            layer (`VanillaTransformerDecoderLayer`): the layer of the model.
+            layer (`VanillaTransformerDecoderLayer`): the model's layer.
             states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
             mask (`torch.Tensor` of shape `(batch, source)`, *optional*): 1 for real source tokens.
-            num_beams (`int`): hypotheses per sentence.
-            growth (`int`): positions for which the cache has slots at first.
+            num_beams (`int`): the number of hypotheses per sentence.
+            growth (`int`): the number of positions for which the cache has slots at first.
         """
         self_attention = layer.self_attn
         q_proj, k_proj, v_proj = self_attention.q_proj, self_attention.k_proj, self_attention.v_proj
@@ -274,10 +275,10 @@ class _Layer:
         self._final_norm = layer.final_layer_norm
 
     def __call__(self, x: Tensor, past_mask: Tensor | None, source_mask: Tensor | None) -> Tensor:
-        """Compute the output of the layer, `(rows, d_model)`, from its input of the same shape.
+        """Compute the layer's output for one position of every hypothesis, `(rows, d_model)`.
 
         Args:
-            x (`torch.Tensor` of shape `(rows, d_model)`): one position of every hypothesis.
+            x (`torch.Tensor` of shape `(rows, d_model)`): the layer's input.
             past_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`, *optional*): added to the scores.
             source_mask (`torch.Tensor` of shape `(batch, 1, 1, source)`, *optional*): added to the scores.
         """
@@ -291,16 +292,16 @@ class _Layer:
         return self._final_norm(self._fc2.plus(self._fc1.relu(x), x))
 
     def select(self, sentences: Tensor, slots: Tensor, positions: int) -> None:
-        """Keep some sentences and slots; the arguments are those of [`_SlotCache.select`]."""
+        """Keep only the given sentences and slots; see [`_SlotCache.select`] for the arguments."""
         self._keys.select(sentences, slots, positions)
         self._values.select(sentences, slots, positions)
         self._cross_attention.select(sentences)
 
 
 class _SlotCache:
-    """The keys or values of all hypotheses at the positions so far, `(batch, slots, heads, d)`.
+    """A cache for the keys or values of all hypotheses, as one tensor of shape `(batch, slots, heads, d)`.
 
-    They are in float32, because attention in bfloat16 is slower on CPUs, and takes a small share of a step.
+    The tensor is in float32, because attention in bfloat16 is slower on CPUs, and takes a small share of a step.
     """
 
     def __init__(self, batch_size: int, growth: int, num_beams: int, num_heads: int, head_dim: int):
@@ -309,25 +310,26 @@ class _SlotCache:
         self._store(slots, 0)
 
     def _store(self, cache: Tensor, positions: int) -> None:
-        """Set the tensor that holds the cache, and the number of positions that are filled."""
+        """Set the tensor that holds the cache, and the number of filled positions."""
         self._cache = cache
         self._positions = positions
-        # One view per position, (batch, beams, heads, d), made here so that `add` makes none.
+        # One view per position, (batch, beams, heads, d), created here so that `add` need not create it.
         self._by_position = cache.unflatten(1, (-1, self._num_beams)).unbind(1)
 
     def add(self, new: Tensor) -> Tensor:
-        """Append one position, `(batch, beams, heads, d)`; returns all used slots, `(batch, slots, heads, d)`."""
+        """Append one position, `(batch, beams, heads, d)`, and return all used slots, `(batch, slots, heads, d)`."""
         self._by_position[self._positions].copy_(new)
         self._positions += 1
         return self._cache[:, : self._positions * self._num_beams]
 
     def select(self, sentences: Tensor, slots: Tensor, positions: int) -> None:
-        """Keep some sentences, and some slots of each of them.
+        """Keep only the given sentences, and only the given slots of each sentence.
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
             slots (`torch.LongTensor` of shape `(selected, slots)`): the slots to keep, in their new order.
-            positions (`int`): the first `positions * beams` of them are used, and the others are free.
+            positions (`int`): the number of filled positions. The first `positions * beams` slots are used, and the
+                others are free.
         """
         # Rows of the cache with its first two axes flattened, (selected, slots).
         rows = sentences[:, None] * self._cache.shape[1] + slots
@@ -336,7 +338,10 @@ class _SlotCache:
 
 
 class _Cross:
-    """Cross-attention whose keys and values are computed once, from the encoder's output `(batch, source, d_model)`."""
+    """Cross-attention with keys and values that are computed only once, when the object is created.
+
+    They are computed from the encoder's output, `(batch, source, d_model)`.
+    """
 
     def __init__(self, attention: VanillaTransformerAttention, states: Tensor, num_beams: int):
         self._num_heads = attention.config.num_heads
@@ -351,13 +356,13 @@ class _Cross:
             self._values = _make_heads_contiguous(self._values)
 
     def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return x + Sublayer(x), `(rows, d_model)`; `mask` is added to the scores, `(batch, 1, 1, source)`."""
+        """Compute x + Sublayer(x), `(rows, d_model)`; `mask`, `(batch, 1, 1, source)`, is added to the scores."""
         query = _split_heads(self._in(x), self._num_heads, self._num_beams)
         heads = _attend(query, self._keys, self._values, mask, self._scaling)
         return self._out.plus(heads, x)
 
     def select(self, sentences: Tensor) -> None:
-        """Keep some sentences, `(selected,)`."""
+        """Keep only the sentences with the given indices, `(selected,)`."""
         self._keys = self._keys[sentences]
         self._values = self._values[sentences]
 
@@ -366,8 +371,8 @@ class _SingleSentenceCross:
     """Cross-attention for one short sentence without padding, with two small matmuls per step.
 
     Head i computes softmax(x A_i + a_i) B_i with A_i = W_i^Q K_i^T / sqrt(d_k), a_i = b_i^Q K_i^T / sqrt(d_k) and
-    B_i = V_i W_i^O. These matrices are smaller than the projections and computed once. The attention weights of a head
-    sum to 1, so each B_i includes its part of the output's bias.
+    B_i = V_i W_i^O. These matrices are computed once, and are smaller than the projections. The attention weights of a
+    head sum to 1, so each B_i includes 1 / h of the output bias.
     """
 
     def __init__(self, attention: VanillaTransformerAttention, states: Tensor):
@@ -396,7 +401,7 @@ class _SingleSentenceCross:
         self._heads_and_source = (num_heads, states.shape[1])
 
     def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return x + Sublayer(x), `(rows, d_model)`; the sentence has no padding, so `mask` is None."""
+        """Compute x + Sublayer(x), `(rows, d_model)`. The sentence has no padding, so `mask` is None."""
         x_float32 = x.float()
         scores = nn.functional.linear(x_float32, self._to_scores, self._score_bias)
         # (rows, heads, source)
@@ -404,11 +409,11 @@ class _SingleSentenceCross:
         return torch.addmm(x_float32, weights.flatten(1), self._to_output).to(x.dtype)
 
     def select(self, sentences: Tensor) -> None:
-        """Do nothing, because the batch is one sentence."""
+        """Do nothing, because the batch has only one sentence."""
 
 
 def _project_source(attention: VanillaTransformerAttention, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the keys and the values of the encoder's output, both `(batch, source, heads, d)` in float32."""
+    """Compute cross-attention keys and values, both `(batch, source, heads, d)` in float32, from encoder states."""
     num_heads = attention.config.num_heads
     widths = [attention.k_proj.out_features, attention.v_proj.out_features]
     projected = pack(attention.k_proj, attention.v_proj)(states.flatten(0, 1))
@@ -418,17 +423,17 @@ def _project_source(attention: VanillaTransformerAttention, states: Tensor) -> t
 
 
 def _make_heads_contiguous(x: Tensor) -> Tensor:
-    """Copy `(batch, source, heads, d)` so that the numbers of each head are adjacent in memory; the shape stays."""
+    """Copy a tensor `(batch, source, heads, d)` so that each head is contiguous in memory. The shape stays the same."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _split_heads(projected: Tensor, num_heads: int, num_beams: int) -> Tensor:
-    """Split projections `(rows, heads * d)` into heads: `(batch, beams, heads, d)`."""
+    """Reshape projections from `(rows, heads * d)` to `(batch, beams, heads, d)`."""
     return projected.view(-1, num_beams, num_heads, projected.shape[-1] // num_heads)
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """Compute Eq. 1 for all heads and concatenate them: `(rows, heads * d_v)`, in the dtype of the query.
+    """Compute attention (Eq. 1) and concatenate the heads: `(rows, heads * d_v)`, in the query's dtype.
 
     Args:
         query (`torch.Tensor` of shape `(batch, beams, heads, d_k)`): one position of every hypothesis.
@@ -460,7 +465,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
 
 
 def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int) -> Tensor:
-    """Compute the positional encodings (section 3.5) of positions from `begin` on.
+    """Compute the positional encodings (section 3.5) of up to `count` positions, starting at `begin`.
 
     Returns:
         `torch.Tensor` of shape `(count, d_model)`, or fewer rows at the end of a learned table.
@@ -470,7 +475,7 @@ def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int
     """
     end = begin + count
     if decoder.config.position_embedding_type == "learned":
-        # At least one position, so that the decoder raises its error beyond the table.
+        # At least one position is computed, so that the decoder raises its error for a position beyond the table.
         end = max(begin + 1, min(end, decoder.config.max_position_embeddings))
     position_ids = torch.arange(begin, end, device="cpu")
     zero_embeds = torch.zeros(end - begin, decoder.config.d_model, dtype=torch.float32, device="cpu")

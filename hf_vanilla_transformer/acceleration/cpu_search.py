@@ -1,10 +1,10 @@
-"""Decoding on CPUs by [`CPUDecoder`], which replaces calls of the model's modules.
+"""Use the fast [`CPUDecoder`] in `generate()` where it computes the same tokens as the model's modules.
 
-This module replaces two operations of `generate()`: `next_token_steps`, which computes the logits of each step of a
-beam search, and `search_without_beams`, the loop of greedy search and sampling. The replacements are used if the call
-returns only token ids and [`CPUDecoder`] computes what the modules would; docs/decoding.md ("Fast decoding on CPUs")
-lists the conditions. Otherwise the plain operations call the modules. `cpu_decoder` says how much this gives. In
-addition, greedy search removes finished sentences from the batch.
+This module replaces two operations of `generate()`: `next_token_steps`, which computes the logits for each step of beam
+search, and `search_without_beams`, the loop of greedy search and sampling. [`CPUDecoder`] is used if the call returns
+only token ids and all conditions in docs/decoding.md ("Fast decoding on CPUs") hold. Otherwise, the plain operations
+call the modules. `cpu_decoder` reports the speedup. In addition, greedy search removes finished sentences from the
+batch.
 
 tests/generation/test_step.py tests when the decoder is used. Most tests in tests/generation run with and without it.
 """
@@ -29,15 +29,15 @@ from ..model.operations import plain
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 
 
-# Inputs that the loop may get if `generate()` returns only token ids. With any other input, the modules are called,
-# because the input may change what they compute.
+# The decoding loop may get these inputs if `generate()` returns only token ids. With any other input, the modules are
+# called, because the input may change what they compute.
 _KNOWN_INPUTS = {
     "attention_mask",
     "encoder_outputs",
     "cache",
     "use_cache",
     "logits_to_keep",
-    # `generate()` has used these before the loop; `Seq2SeqTrainer` passes labels.
+    # `generate()` reads these inputs only before the loop. `Seq2SeqTrainer` passes labels.
     "inputs_embeds",
     "labels",
     "tokenizer",
@@ -47,7 +47,7 @@ _KNOWN_INPUTS = {
 
 
 class StepDecoder(Protocol):
-    """A decoder that keeps its own cache: a [`CPUDecoder`], or the decoders of an ensemble."""
+    """The interface of a decoder with its own KV cache: a [`CPUDecoder`], or an ensemble's decoders."""
 
     can_prune: bool
     outputs: dict[str, object]
@@ -56,10 +56,10 @@ class StepDecoder(Protocol):
         """Compute the logits of the next token, `(rows, vocabulary)`, for hypotheses `(rows, length)`."""
 
     def reorder(self, rows: Tensor) -> None:
-        """Make hypothesis i continue the hypothesis of row `rows[i]`, of the same sentence."""
+        """Update the cache so that hypothesis i continues the hypothesis in row `rows[i]`, of the same sentence."""
 
     def select(self, sentences: Tensor) -> None:
-        """Keep some sentences of the batch, `(selected,)`."""
+        """Keep only the sentences with these indices, `(selected,)`, in the batch."""
 
 
 def next_token_steps_on_cpus(
@@ -69,9 +69,9 @@ def next_token_steps_on_cpus(
     synced_gpus: bool,
     model_kwargs: dict[str, Any],
 ) -> Any:
-    """Return a [`CPUDecoder`] for a beam search if one can be used, and otherwise call the plain operation.
+    """Return a [`CPUDecoder`] for beam search if its conditions hold. Otherwise, call the plain operation.
 
-    The arguments and results are those of [`~.generation_vanilla_transformer.next_token_steps`].
+    Arguments and results are the same as for [`~.generation_vanilla_transformer.next_token_steps`].
     """
     decoder = _new_decoder_for_call(model, input_ids, settings, synced_gpus, model_kwargs)
     if decoder is None:
@@ -82,9 +82,10 @@ def next_token_steps_on_cpus(
 def new_cpu_decoder(
     model: VanillaTransformerGenerationMixin, states: Tensor, mask: Tensor | None, num_beams: int
 ) -> StepDecoder | None:
-    """Return a new [`CPUDecoder`] with these arguments, or None if it would not compute what the modules do.
+    """Create a [`CPUDecoder`], or return None if the model is not supported.
 
-    A model that consists of other models, such as an ensemble, has a method of this name, which makes their decoders.
+    A model that consists of several models, such as an ensemble, has a method with this name, which creates their
+    decoders.
     """
     make_decoders = getattr(model, "new_cpu_decoder", None)
     if make_decoders is not None:
@@ -102,21 +103,21 @@ def _new_decoder_for_call(
     synced_gpus: bool,
     model_kwargs: dict[str, Any],
 ) -> StepDecoder | None:
-    """Return a new decoder for a call of `generate()`, or None if the modules must be called.
+    """Create the decoder for a `generate()` call, or return None if the model's modules must be called.
 
-    The arguments are those of [`~.generation_vanilla_transformer.next_token_steps`].
+    The arguments are the same as for [`~.generation_vanilla_transformer.next_token_steps`].
     """
     # The decoder begins with one token per hypothesis, so it cannot continue a prefix of several tokens.
     if input_ids.shape[1] != 1 or input_ids.device.type != "cpu":
         return None
 
-    # It has a cache of its own, so it cannot fill one that the caller wants to use afterwards.
+    # The decoder has its own cache, so it cannot fill a cache that the caller wants to use afterwards.
     cache = model_kwargs.get("cache")
     cache_is_stock = type(cache) is EncoderDecoderCache and not getattr(cache, "_is_user_defined", False)
     if not model_kwargs["use_cache"] or settings.cache_implementation is not None or not cache_is_stock:
         return None
 
-    # It computes tokens alone, in one process.
+    # The decoder returns only tokens, and runs in a single process.
     if settings.return_dict_in_generate or settings.is_assistant or synced_gpus:
         return None
     passed_inputs = {name for name, value in model_kwargs.items() if value is not None}
@@ -126,10 +127,10 @@ def _new_decoder_for_call(
     states = model_kwargs["encoder_outputs"].last_hidden_state
     mask = model_kwargs.get("attention_mask")
     if mask is not None and mask.shape != states.shape[:2]:
-        # A mask of four dimensions, which only the modules can read.
+        # Only the modules support a mask with four dimensions.
         return None
 
-    # transformers has repeated the source for each beam; the decoder reads it once per sentence.
+    # transformers has repeated the source for each beam, but the decoder reads it once per sentence.
     num_beams = settings.num_beams or 1
     sentence_mask = None if mask is None else mask[::num_beams]
     return new_cpu_decoder(model, states[::num_beams], sentence_mask, num_beams)
@@ -146,9 +147,9 @@ def search_without_beams_on_cpus(
     streamer: BaseStreamer | None,
     model_kwargs: dict[str, Any],
 ) -> Any:
-    """Run greedy search or sampling by a [`CPUDecoder`] if one can be used, and otherwise call the plain operation.
+    """Run greedy search or sampling with a [`CPUDecoder`] if its conditions hold, else with the plain operation.
 
-    The arguments and results are those of [`~.generation_vanilla_transformer.search_without_beams`].
+    Arguments and results are the same as for [`~.generation_vanilla_transformer.search_without_beams`].
     """
     decoder = _new_decoder_for_call(model, input_ids, settings, synced_gpus, model_kwargs)
     if decoder is None:
@@ -174,19 +175,19 @@ def _decode(
     settings: GenerationConfig,
     streamer: BaseStreamer | None,
 ) -> Tensor:
-    """Run the loop of greedy search and sampling, as transformers' `_sample` does, and prune finished sentences.
+    """Run greedy search or sampling as transformers' `_sample` does, but prune finished sentences in greedy search.
 
     Args:
-        decoder (`StepDecoder`): computes the logits.
+        decoder (`StepDecoder`): the decoder that computes the logits.
         input_ids (`torch.LongTensor` of shape `(batch, 1)`): the first token of each sentence.
         logits_processor, stopping_criteria, streamer: arguments of `_sample`.
-        settings (`GenerationConfig`): the settings of this call of `generate()`.
+        settings (`GenerationConfig`): the settings of this `generate()` call.
 
     Returns:
         `torch.LongTensor` of shape `(batch, length)`: the first token and the generated ones.
     """
     batch_size = len(input_ids)
-    # Like transformers' loop: only if a criterion knows EOS tokens, finished sentences get pad tokens.
+    # As in transformers' loop, finished sentences get pad tokens only if a criterion has EOS tokens.
     pads_finished = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
     # Logits processors and sampling depend on the rows of the whole batch.
     can_prune = pads_finished and not logits_processor and not settings.do_sample
@@ -203,7 +204,7 @@ def _decode(
         else:
             tokens = top_tokens(scores, 1)[1][:, 0]
 
-        # Give pruned sentences any token, and finished ones, which include them, the pad token.
+        # Give pruned sentences any token. Then give all finished sentences, including pruned ones, the pad token.
         if len(active_rows) < batch_size:
             tokens = tokens.new_zeros(batch_size).index_copy(0, active_rows, tokens)
         if pads_finished:

@@ -1,6 +1,7 @@
-"""Checks of tensors, modules and this CPU, which decide whether a call may take a fast path.
+"""Check tensors, modules and the CPU to decide whether a call may use a fast implementation.
 
-A fast path reads tensors and weights directly, which is right only if nobody has changed what calling a module does.
+A fast implementation reads tensors and weights directly. That is correct only if calling the module would do nothing
+more, for example because it has no hooks.
 tests/acceleration/test_kernels.py (`TestSkippingLogits`, `TestLinear`) and tests/generation/test_step.py compare the
 results with and without fast paths for hooked, patched, parametrized and replaced modules.
 """
@@ -29,33 +30,34 @@ def is_plain_tensor(x: Tensor) -> bool:
 
 
 def is_traced() -> bool:
-    """Return True while torch records operations, to run them later with tensors of other sizes."""
+    """Return True while torch compiles or traces code, which may run later with tensors of other sizes."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def is_unmodified(module: nn.Module) -> bool:
-    """Return True if calling a module runs the `forward` of its class and nothing else.
+    """Return True if calling a module runs the `forward` method of its class and nothing else.
 
-    Such a module has no hooks, no `forward` of its own and no parametrizations, is not compiled, and runs outside
-    `torch.func`. Monkeypatched classes are not detected.
+    Such a module has no hooks, no parametrizations and no methods that were set on the object. It is not compiled, and
+    runs outside `torch.func`. Monkeypatched classes are not detected.
     """
     if is_traced() or torch._C._are_functorch_transforms_active():
         return False
     if _has_hooks(module) or module._compiled_call_impl is not None:
         return False
     for name, value in module.__dict__.items():
-        # A method that was set on the object: accelerate sets `forward`, PEFT `prepare_inputs_for_generation`.
+        # The method was set on the object. For example, accelerate sets `forward`, and PEFT sets
+        # `prepare_inputs_for_generation`.
         if callable(value) and hasattr(type(module), name):
             return False
     for parameter in module._parameters.values():
-        # Sharded, quantized and parametrized weights are instances of other classes.
+        # Sharded, quantized and parametrized weights belong to other classes.
         if parameter is not None and type(parameter) is not nn.Parameter:
             return False
     return True
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    """Return True if calling a module, or its backward pass, also calls functions that were registered with it."""
+    """Return True if hooks run when a module is called, or in its backward pass."""
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return True
     # The loop reads a copy, because another thread may add such a hook.
@@ -68,7 +70,7 @@ def _has_hooks(module: nn.Module) -> bool:
 def _is_transformers_recorder(hook: Callable[..., object]) -> bool:
     """Return True for the hook that transformers leaves on modules after a call with `output_attentions=True`.
 
-    It does nothing in calls without that argument.
+    The hook does nothing in calls without that argument.
     """
     return getattr(hook, "__module__", None) == "transformers.utils.output_capturing"
 
@@ -85,7 +87,7 @@ def has_avx512() -> bool:
 
 
 def float32_matmuls_are_precise() -> bool:
-    """Return True unless the user lets oneDNN compute float32 matmuls in a faster and lower precision.
+    """Return True unless the user allows oneDNN to compute float32 matmuls faster in a lower precision.
 
     This reads oneDNN's own setting, because `torch.get_float32_matmul_precision()` raises an error after
     `torch.backends.cuda.matmul.fp32_precision` was set.
@@ -95,9 +97,9 @@ def float32_matmuls_are_precise() -> bool:
 
 @cache
 def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
-    """Return True if oneDNN has matmuls in a dtype on this CPU.
+    """Return True if oneDNN supports matmuls in the given dtype on this CPU.
 
-    Where it lacks matmuls in 16 bits, torch computes them in plain loops. Every CPU has them in other dtypes.
+    Without support for a 16-bit dtype, torch computes matmuls in slow plain loops. Every CPU supports the other dtypes.
     """
     check_names = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
     if dtype not in check_names:
@@ -108,7 +110,7 @@ def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
 
 @cache
 def warn_of_slow_matmuls(dtype: torch.dtype) -> None:
-    """Log a warning, once per process and dtype, if this CPU has no matmuls in a dtype."""
+    """Log a warning, once per process and dtype, if this CPU does not support matmuls in the given dtype."""
     if not cpu_supports_matmul_in(dtype):
         logger.warning(
             "This CPU has no matmuls in %s, so torch computes them slowly; float32 is faster: call model.float(), or "

@@ -1,12 +1,13 @@
-"""Flash attention for sentences with padding, by transformers' function for the package flash-attn.
+"""Flash attention for sentences with padding, computed with the package flash-attn.
 
 `flash_attention_with_padding` replaces the operation `flash_attention`, which has no plain formula. It is used if the
 user loads a model with `attn_implementation="flash_attention_2"` or `"flash_attention_3"`. transformers' own function
-applies one padding mask to queries and keys alike. That is right in the decoder's self-attention only: the encoder and
-cross-attention need a mask of the keys, so here the keys and values of padding are removed before the call.
+applies one padding mask to both queries and keys. That is correct only in the decoder's self-attention. In the encoder
+and in cross-attention, the mask must apply to the keys only, so this module removes the keys and values of padding
+before it calls that function.
 
-tests/ecosystem/test_attention.py compares models with flash attention and with the default attention, on CPUs by
-functions that do what flash-attn documents (tests/flash.py).
+tests/ecosystem/test_attention.py compares models with flash attention and with the default attention. On CPUs, it
+replaces flash-attn with functions that follow its documentation (tests/flash.py).
 """
 
 from typing import Any
@@ -30,12 +31,12 @@ def flash_attention_with_padding(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention by flash attention, and leave out the keys and values of padding.
+    """Compute attention with flash attention, ignoring the keys and values of padding.
 
-    Flash attention supports 16-bit dtypes only. Input in float32 without autocast, which the Trainer passes when it
-    generates with bfloat16, is therefore computed in bfloat16 and cast back.
+    Flash attention supports only 16-bit dtypes. Without autocast, float32 input is therefore computed in bfloat16 and
+    cast back. The Trainer passes such input when it generates with bfloat16.
 
-    The arguments and results are those of [`~.attention_masks.flash_attention`].
+    Arguments and results are the same as for [`~.attention_masks.flash_attention`].
     """
     dtype = query.dtype
     is_wide = dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
@@ -44,13 +45,13 @@ def flash_attention_with_padding(
         key = key.to(_FLASH_DTYPE)
         value = value.to(_FLASH_DTYPE)
 
-    # Flash attention has one width for d_k and d_v. Zeros add nothing to a dot product.
+    # Flash attention needs equal d_k and d_v. Padding with zeros does not change a dot product.
     missing_channels = value.shape[-1] - query.shape[-1]
     if missing_channels > 0:
         query = nn.functional.pad(query, (0, missing_channels))
         key = nn.functional.pad(key, (0, missing_channels))
 
-    # transformers' own treatment of padding is right where queries and keys are the same tokens.
+    # transformers handles padding correctly in the decoder's self-attention.
     if attention_mask is None or is_causal(module, kwargs):
         heads, _ = flash_attention_forward(module, query, key, value, attention_mask, **kwargs)
     else:
@@ -63,9 +64,10 @@ def flash_attention_with_padding(
 def _attend_to_real_tokens(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, options: dict[str, Any]
 ) -> Tensor:
-    """Compute attention of every query to the real tokens of its sentence; returns `(batch, target, heads, d)`.
+    """Compute attention from every query to the real tokens of its sentence.
 
-    The arguments are those of [`flash_attention_with_padding`], with `options` for the others.
+    The arguments are the same as for [`flash_attention_with_padding`], and `options` holds its keyword arguments. The
+    result has the shape `(batch, target, heads, d)`.
     """
     batch_size, _, target_length, _ = query.shape
     # Where each sentence begins among the queries, and among the keys without padding, (batch + 1,).
@@ -96,5 +98,5 @@ def _attend_to_real_tokens(
 
 
 def _join_sentences(x: Tensor) -> Tensor:
-    """Join the sentences of a batch: `(batch, heads, length, d)` to `(1, heads, batch * length, d)`."""
+    """Concatenate a batch's sentences: `(batch, heads, length, d)` becomes `(1, heads, batch * length, d)`."""
     return x.transpose(0, 1).flatten(1, 2)[None]

@@ -1,14 +1,14 @@
 """The label-smoothed loss (section 5.4) for GPUs, with few kernel launches and few passes over the logits.
 
-`fused_smoothed_cross_entropy` replaces `chunked_smoothed_cross_entropy` on GPUs of NVIDIA where Triton works;
-`loss_of_states` decides. `chunked_loss` computes chunks of about 1,024 rows with seven passes over their logits. Here
-chunks are as large as memory allows, and one function (in Triton: one kernel) replaces the logits of a chunk by their
-gradient in place. Rows without a label are computed with a gradient of 0, because selecting rows would wait for the
-device. On an H200 the loss takes 7.5 ms instead of 17.7 ms, and training steps of the base model are 1.16 times as fast
-(docs/benchmarks.md, "GPUs").
+On NVIDIA GPUs, `fused_smoothed_cross_entropy` replaces `chunked_smoothed_cross_entropy` if `loss_of_states` finds that
+Triton works. `chunked_loss` needs seven passes over the logits of each chunk, which has about 1,024 rows (target
+tokens). This module uses larger chunks, and a single function (with Triton: a single kernel) overwrites a chunk's
+logits with their gradient. Rows without a label are computed with a gradient of 0, because selecting rows would wait
+for the device. On an H200, the loss takes 7.5 ms instead of 17.7 ms, and the speedup of a base-model training step is
+1.16x (docs/benchmarks.md, "GPUs").
 
-tests/acceleration/test_fused_loss.py compares the loss, its gradients and the sums with the plain formula, on CPUs with
-`replace_logits_by_gradient` and, where Triton's interpreter or a GPU is available, with the kernel.
+tests/acceleration/test_fused_loss.py compares the loss, its gradients and the sums with the plain formula. It uses
+`replace_logits_by_gradient` on CPUs, and the kernel where Triton's interpreter or a GPU is available.
 """
 
 from collections.abc import Callable
@@ -22,22 +22,22 @@ from .autograd_context import LossContext, scale_saved_gradients
 from .linear_and_dropout import cast_to_matmul_dtype
 
 
-# cuBLAS has fast kernels for matrices whose rows begin at multiples of 16 bytes, which are 8 elements of 16 bits.
+# cuBLAS has fast kernels for matrices whose rows begin at multiples of 16 bytes, i.e. of 8 16-bit elements.
 _ALIGNED_ROWS = 8
-# A vocabulary that is no multiple of 8 is padded to a multiple of 64.
+# A vocabulary whose size is not a multiple of 8 is padded to a multiple of 64.
 _PADDED_ROWS = 64
 _NO_LABEL = -100
 
 
 class RowTerms(NamedTuple):
-    """Three values for each row of logits, from which the loss and the sums over tokens are added up.
+    """Three values for each row of logits, from which the loss and the token sums are computed.
 
-    They are in float32 at least, and 0 in rows without a label.
+    They are at least in float32, and 0 for rows without a label.
 
     Args:
         log_sum (`torch.Tensor` of shape `(rows,)`): log(sum(exp(logits))).
         label_logit (`torch.Tensor` of shape `(rows,)`): the logit of the label.
-        is_highest (`torch.Tensor` of shape `(rows,)`): 1 if no logit is higher than the label's, else 0.
+        is_highest (`torch.Tensor` of shape `(rows,)`): 1 if no logit is higher than the label's logit, else 0.
     """
 
     log_sum: Tensor
@@ -49,9 +49,10 @@ ReplaceLogits = Callable[[Tensor, Tensor, float], RowTerms]
 
 
 def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability: float) -> RowTerms:
-    """Replace logits by their gradient: softmax(logits), minus `label_probability` at the label; 0 without a label.
+    """Overwrite logits with the gradient of the loss, and return the terms from which the loss is computed.
 
-    This is the formula that the kernel in `triton_loss` computes.
+    The gradient is softmax(logits), minus `label_probability` at the label. It is 0 in rows without a label. The kernel
+    in `triton_loss` computes the same formula.
 
     Args:
         logits (`torch.Tensor` of shape `(rows, vocabulary)`): changed in place.
@@ -67,7 +68,7 @@ def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability
     label_logit = precise_logits.gather(-1, label)
 
     softmax = exponentials / sum_of_exponentials
-    # A comparison instead of a scatter, because a compiler fuses it with the division.
+    # A compiler can fuse this comparison with the division, unlike a scatter.
     columns = torch.arange(logits.shape[-1], device=logits.device)
     gradient = torch.where(columns == label, softmax - label_probability, softmax)
     logits.copy_(gradient.masked_fill(~has_label.unsqueeze(-1), 0))
@@ -91,9 +92,9 @@ def fused_smoothed_cross_entropy(
     replace_logits: ReplaceLogits,
     chunk_bytes: int,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the label-smoothed cross-entropy (section 5.4), summed over the rows that have a label.
+    """Compute the label-smoothed cross-entropy (section 5.4), summed over all target tokens that have a label.
 
-    It equals torch's cross-entropy of the logits `states @ weight.T + bias`, with the reduction "sum".
+    The result equals torch's cross-entropy of the logits `states @ weight.T + bias`, with the reduction "sum".
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output, which must be finite where
@@ -102,8 +103,8 @@ def fused_smoothed_cross_entropy(
         labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
         label_smoothing (`float`): epsilon_ls.
         bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): the bias of the output projection.
-        replace_logits (`Callable`): `replace_logits_by_gradient`, or a faster function that does the same.
-        chunk_bytes (`int`): the size of the logits that are in memory at the same time.
+        replace_logits (`Callable`): `replace_logits_by_gradient`, or a faster function with the same result.
+        chunk_bytes (`int`): the size in bytes of the logits that are in memory at the same time.
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: the loss, a scalar in nats, at least in float32, which can be
@@ -111,10 +112,10 @@ def fused_smoothed_cross_entropy(
             number of labels that have the highest logit, and the number of labels.
     """
     row_states = states.flatten(0, 1)
-    # The kernel reads labels that are adjacent in memory, and those of a slice are not.
+    # The kernel needs labels that are adjacent in memory, unlike the labels of a slice.
     row_labels = labels.to(states.device).flatten().contiguous()
     if not torch.is_grad_enabled():
-        # An autograd function sees `requires_grad` of a parameter also in `no_grad` mode.
+        # Even in `no_grad` mode, an autograd function sees that a parameter has `requires_grad` set.
         row_states = row_states.detach()
         weight = weight.detach()
         if bias is not None:
@@ -125,11 +126,13 @@ def fused_smoothed_cross_entropy(
 
 
 class _FusedSmoothedCrossEntropy(torch.autograd.Function):
-    """The loss as an autograd function. Its forward pass also computes the gradients, which the backward pass scales.
+    """The loss as an autograd function whose forward pass also computes the gradients.
+
+    The backward pass only scales these gradients.
 
     A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term
-    is linear in states and weight, so it is computed without logits: rounding epsilon / V together with each softmax to
-    16 bits would give it the same error in every row.
+    is linear in states and weight, so it is computed without logits. If epsilon / V were instead added to each softmax
+    and rounded to 16 bits, it would get the same rounding error in every row.
     """
 
     @staticmethod
@@ -143,20 +146,21 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         replace_logits: ReplaceLogits,
         chunk_bytes: int,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss and the three sums; the arguments are those of [`fused_smoothed_cross_entropy`].
+        """Compute the loss and the three token sums, and save the gradients for the backward pass.
 
-        `states` is `(rows, d_model)` and `labels` is `(rows,)`.
+        The arguments have the same meaning as for [`fused_smoothed_cross_entropy`], but `states` has the shape
+        `(rows, d_model)`, and `labels` has the shape `(rows,)`.
         """
         needs_states, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         vocabulary = len(weight)
-        # Sums over many rows are in float32 at least; in 16 bits they would be imprecise.
+        # Sums over many rows are at least in float32, because 16 bits would be imprecise.
         precise = torch.promote_types(states.dtype, torch.float32)
         label_probability = 1 - label_smoothing
         probability_of_all = label_smoothing / vocabulary
 
         has_label = labels != _NO_LABEL
         num_labels = has_label.sum().to(precise)
-        # States of padding add nothing to the weight's gradient, not even if they are infinite.
+        # The states of padding add nothing to the weight's gradient, even if they are infinite.
         x = cast_to_matmul_dtype(states).masked_fill(~has_label.unsqueeze(-1), 0)
         w = _with_aligned_rows(cast_to_matmul_dtype(weight))
         b = None if bias is None else _with_aligned_rows(cast_to_matmul_dtype(bias))
@@ -180,7 +184,7 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
             rows = slice(begin, begin + chunk_rows)
             logits = nn.functional.linear(x[rows], w, b)
             terms = replace_logits(logits[:, :vocabulary], labels[rows], label_probability)
-            # The memory of the logits now holds their gradient; there is one name for it, so that `del` releases it.
+            # The memory of the logits now holds their gradient. It has only one name, so that `del` releases it.
             gradient = logits
             del logits
             total += terms.log_sum.sum() - label_probability * terms.label_logit.sum()
@@ -192,7 +196,7 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
                 grad_weight += _precise_matmul(gradient.T, x[rows], precise)[:vocabulary]
             if grad_bias is not None:
                 grad_bias += gradient.sum(dim=0, dtype=precise)[:vocabulary]
-            # Release the memory before the next chunk takes as much.
+            # Release the memory before the next chunk allocates the same amount.
             del gradient
         if grad_states is not None:
             grad_states.masked_fill_(~has_label.unsqueeze(-1), 0)
@@ -206,15 +210,15 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: LossContext, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the saved gradients. The other four arguments have no gradient."""
+        """Scale the gradients that the forward pass has saved; the last four arguments of `forward` have none."""
         return (*scale_saved_gradients(ctx, grad), None, None, None, None)
 
 
 def _with_aligned_rows(matrix: Tensor) -> Tensor:
-    """Append rows of zeros to a matrix or bias `(vocabulary, ...)`, unless its number of rows suits cuBLAS.
+    """Pad a matrix or bias `(vocabulary, ...)` with zeros to a number of rows for which cuBLAS is fast.
 
-    The logits of these rows are 0, and so are their gradients. CPUs get the rows as well, so that the tests compute
-    what GPUs compute.
+    The caller ignores the logits of the added rows. The rows are added on CPUs as well, so that tests without a GPU run
+    the same code.
     """
     vocabulary = len(matrix)
     if vocabulary % _ALIGNED_ROWS == 0:
@@ -225,7 +229,10 @@ def _with_aligned_rows(matrix: Tensor) -> Tensor:
 
 
 def _precise_matmul(a: Tensor, b: Tensor, precise: torch.dtype) -> Tensor:
-    """Return a @ b in at least float32. GPUs can write it without rounding to 16 bits; CPUs cannot."""
+    """Compute a @ b with a result in at least float32.
+
+    Only on GPUs does torch compute it without first rounding the result to 16 bits.
+    """
     if a.device.type == "cuda" and a.dtype != precise:
         return torch.mm(a, b, out_dtype=precise)
     return (a @ b).to(precise)

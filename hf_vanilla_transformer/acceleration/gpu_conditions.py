@@ -1,7 +1,7 @@
-"""Checks that decide whether a Triton kernel can run on given tensors.
+"""Check whether a Triton GPU kernel can run on given tensors.
 
-`loss_of_states` asks them before it uses the kernel of `triton_loss`. tests/acceleration/test_gpu_conditions.py tests
-them without a GPU.
+`loss_of_states` calls these checks before it uses the kernel in `triton_loss`.
+tests/acceleration/test_gpu_conditions.py tests them without a GPU.
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def are_on_one_nvidia_gpu(tensors: Iterable[Tensor]) -> bool:
-    """Return True if all are ordinary tensors on the same NVIDIA GPU, in eager mode and outside `torch.func`."""
+    """Return True if all tensors are ordinary ones on a single NVIDIA GPU, in eager mode and outside `torch.func`."""
     if torch.version.cuda is None:
         # torch calls AMD's GPUs "cuda" as well, and the kernels were never tested there.
         return False
@@ -33,9 +33,10 @@ def are_on_one_nvidia_gpu(tensors: Iterable[Tensor]) -> bool:
 
 @cache
 def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if Triton's loss kernel gives correct results on a GPU, for logits of the given dtype.
+    """Return True if the Triton loss kernel gives correct results on this GPU for logits in the given dtype.
 
-    Triton needs a C compiler, it is not installed with torch on Windows, and older GPUs lack bfloat16. The first call
+    It may fail because Triton needs a C compiler, is not installed with torch on Windows, or meets a GPU without
+    bfloat16. The first call
     for each device and dtype runs the kernel on two rows, and logs a warning if it does not work.
     """
     try:
@@ -54,7 +55,7 @@ def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _loss_kernel_is_correct(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if the kernel agrees with the formula on two rows, one of them without a label."""
+    """Return True if the kernel agrees with the plain formula on two rows, one of which has no label."""
     # Triton is imported only here and where the kernel is used, because it may be missing.
     from .triton_loss import COLUMNS_PER_BLOCK, replace_logits_by_gradient_in_triton
 
@@ -65,5 +66,5 @@ def _loss_kernel_is_correct(device: torch.device, dtype: torch.dtype) -> bool:
     expected = logits.clone()
     replace_logits_by_gradient(expected, labels, 1.0)
     replace_logits_by_gradient_in_triton(logits, labels, 1.0)
-    # 2 % is more than bfloat16 rounds; the absolute tolerance is for probabilities near 0.
+    # 2 % is more than the rounding error of bfloat16. The absolute tolerance is for probabilities near 0.
     return torch.allclose(logits, expected, rtol=0.02, atol=1e-6)

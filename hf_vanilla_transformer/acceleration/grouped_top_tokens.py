@@ -1,10 +1,10 @@
-"""A fast search for the best tokens of a large vocabulary on CPUs.
+"""Find the best tokens in a large vocabulary quickly on CPUs.
 
 `top_tokens_by_groups` replaces the operation `top_tokens`, which beam search calls at every step. torch's `topk` scans
-every score, and its cost grows with the number of tokens that are asked for. Here a maximum over each group of 64
-tokens, which is fast, selects the few groups that `topk` has to scan. With 37,000 tokens it is 2.9 times as fast as
-`topk` for the 8 best tokens of 256 rows, and 4.3 times as fast as `max` for the best token of 64 rows (one thread of an
-AMD EPYC with AVX-512).
+every score, and its cost grows with the number of requested tokens. This module first computes the maximum of each
+group of 64 tokens, which is fast, and then scans only the groups with the largest maxima. With 37,000 tokens, the
+speedup is 2.9x over `topk` for the 8 best tokens of 256 rows, and 4.3x over `max` for the best token of 64 rows (one
+thread of an AMD EPYC with AVX-512).
 
 tests/generation/test_beam_search.py compares it with a sort.
 """
@@ -16,25 +16,25 @@ from ..model.beam_search import top_tokens
 from ..model.operations import plain
 
 
-# Tokens per group.
+# The number of tokens per group.
 _GROUP = 64
-# The number of scores from which a search by groups is faster. With fewer, 4 rows of 10,000 tokens, it took as long as
-# `topk`; with 4 rows of 37,000 tokens `topk` took 2.7 times as long.
+# With at least this many scores, searching by groups is faster. For 4 rows of 10,000 tokens, which is fewer, it took as
+# long as `topk`. For 4 rows of 37,000 tokens, `topk` took 2.7 times as long.
 _FEWEST_SCORES = 2**17
 
 
 def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Find the best tokens of each row, by groups of tokens if there are many scores on a CPU.
+    """Find the tokens with the highest scores in each row, by groups of tokens if there are many scores on a CPU.
 
-    This computes [`~.beam_search.top_tokens`]. The `count` best tokens are in the `count` groups with the largest
-    maxima, or among the tokens after the last whole group.
+    The result is the same as for [`~.beam_search.top_tokens`]. The `count` best tokens are in the `count` groups with
+    the largest maxima, or among the tokens after the last whole group.
 
     Args:
         scores (`torch.FloatTensor` of shape `(rows, vocabulary)`): scores of the next token.
         count (`int`): number of tokens.
 
     Returns:
-        Their scores and their ids, best first, both `(rows, count)`.
+        The scores and the ids of these tokens, best first, both `(rows, count)`.
     """
     rows, vocabulary = scores.shape
     is_large = scores.numel() >= _FEWEST_SCORES and vocabulary >= _GROUP * count

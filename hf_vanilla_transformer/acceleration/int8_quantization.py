@@ -1,8 +1,9 @@
-"""Int8 weights through transformers' own interface: `from_pretrained(folder, quantization_config=Int8Config())`.
+"""Int8 quantization of models with `from_pretrained(folder, quantization_config=Int8Config())`.
 
-An `Int8Linear` replaces each `nn.Linear` of a model. A saved model takes about half of the space of float32, and on
-CPUs without gradients the matmuls themselves are in int8 (`prepacked_weights.Int8PackedLinear`). docs/ecosystem.md
-("Quality and speed of int8 and half precision") and docs/benchmarks.md ("Decoding") give its quality and speed.
+Quantization replaces each `nn.Linear` with an `Int8Linear`. A saved model takes about half the space of a float32
+model. On CPUs without gradients, the matmuls are computed in int8 as well (`prepacked_weights.Int8PackedLinear`).
+docs/ecosystem.md ("Quality and speed of int8 and half precision") and docs/benchmarks.md ("Decoding") report quality
+and speed.
 
 tests/acceleration/test_int8_quantization.py compares the layers with the formula in NumPy, and models with float32.
 """
@@ -29,14 +30,16 @@ _LARGEST = 127
 
 
 class Int8Linear(nn.Linear):
-    """A linear layer x (s W)^T + b, where W holds integers from -127 to 127, and s has a scale for each row of W.
+    """A linear layer with int8 weights: x (s W)^T + b, where W holds integers from -127 to 127.
+
+    s holds a scale for each row of W.
 
     On CPUs with int8 matmuls, and without gradients, x is quantized as well: to 256 levels from min(x, 0) to max(x, 0),
     or to 128 levels if the processor lacks VNNI. The range covers the whole batch, so each sentence of a batch affects
     how the others are rounded.
 
     Args:
-        in_features, out_features (`int`): columns and rows of W.
+        in_features, out_features (`int`): the numbers of columns and rows of W.
         bias (`bool`): whether the layer has b.
         device (`torch.device`, *optional*): the device of W, s and b.
         dtype (`torch.dtype`, *optional*): the dtype of s and b.
@@ -52,7 +55,7 @@ class Int8Linear(nn.Linear):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
-        # nn.Linear would allocate a matrix in floating point.
+        # nn.Linear would allocate a floating-point matrix.
         nn.Module.__init__(self)
         self.in_features = in_features
         self.out_features = out_features
@@ -65,9 +68,9 @@ class Int8Linear(nn.Linear):
     @classmethod
     @torch.no_grad()
     def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
-        """Quantize a layer: the element of largest magnitude in each row of its matrix becomes 127 or -127.
+        """Quantize a linear layer. The largest magnitude in each row of its matrix becomes 127.
 
-        The new layer shares the bias of the old one.
+        The new layer shares the old layer's bias.
         """
         weight = layer.weight
         quantized = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
@@ -81,7 +84,7 @@ class Int8Linear(nn.Linear):
 
     @torch.no_grad()
     def to_linear(self) -> nn.Linear:
-        """Dequantize: return the linear layer x W'^T + b with W' = s W, which shares the bias."""
+        """Dequantize the layer: return an ordinary linear layer with the matrix s W and the same bias."""
         weight = self.float_weight()
         layer = nn.utils.skip_init(
             nn.Linear,
@@ -96,11 +99,11 @@ class Int8Linear(nn.Linear):
         return layer.train(self.training)
 
     def float_weight(self) -> Tensor:
-        """Return s W, `(out, in)`, in the dtype of s."""
+        """Return the dequantized matrix s W, `(out, in)`, in the dtype of s."""
         return self.weight * self.weight_scale[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the outputs, `(..., out)`, of inputs `(..., in)`."""
+        """Compute outputs of shape `(..., out)` from inputs of shape `(..., in)`."""
         if not torch.is_grad_enabled() and is_plain_cpu_tensor(x) and Int8PackedLinear.can_compute([self]):
             return pack(self)(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -109,29 +112,29 @@ class Int8Linear(nn.Linear):
 
 @dataclass
 class Int8Config(QuantizationConfigMixin):
-    """A configuration with which `from_pretrained` quantizes the matrices of all linear layers to int8.
+    """The argument `quantization_config` with which `from_pretrained` quantizes all linear layers to int8.
 
-    The LM head is quantized as well, and untied if it is tied to the embeddings. Embeddings, biases and norms keep
-    their dtype. See [`Int8Linear`] for the formula.
+    The LM head is quantized as well, and it is untied if it is tied to the embeddings. Embeddings, biases and norms
+    keep their dtype. [`Int8Linear`] has the formula.
     """
 
     quant_method: Any = INT8
 
 
 class _TiedWeight(NamedTuple):
-    """An entry that was removed from one of transformers' dicts of tied weights."""
+    """An entry that was removed from a dictionary of tied weights, so that it can be restored later."""
 
     tied_weights: dict[str, str]
     source: str
 
 
 class Int8Quantizer(HfQuantizer):
-    """The quantizer with which transformers loads a model with [`Int8Config`], or a model that was saved in int8."""
+    """The quantizer that transformers uses to load a model with [`Int8Config`], or a model that was saved in int8."""
 
     requires_calibration = False
 
     def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
-        """Replace each linear layer by an empty `Int8Linear`, if the file has int8 weights."""
+        """Replace each linear layer with an empty `Int8Linear` if the saved weights are already int8."""
         if not hasattr(model, "state_dict_to_save"):
             raise InputError(
                 f"Int8Config is for the models of hf_vanilla_transformer, and {type(model).__name__} is not one; use "
@@ -148,10 +151,10 @@ class Int8Quantizer(HfQuantizer):
         self._untie_lm_head(model)
 
     def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:
-        """Quantize each linear layer, unless the file had int8 weights."""
+        """Quantize each linear layer, unless the saved weights were already int8."""
         if self.pre_quantized:
             for _, layer in _find_layers(model, Int8Linear):
-                # transformers turns gradients on for all floating-point weights that it loads.
+                # transformers enables gradients for all floating-point weights that it loads.
                 layer.weight_scale.requires_grad_(False)
             return model
         device_map = getattr(model, "hf_device_map", None) or {}
@@ -169,7 +172,7 @@ class Int8Quantizer(HfQuantizer):
     def _untie_lm_head(self, model: PreTrainedModel) -> None:
         """Untie the LM head from the embeddings, because integers cannot share a floating-point matrix.
 
-        The removed entries are kept, so that `_dequantize` can tie it again.
+        The removed entries are stored, so that `_dequantize` can tie it again.
         """
         self._removed_ties: list[_TiedWeight] = []
         for tied_weights in (model._tied_weights_keys or {}, model.all_tied_weights_keys):
@@ -178,7 +181,7 @@ class Int8Quantizer(HfQuantizer):
                 self._removed_ties.append(_TiedWeight(tied_weights, source))
 
     def _dequantize(self, model: PreTrainedModel, dtype: torch.dtype | str | None = None) -> PreTrainedModel:
-        """Replace each `Int8Linear` by a linear layer in floating point, and tie the LM head again."""
+        """Replace each `Int8Linear` with a floating-point linear layer, and tie the LM head again."""
         for name, layer in _find_layers(model, Int8Linear):
             model.set_submodule(name, layer.to_linear())
         for tie in self._removed_ties:
@@ -190,7 +193,7 @@ class Int8Quantizer(HfQuantizer):
         return model.to(dtype)  # type: ignore[arg-type]
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor] | None, dict[str, str]]:
-        """Return the weights that `save_pretrained` writes, or None for the model's own, and no metadata."""
+        """Return the weights for `save_pretrained`, or None to save the model's own, and empty metadata."""
         return model.state_dict_to_save(), {}
 
     def is_serializable(self) -> bool:
@@ -199,8 +202,9 @@ class Int8Quantizer(HfQuantizer):
 
     @property
     def is_trainable(self) -> bool:
-        """Return True, because adapters on a quantized model can be trained. Without adapters, the Trainer raises an
-        error.
+        """True, because adapters on a quantized model can be trained.
+
+        Without adapters, the Trainer raises an error.
         """
         return True
 
@@ -218,5 +222,5 @@ _LayerClass = TypeVar("_LayerClass", bound=nn.Linear)
 
 
 def _find_layers(model: nn.Module, layer_class: type[_LayerClass]) -> list[tuple[str, _LayerClass]]:
-    """Return the names and the modules of exactly this class, not of its subclasses."""
+    """Return the name and the module of each layer of exactly this class, without its subclasses."""
     return [(name, module) for name, module in model.named_modules() if type(module) is layer_class]

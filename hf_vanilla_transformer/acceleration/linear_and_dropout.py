@@ -1,18 +1,18 @@
-"""Fast versions of linear layers, dropout and casts, which replace those of `model/operations.py`.
+"""Faster implementations of linear layers, dropout and casts, which replace those in `model/operations.py`.
 
-- `fast_linear` computes large float32 matmuls on CPUs with AVX-512 by oneDNN, where torch would use MKL. A training
-  step of the base model is 1.14 times as fast with it.
+- `fast_linear` computes large float32 matmuls on CPUs with AVX-512 with oneDNN, where torch would use MKL. The speedup
+  of a base-model training step is 1.14x.
 - `fast_drop` draws dropout masks on CPUs from 16 random bits per element, which torch generates many times faster than
-  Bernoulli samples. The step is 1.08 times as fast in float32, and 1.02 times under bfloat16 autocast.
-- `cast_to_matmul_dtype`, `cast_once_for_layers_on_accelerators` and `cast_weights_once_under_autocast` make each cast
-  of autocast once instead of for every matmul, layer or decoding step. Each of them saves a kernel launch on GPUs.
+  Bernoulli samples. The speedup of the step is 1.08x in float32, and 1.02x under bfloat16 autocast.
+- `cast_to_matmul_dtype`, `cast_once_for_layers_on_accelerators` and `cast_weights_once_under_autocast` perform casts
+  that autocast needs once, instead of once per matmul, layer or decoding step. This saves kernel launches on GPUs.
 
-The two figures are for 480 tokens in sentences of 30, vocabulary 10,000, one thread of an AMD EPYC with AVX-512: the
-median of seven alternating pairs of CPU times, with and without the fast operation.
+The speedups were measured for 480 tokens in sentences of 30 tokens and a vocabulary of 10,000, on one thread of an AMD
+EPYC with AVX-512. They are medians of seven alternating pairs of CPU times, with and without the fast operation.
 
-Device, dtype and size decide which way is taken; there is no option. tests/acceleration/test_kernels.py compares them
-with the plain operations (`TestLinear`, `TestDropout`), and tests/acceleration/test_launches.py counts launches. Shapes
-have named axes, as in the model's file.
+The implementation is chosen by device, dtype and size; there is no option. tests/acceleration/test_kernels.py compares
+them with the plain operations (`TestLinear`, `TestDropout`), and tests/acceleration/test_launches.py counts launches.
+Axes of tensors are named as in `modeling_vanilla_transformer.py`.
 """
 
 from collections.abc import Iterator
@@ -33,17 +33,17 @@ from .fast_path_checks import (
 )
 
 
-# Multiply-adds of the smallest matmul for which oneDNN is faster than MKL; its calls take longer to start. The number
-# was chosen by timing matmuls on one thread of an AMD EPYC with AVX-512; the figures were not kept.
+# For matmuls with fewer multiply-adds, MKL is faster than oneDNN, whose calls have more overhead. The number was chosen
+# by timing matmuls on one thread of an AMD EPYC with AVX-512; the measurements were not kept.
 _SMALLEST_FOR_ONEDNN = 2**21
-# The integer dtype that is as wide as a floating-point dtype, by its bytes.
+# Maps the size of a floating-point dtype in bytes to the integer dtype of the same size.
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
-    """Drop elements of x and scale the others, x * keep / (1 - rate) (section 5.4), with fast random bits on CPUs.
+    """Apply dropout, x * keep / (1 - rate) (section 5.4), with a fast random generator on CPUs.
 
-    This computes [`~.operations.drop`]. With random bits, the rate is rounded to a multiple of 2^-16, and x is divided
+    This replaces [`~.operations.drop`]. With random bits, the rate is rounded to a multiple of 2^-16, and x is divided
     by 1 minus the rounded rate. Rates of 0 and 1 are exact, and rates too small for 16 bits are left to torch.
 
     Args:
@@ -54,7 +54,7 @@ def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
     Returns:
         `torch.Tensor`, of the shape and dtype of x.
     """
-    # An element is dropped if 16 random bits have one of this many values, out of 2^16.
+    # Of the 2^16 values of 16 random bits, this many cause an element to be dropped.
     dropped_values = round(rate * 2**16)
     if not training:
         return x
@@ -66,7 +66,10 @@ def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
 
 
 def _random_keep(x: Tensor, dropped_values: int) -> Tensor:
-    """Draw integers of the shape and element size of x: 0 with probability `dropped_values` / 2^16, else 1."""
+    """Draw random integers: 0 with probability `dropped_values` / 2^16, else 1.
+
+    The result has the shape and the element size of x.
+    """
     count = x.numel()
     # Each 64-bit integer holds the bits of four elements. Without bounds, random_() leaves the highest bit 0.
     random_integers = x.new_empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
@@ -82,7 +85,7 @@ class _DropoutContext(AutogradContext, Protocol):
 
 
 class _Dropout(torch.autograd.Function):
-    """Multiply x by `keep`, which holds 0 or 1, and by a scale.
+    """Dropout as an autograd function: multiply x by `keep`, which holds integers 0 or 1, and by a scale.
 
     The bits of x are multiplied as integers, because multiplying tensors of different dtypes is slow.
     """
@@ -101,19 +104,18 @@ class _Dropout(torch.autograd.Function):
 
 
 def fast_linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """Apply a linear layer, x W^T + b, by oneDNN if that is faster than torch's default.
+    """Apply a linear layer, x W^T + b, with oneDNN if that is faster than torch's default.
 
-    This computes [`~.operations.linear`]. A modified layer, or another module in the place of a layer, is called as it
-    is.
+    This replaces [`~.operations.linear`]. A modified layer, or a module that has replaced a layer, is simply called.
 
     Args:
-        layer (`nn.Linear`): the layer, or the module in its place.
+        layer (`nn.Linear`): the layer, or a module that has replaced it.
         x (`torch.Tensor` of shape `(..., in)`): the inputs.
 
     Returns:
         `torch.Tensor` of shape `(..., out)`.
     """
-    # x is checked first: on GPUs there is nothing to choose, and inspecting the layer takes longer than many matmuls.
+    # x is checked first, because on GPUs there is no choice, and checking the layer takes longer than many matmuls.
     if not (is_plain_cpu_tensor(x) and is_plain_linear(layer)):
         return layer(x)
     weight: Tensor = layer.weight  # type: ignore[assignment]
@@ -126,8 +128,8 @@ def fast_linear(layer: nn.Module, x: Tensor) -> Tensor:
 def is_faster_by_onednn(x: Tensor, weight: Tensor) -> bool:
     """Return True if oneDNN computes x W^T faster than torch's default, and in the same precision.
 
-    oneDNN needs half the time of MKL on an AMD CPU with AVX-512 (docs/architecture.md, "Speed"). Without AVX-512 MKL is
-    faster. If the user has allowed a lower precision, or autocast computes in 16 bits, torch uses oneDNN by itself.
+    oneDNN needs half the time of MKL on an AMD CPU with AVX-512 (docs/architecture.md, "Speed"). Without AVX-512, MKL
+    is faster. If the user has allowed a lower precision, or autocast computes in 16 bits, torch uses oneDNN by itself.
     """
     return (
         x.dtype == weight.dtype == torch.float32
@@ -143,12 +145,12 @@ def is_faster_by_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x W^T + b, `(..., out)`, computed by oneDNN without a gradient."""
+    """Compute x W^T + b, `(..., out)`, with oneDNN. The result has no gradient."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer x W^T + b whose output and gradients are computed by oneDNN."""
+    """The linear map x W^T + b as an autograd function whose output and gradients are computed with oneDNN."""
 
     @staticmethod
     def forward(ctx: AutogradContext, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -175,40 +177,40 @@ class _Linear(torch.autograd.Function):
 
 
 def cast_to_matmul_dtype(x: Tensor) -> Tensor:
-    """Cast x to autocast's matmul dtype, so that several matmuls of x share one cast. Without autocast, return x."""
+    """Cast x to autocast's dtype, so that several matmuls that read x share one cast. Without autocast, return x."""
     return x.to(dtype_for_matmul(x))
 
 
 def dtype_for_matmul(x: Tensor) -> torch.dtype:
-    """Return the dtype in which autocast computes matmuls of x, or the dtype of x without autocast."""
+    """Return the dtype in which a matmul with x is computed: autocast's dtype, or the dtype of x without autocast."""
     device = x.device.type
-    # torch raises an error for autocast on "meta", and autocast leaves float64 alone.
+    # torch raises an error for autocast on "meta", and autocast does not cast float64.
     if device == "meta" or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
         return x.dtype
     return torch.get_autocast_dtype(device)
 
 
 def cast_once_for_layers_on_accelerators(x: Tensor) -> Tensor:
-    """Cast the encoder's output as autocast does, once for all decoder layers, if it is on an accelerator.
+    """Cast the encoder's output to autocast's dtype once for all decoder layers, if it is on an accelerator.
 
-    This saves a kernel for each layer, but adds up the gradients of the layers in the dtype of autocast. On CPUs a cast
-    costs little, so each layer casts, and gradients are added up in float32.
+    This saves a kernel launch per layer, but the gradients of the layers are added up in autocast's dtype. On CPUs a
+    cast costs little, so each layer casts its own input, and gradients are added up in float32.
     """
     return x if is_plain_cpu_tensor(x) else cast_to_matmul_dtype(x)
 
 
 @contextmanager
 def cast_weights_once_under_autocast(model: nn.Module) -> Iterator[None]:
-    """Make autocast cast each weight only once within this context, even if every forward pass enters autocast anew.
+    """Let autocast cast each weight only once for the duration of the block.
 
-    The Trainer enters autocast within `forward`, and torch drops its casts of weights where the outermost autocast
-    ends. Without this context it would cast all weights again at each decoding step. If the model computes without
-    autocast, nothing is cast.
+    The Trainer enters autocast within `forward`, and torch discards its casts of weights when the outermost autocast
+    context ends. Without this context manager, all weights would be cast again at each decoding step. If the model
+    computes without autocast, nothing is cast.
 
     Args:
-        model (`nn.Module`): a model whose weights do not change within the context.
+        model (`nn.Module`): a model whose weights do not change within the block.
     """
-    # Offloaded and sharded weights are loaded anew for each forward pass, and all of their casts would stay in memory.
+    # Offloaded and sharded weights are loaded again for each forward pass, and all of their casts would stay in memory.
     weights_stay = all(type(weight) is nn.Parameter and weight.device.type != "meta" for weight in model.parameters())
     if is_traced() or not weights_stay:
         yield

@@ -1,9 +1,9 @@
-"""The choice between the implementations of the label-smoothed loss (section 5.4).
+"""Choose the fastest implementation of the label-smoothed loss (section 5.4) for the device.
 
 `smoothed_cross_entropy_without_logits` replaces the operation `smoothed_cross_entropy_of_states`, whose plain formula
 holds all logits in memory. NVIDIA GPUs on which Triton works use `fused_loss` with the kernel of `triton_loss`; every
-other device uses `chunked_loss`. On an H200 with 25,000 tokens, d_model 512 and a vocabulary of 37,000, forward and
-backward pass take 7.5 ms by Triton and 17.7 ms in chunks (`python -m benchmarks.gpu_candidates --parts loss`).
+other device uses `chunked_loss`. On an H200 with 25,000 tokens, d_model 512 and a vocabulary of 37,000, the forward and
+backward passes take 7.5 ms with Triton and 17.7 ms in chunks (`python -m benchmarks.gpu_candidates --parts loss`).
 
 tests/acceleration/test_gpu_loss.py tests the choice and compares it with the plain operation.
 """
@@ -24,8 +24,8 @@ from .linear_and_dropout import dtype_for_matmul
 # The largest chunk of logits: 14,500 rows in 16 bits with the paper's vocabulary of 37,000. `python -m
 # benchmarks.gpu_candidates --parts loss` showed on an H200 that larger chunks are not faster.
 _MOST_CHUNK_BYTES = 2**30
-# A chunk takes at most this part of a GPU's memory, which is 256 MiB of 16 GiB, so that small GPUs have room for the
-# rest of the training.
+# A chunk takes at most 1 / _CHUNK_PART_OF_MEMORY of a GPU's memory, for example 256 MiB of 16 GiB, so that small GPUs
+# have room for everything else in training.
 _CHUNK_PART_OF_MEMORY = 64
 # The dtypes of logits that the Triton kernel can read and write.
 _TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -36,10 +36,10 @@ def smoothed_cross_entropy_without_logits(
 ) -> tuple[Tensor, Tensor]:
     """Compute the label-smoothed loss from the decoder's output, without holding all logits in memory.
 
-    This reads the matrix of the output projection. If another module takes the place of the output projection, such as
-    a PEFT adapter, the plain operation calls that module.
+    The matrix of the output projection is read directly. If a different module, such as a PEFT adapter, has replaced
+    the output projection, the plain operation is used, which calls that module.
 
-    The arguments and results are those of the plain operation,
+    Arguments and results are the same as for the plain operation,
     [`~.operations.smoothed_cross_entropy_of_states`]. The loss can be differentiated once.
     """
     if not is_plain_linear(lm_head):
@@ -56,9 +56,9 @@ def smoothed_cross_entropy_of_matrix(
     label_smoothing: float,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the loss from the matrix of the output projection, by Triton on NVIDIA GPUs, and otherwise in chunks.
+    """Compute the label-smoothed loss with Triton if it works on the GPU, and otherwise in chunks.
 
-    The arguments and results are those of [`chunked_smoothed_cross_entropy`].
+    Arguments and results are the same as for [`chunked_smoothed_cross_entropy`].
     """
     if _can_use_triton(states, weight, bias) and triton_works(states.device, dtype_for_matmul(states)):
         gpu_memory = torch.cuda.get_device_properties(states.device).total_memory
@@ -75,12 +75,12 @@ def smoothed_cross_entropy_of_matrix(
 
 
 def choose_chunk_bytes(gpu_memory: int) -> int:
-    """Return the size in bytes of a chunk of logits on a GPU with `gpu_memory` bytes of memory."""
+    """Return how many bytes a chunk of logits may take on a GPU with `gpu_memory` bytes of memory."""
     return min(_MOST_CHUNK_BYTES, gpu_memory // _CHUNK_PART_OF_MEMORY)
 
 
 def _can_use_triton(states: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Return True if these are ordinary tensors on one NVIDIA GPU, in one dtype that the kernel computes with."""
+    """Return True if these are ordinary tensors on one NVIDIA GPU, in one dtype that the kernel supports."""
     tensors = [states, weight]
     if bias is not None:
         tensors.append(bias)

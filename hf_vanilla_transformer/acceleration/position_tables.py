@@ -1,9 +1,9 @@
-"""A table of sinusoidal positions (section 3.5), which equals the formula bit by bit.
+"""Look up sinusoidal positional encodings (section 3.5) in a table, which is faster than computing them.
 
 `tabulated_positions` replaces the operation `sinusoidal_positions`, which computes sines and cosines in float64 for
-every token of a batch. On a GPU the formula takes a dozen kernels and about 1 GB of memory traffic for 25,000 tokens at
-each step; the look-up takes one kernel. On CPUs the positions take too little of a training step for a difference that
-can be measured.
+every token of a batch. The table holds exactly the same values. On a GPU, the formula needs a dozen kernels and about
+1 GB of memory traffic for 25,000 tokens at each step, while the look-up needs one kernel. On CPUs, positions take such
+a small part of a training step that no difference can be measured.
 
 tests/acceleration/test_kernels.py (`TestTabulatedPositions`) compares the positions with the formula.
 """
@@ -19,14 +19,14 @@ from ..model.operations import plain
 from .fast_path_checks import is_plain_cpu_tensor, is_plain_tensor
 
 
-# Rows of the smallest table, which few sentences exceed, and of the largest: in float32 it has 32 MB at the d_model of
-# the paper's big model, 1,024.
+# The numbers of rows of the smallest and the largest table. Few sentences are longer than the smallest table. The
+# largest takes 32 MB in float32 if d_model is 1,024, as in the paper's big model.
 _SMALLEST_TABLE = 512
 _LARGEST_TABLE = 8192
 
 
 class _TableKey(NamedTuple):
-    """The device of a table, its number of positions, and the arguments of the formula."""
+    """The key under which a table is stored: its device, its number of positions, and the formula's arguments."""
 
     device: torch.device
     positions: int
@@ -34,22 +34,22 @@ class _TableKey(NamedTuple):
     exponent_divisor: int | None
 
 
-# The tables of the process, each `(positions, d_model)`. They are no buffers of a model, so they are not saved, copied
-# or cast with it. A table is never released, because a CUDA graph may read it. Sizes double, so all smaller tables
-# together have fewer rows than the largest.
+# The tables of this process, each `(positions, d_model)`. They are not buffers of a model, so they are not saved,
+# copied or cast with it. A table is never released, because a CUDA graph may read it. Sizes double, so all smaller
+# tables together have fewer rows than the largest.
 _tables: dict[_TableKey, Tensor] = {}
 
 
 def tabulated_positions(
     position_ids: Tensor, d_model: int, exponent_divisor: int | None = None, bound: int | None = None
 ) -> Tensor:
-    """Look up sinusoidal positions in a table instead of computing the formula.
+    """Return sinusoidal positional encodings, looked up in a table where possible.
 
-    The table is used if `bound` is given and at most 8,192. Otherwise the largest position would have to be read from
-    the tensor: CPUs do so and compute each position of the batch once, and accelerators compute the formula, because
-    reading would wait for the device. The formula is also computed while torch records the operations.
+    The table is used if `bound` is passed and is at most 8,192. Otherwise, CPUs read the range of positions from the
+    tensor, and compute each position only once. Accelerators compute the formula for every token, because reading the
+    tensor would wait for the device. The formula is also used while torch compiles, traces or captures the operations.
 
-    The arguments and results are those of the formula, [`~.modeling_vanilla_transformer.sinusoidal_positions`].
+    Arguments and results are the same as for the formula, [`~.modeling_vanilla_transformer.sinusoidal_positions`].
     """
     if not is_plain_tensor(position_ids) or _is_capturing(position_ids.device):
         return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
@@ -62,10 +62,10 @@ def tabulated_positions(
 
 
 def _compute_distinct_positions(position_ids: Tensor, d_model: int, exponent_divisor: int | None) -> Tensor:
-    """Compute each position of a batch only once, and look up the positions of its tokens.
+    """Compute the encoding of each position in a batch only once, and look up the encodings of the tokens.
 
-    If the range from the first to the last position has as many positions as the batch has tokens, the formula is
-    computed for the tokens. Returns `(batch, length, d_model)`.
+    If the range of positions is not smaller than the number of tokens, the encodings are computed for the tokens
+    directly. Returns a tensor of shape `(batch, length, d_model)`.
     """
     first, last = map(int, position_ids.aminmax())
     if last - first + 1 >= position_ids.numel():
@@ -76,24 +76,24 @@ def _compute_distinct_positions(position_ids: Tensor, d_model: int, exponent_div
 
 
 def _is_capturing(device: torch.device) -> bool:
-    """Return True while a CUDA graph is captured.
+    """Return True while a CUDA graph is being captured.
 
-    A table that is made meanwhile has no values before the graph is replayed.
+    A table that is created during the capture has no values until the graph is replayed.
     """
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _get_table(device: torch.device, bound: int, d_model: int, exponent_divisor: int | None) -> Tensor:
-    """Return the smallest table with at least `bound` positions, `(positions, d_model)`; make it if it is missing."""
+    """Return the smallest table that has at least `bound` rows, `(positions, d_model)`, and create it if needed."""
     positions = _SMALLEST_TABLE
     while positions < bound:
         positions *= 2
     key = _TableKey(device, positions, d_model, exponent_divisor)
     if key not in _tables:
-        # Neither inference mode nor a mode that watches operations may affect a table that later calls read.
+        # Later calls read the table, so neither inference mode nor a dispatch mode may affect it.
         with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
             position_ids = torch.arange(positions, device=device)[None]
             table = plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)[0]
-        # setdefault, because another thread may have made the same table, which a CUDA graph may read already.
+        # setdefault keeps a table that another thread has created meanwhile, because a CUDA graph may already read it.
         _tables.setdefault(key, table)
     return _tables[key]

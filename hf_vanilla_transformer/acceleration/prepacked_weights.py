@@ -1,13 +1,13 @@
-"""Fast linear layers for decoding steps, with weights that are packed once, in floating point or int8.
+"""Fast linear layers for decoding steps on CPUs, whose weights are packed once into a layout that is fast to read.
 
-`pack` replaces calls of `nn.Linear` and of `Int8Linear` in [`~.cpu_decoder.CPUDecoder`], which runs without gradients.
-A decoding step multiplies few rows, so reading the weights takes most of its time. oneDNN and fbgemm read them faster
-in a layout of their own, and several layers with the same input become one matmul. docs/benchmarks.md ("Without the
-package") gives the speedup of the whole decoder, and "Decoding" compares it with other implementations.
+`pack` replaces `nn.Linear` and `Int8Linear` layers in [`~.cpu_decoder.CPUDecoder`], which runs without gradients. A
+decoding step multiplies few rows, so reading the weights takes most of its time. The libraries oneDNN and fbgemm read
+weights faster in their own layouts, and several layers with the same input become one matmul. docs/benchmarks.md
+("Without the package") reports the speedup of the whole decoder, and "Decoding" compares it with other implementations.
 
 Each class computes the formula in the docstring of [`PackedLinear`]. tests/generation/test_step.py compares every class
 with the layer, and checks that changed weights are packed again; tests/acceleration/test_int8_quantization.py tests
-int8. Shapes have named axes, as in the model's file.
+int8. Axes of tensors are named as in `modeling_vanilla_transformer.py`.
 """
 
 import threading
@@ -23,19 +23,19 @@ from torch import Tensor, nn
 from .fast_path_checks import cpu_supports_matmul_in
 
 
-# oneDNN packs weights for a number of rows. Packing for other numbers was no faster with 1 to 256 rows.
+# oneDNN packs weights for an expected number of rows of x. With 1 to 256 rows, other numbers were not faster.
 _PACKED_FOR_ROWS = 16
 # Two sizes for CPUs without AVX-512, in elements of the matrix. Up to the first, MKL is faster than oneDNN: a call of
 # oneDNN takes 25 to 40 microseconds to start there, one of MKL 5. From the second on, multiplying a single row is worth
-# splitting over threads. They were chosen by timing single matmuls; the figures were not kept.
+# splitting over threads. They were chosen by timing single matmuls; the measurements were not kept.
 _LARGEST_FOR_MKL = 2**15
 _SMALLEST_TO_SPLIT = 2**18
-# torch's engines for int8 matmuls that quantize their input dynamically.
+# The torch engines that support int8 matmuls with dynamically quantized input.
 _INT8_ENGINES = ("x86", "fbgemm")
 
 
 def read_float_weight(layer: nn.Linear) -> Tensor:
-    """Return the matrix W of a layer, `(out, in)`, in floating point; the matrix of an `Int8Linear` is dequantized."""
+    """Return a layer's floating-point matrix W, `(out, in)`. For an `Int8Linear`, this is the dequantized matrix."""
     if _is_int8(layer):
         return layer.float_weight()  # type: ignore[operator]
     return layer.weight
@@ -50,12 +50,12 @@ def _is_int8(layer: nn.Linear) -> bool:
 
 
 def _read_scales(layers: Sequence[nn.Linear]) -> list[Tensor]:
-    """Return the scales of the rows of each `Int8Linear`."""
+    """Return the row scales of each `Int8Linear` among the layers."""
     return [cast(Tensor, layer.weight_scale) for layer in layers if _is_int8(layer)]
 
 
 class PackedLinear:
-    """Several linear layers that are computed as one matmul: [x W_1^T + b_1, x W_2^T + b_2, ...] (section 3).
+    """Several linear layers that are computed as one matmul: [x W_1^T + b_1, x W_2^T + b_2, ...].
 
     This class uses torch's default matmul; its subclasses are faster on some CPUs.
 
@@ -78,20 +78,20 @@ class PackedLinear:
         return True
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute all layers: `(rows, in)` to `(rows, out)`, where out is the sum of their outputs."""
+        """Apply all layers to x, `(rows, in)`, and return their concatenated outputs, `(rows, out)`."""
         return nn.functional.linear(x, self._weight, self._bias)
 
     def relu(self, x: Tensor) -> Tensor:
-        """Return max(0, x W^T + b), the inner layer of Eq. 2."""
+        """Compute max(0, x W^T + b), the inner layer of Eq. 2."""
         return self(x).relu_()
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Add the layers to a residual: residual + x W^T + b, `(rows, out)` (section 3.1)."""
+        """Add the output to a residual connection: residual + x W^T + b, `(rows, out)` (section 3.1)."""
         return self(x).add_(residual)
 
 
 class _OneDNNLinear(PackedLinear):
-    """Linear layers that oneDNN computes on CPUs, from weights in its own layout."""
+    """Linear layers that oneDNN computes on CPUs, with weights in oneDNN's own layout."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
         packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
@@ -121,9 +121,9 @@ class _OneDNNLinear(PackedLinear):
 
 
 class _Avx2Linear(PackedLinear):
-    """Linear layers in float32 on CPUs without AVX-512, computed by MKL or oneDNN, whichever is faster.
+    """Float32 linear layers for CPUs without AVX-512, computed with MKL or oneDNN, whichever is faster.
 
-    MKL has less overhead per call than oneDNN there, and reads the weights of a single row as fast.
+    On these CPUs, MKL has less overhead per call than oneDNN, and is equally fast for a single row of x.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
@@ -157,15 +157,15 @@ class _Avx2Linear(PackedLinear):
 
 
 class _SplitLinear(PackedLinear):
-    """Linear layers for a single row of x, computed by one matmul per thread, each with a part of W.
+    """Linear layers for a single row of x, which split W so that each thread multiplies a part of it.
 
-    MKL computes a single row in one thread. A matrix with fewer columns than rows is split by columns, from its
+    MKL would compute a single row in one thread. A matrix with fewer columns than rows is split by columns, from its
     transpose, which MKL reads faster; any other matrix is split by rows.
     """
 
     @cached_property
     def _transpose(self) -> Tensor:
-        # Made when the first single row is computed. Concurrent threads may make it twice, which is harmless.
+        # The transpose is created for the first single row. Concurrent threads may create it twice, which is harmless.
         return self._weight.t().contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ class _SplitLinear(PackedLinear):
         return self._split_by_rows(x, threads)
 
     def _split_by_rows(self, x: Tensor, threads: int) -> Tensor:
-        """Compute a part of the outputs in each thread; `(1, in)` to `(1, out)`."""
+        """Compute the output, `(1, out)`, for one row, `(1, in)`, where each thread computes a part of the output."""
         # (threads, in, out / threads)
         parts = self._weight.view(threads, -1, x.shape[1]).transpose(1, 2)
         x_of_threads = x.expand(threads, -1, -1)
@@ -188,7 +188,7 @@ class _SplitLinear(PackedLinear):
         return torch.baddbmm(self._bias.view(threads, 1, -1), x_of_threads, parts).view(1, -1)
 
     def _split_by_columns(self, x: Tensor, threads: int) -> Tensor:
-        """Compute all outputs from a part of the inputs in each thread, and add them up; `(1, in)` to `(1, out)`."""
+        """Compute the output, `(1, out)`, for one row, `(1, in)`, as the sum of one partial product per thread."""
         # (threads, in / threads, out)
         parts = self._transpose.view(threads, -1, self._transpose.shape[1])
         output = torch.bmm(x.reshape(threads, 1, -1), parts).sum(dim=0)
@@ -198,7 +198,7 @@ class _SplitLinear(PackedLinear):
 
 
 class Int8PackedLinear(PackedLinear):
-    """Linear layers with int8 weights on CPUs, which quantize their input dynamically; see [`Int8Linear`]."""
+    """Linear layers with int8 weights for CPUs, which also quantize their input at each call; see [`Int8Linear`]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
         scale = torch.cat(_read_scales(layers)).double()
@@ -230,7 +230,7 @@ class Int8PackedLinear(PackedLinear):
 
 
 class _PackedWeights(NamedTuple):
-    """Packed layers, with copies of the weights, biases and scales from which they were packed."""
+    """Packed layers, with copies of the original weights, biases and scales, which show whether these have changed."""
 
     copies: list[Tensor]
     packed: PackedLinear
@@ -238,18 +238,19 @@ class _PackedWeights(NamedTuple):
 
 # The first class that can compute the layers is used.
 _CLASSES: tuple[type[PackedLinear], ...] = (Int8PackedLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
-# Packed weights by the first layer and the number of layers. They are released together with the layer.
+# Packed weights, stored by the first layer and the number of layers. They are released together with the first layer.
 _packed: WeakKeyDictionary[nn.Module, dict[int, _PackedWeights]] = WeakKeyDictionary()
-# Without the lock, concurrent threads would pack the same layers twice, and would share the filters of warnings.
+# Without the lock, concurrent threads would pack the same layers twice, and would change shared warning filters.
 _packing = threading.RLock()
 
 
 @torch.no_grad()
 def pack(*layers: nn.Linear) -> PackedLinear:
-    """Pack several linear layers into one matmul, by the fastest class on this machine.
+    """Combine linear layers with the same input into one matmul with packed weights, or reuse packed weights.
 
-    Weights are packed again unless they equal the copies of those packed before, element by element, because optimizers
-    and writes through `.data` leave no other trace. So call this wherever weights may have changed.
+    The fastest class that this machine supports is used. Call this function again wherever weights may have changed. It
+    compares the weights, element by element, with copies of the weights that were packed before, because optimizers and
+    writes through `.data` leave no other trace. If anything differs, it packs the weights again.
 
     Args:
         layers (`nn.Linear` or `Int8Linear`): layers of one class with equal `in_features`. Either all of them have a
@@ -280,17 +281,17 @@ def pack(*layers: nn.Linear) -> PackedLinear:
 
 
 def forget_packed() -> None:
-    """Release all packed weights, so that the next use of a layer packs it again."""
+    """Release the memory of all packed weights. The next use of a layer packs its weights again."""
     _packed.clear()
 
 
 def _are_equal(copies: Sequence[Tensor], tensors: Sequence[Tensor]) -> bool:
-    """Return True if there are as many copies as tensors, and each copy equals its tensor."""
+    """Return True if both sequences have the same length, and each copy equals the tensor at the same index."""
     return len(copies) == len(tensors) and all(map(_is_equal, copies, tensors))
 
 
 def _is_equal(first: Tensor, second: Tensor) -> bool:
-    """Return True if two tensors have equal dtypes, shapes and elements."""
+    """Return True if two tensors have the same dtype, shape and elements."""
     if first.dtype != second.dtype:
         return False
     # torch compares large matrices faster as 64-bit integers.
@@ -300,6 +301,6 @@ def _is_equal(first: Tensor, second: Tensor) -> bool:
 
 
 def _fits_int64(x: Tensor) -> bool:
-    """Return True if x can be viewed as 64-bit integers."""
+    """Return True if the memory of x can be viewed as 64-bit integers."""
     elements = 8 // x.element_size()
     return x.is_contiguous() and x.shape[-1] % elements == 0 and x.storage_offset() % elements == 0

@@ -1,4 +1,4 @@
-"""The list of the model's operations and the implementations that replace them."""
+"""Replace the model's operations with the faster implementations in this folder."""
 
 from ..model.attention_masks import flash_attention
 from ..model.beam_search import top_tokens
@@ -30,9 +30,9 @@ from .position_tables import tabulated_positions
 
 
 def replace_operations() -> None:
-    """Replace the plain operations of the model, and register attention and int8 weights with transformers.
+    """Replace the model's plain operations, and register the attention and the int8 quantizer with transformers.
 
-    Importing the package calls this. A replacement that the user has made before is overwritten.
+    Importing the package calls this function. Earlier replacements of the same operations are overwritten.
     """
     replace(sinusoidal_positions, tabulated_positions)
     replace(flash_attention, flash_attention_with_padding)

@@ -1,9 +1,9 @@
-"""The Triton kernel of the label-smoothed loss, which reads each row of logits twice and writes it once.
+"""A Triton GPU kernel for the label-smoothed loss, which reads each row of logits twice and writes it once.
 
-`replace_logits_by_gradient_in_triton` replaces `replace_logits_by_gradient` of `fused_loss` on NVIDIA GPUs;
-`gpu_conditions` checks that it works there. One program of the kernel computes one row of logits. A first pass over the
-row finds the logarithm of the sum of exponentials, and a second pass writes the gradient in place. On an H200 this
-makes training steps of the base model 1.16 times as fast (docs/benchmarks.md, "GPUs").
+On NVIDIA GPUs, `replace_logits_by_gradient_in_triton` replaces the function `replace_logits_by_gradient` of
+`fused_loss`, if `gpu_conditions` finds that it works there. Each program of the kernel handles one row of logits. A
+first pass over the row computes the logarithm of the sum of exponentials, and a second pass writes the gradient in
+place. On an H200, the speedup of a base-model training step is 1.16x (docs/benchmarks.md, "GPUs").
 
 tests/acceleration/test_fused_loss.py compares the kernel with the formula in Triton's interpreter (`make test-triton`),
 and tests/acceleration/test_triton_compilation.py compiles it for an H100.
@@ -16,8 +16,8 @@ import triton.language as tl
 from .fused_loss import RowTerms
 
 
-# Logits that a program loads at once, and the warps (groups of 32 threads) that do it: 16 logits per thread. The kernel
-# then keeps its values in registers (tests/acceleration/test_triton_compilation.py).
+# A program loads this many logits at once, with this many warps (groups of 32 threads), which is 16 logits per thread.
+# The kernel then keeps its values in registers (tests/acceleration/test_triton_compilation.py).
 COLUMNS_PER_BLOCK = 4096
 _WARPS = 8
 # A row that begins at a multiple of 8 elements of 16 bits begins at a multiple of 16 bytes.
@@ -40,7 +40,7 @@ def _gradient(values, columns, label, log_sum, label_probability):
     return tl.where(label >= 0, gradient, 0.0)
 
 
-# Triton's constants are in capitals.
+# By convention, Triton's compile-time constants have names in capitals.
 @triton.jit
 def _replace_row(
     logits,
@@ -54,17 +54,17 @@ def _replace_row(
     STRIDE_MULTIPLE: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
 ):
-    """Replace one row of logits by its gradient, and store the three values of `RowTerms` for it.
+    """Replace one row of logits with its gradient, and store the row's three values of `RowTerms`.
 
     Rows are `row_stride * STRIDE_MULTIPLE` elements apart; a block has COLUMNS elements.
     """
     row = tl.program_id(0)
     label = tl.load(labels + row)
-    # In 64 bits, because the logits of a chunk may have more than 2^31 elements. STRIDE_MULTIPLE tells Triton that rows
-    # begin at multiples of 16 bytes, so that it loads 16 bytes at once.
+    # The offset has 64 bits, because the logits of a chunk may have more than 2^31 elements. STRIDE_MULTIPLE tells
+    # Triton that rows begin at multiples of 16 bytes, so that it loads 16 bytes at once.
     row_of_logits = logits + row.to(tl.int64) * row_stride * STRIDE_MULTIPLE
     element = logits.dtype.element_ty
-    # Only the last block has a mask, because Triton loads single elements under a mask.
+    # Only the last block has a mask, because Triton loads masked elements one by one.
     end_of_whole_blocks = vocabulary // COLUMNS * COLUMNS
     last_columns = end_of_whole_blocks + tl.arange(0, COLUMNS)
     is_inside = last_columns < vocabulary
@@ -102,9 +102,9 @@ def _replace_row(
 def replace_logits_by_gradient_in_triton(
     logits: torch.Tensor, labels: torch.Tensor, label_probability: float
 ) -> RowTerms:
-    """Replace logits by their gradient with one kernel, as `replace_logits_by_gradient` does.
+    """Replace logits with the gradient of the label-smoothed loss, using a single Triton kernel.
 
-    The logits are in float32 or 16 bits.
+    The result is the same as with `replace_logits_by_gradient`. The logits are in float32, bfloat16 or float16.
 
     Args:
         logits (`torch.Tensor` of shape `(rows, vocabulary)`): changed in place; the last dimension is contiguous.

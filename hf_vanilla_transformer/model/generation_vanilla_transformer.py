@@ -396,7 +396,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
-        """Return the decoder's padding mask `(batch, length)` unchanged, because token positions are counted with it."""
+        """Return the decoder's padding mask `(batch, length)` unchanged, because it determines token positions."""
         return attention_mask
 
     def _prepare_model_inputs(
