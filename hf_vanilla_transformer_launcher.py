@@ -48,7 +48,10 @@ def computes(arguments: Sequence[str]) -> bool:
 
 
 def avoid_cudnn_attention(arguments: Sequence[str]) -> None:
-    """Make PyTorch prefer its own GPU attention to cuDNN's, if the command computes and the user has not chosen."""
+    """Make PyTorch prefer its own GPU attention to cuDNN's if the command computes.
+
+    A value that the user has set for the variable stays unchanged.
+    """
     if computes(arguments):
         os.environ.setdefault(CUDNN_VARIABLE, "1")
 

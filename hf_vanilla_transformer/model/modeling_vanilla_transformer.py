@@ -389,7 +389,7 @@ def sinusoidal_positions(
 def count_positions(
     attention_mask: Tensor | None, length: int, past_length: int | Tensor, device: torch.device
 ) -> Tensor:
-    """Compute the positions of the last `length` tokens.
+    """Compute the positions, counted from 0, of the last `length` tokens of each sentence.
 
     Only real tokens are counted, so padding on either side does not change a sentence's output.
 

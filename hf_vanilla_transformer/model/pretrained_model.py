@@ -204,7 +204,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize the weights of a module as in the authors' code, because the paper does not describe it.
+        """Initialize a module's weights as in the authors' code, because the paper does not describe initialization.
 
         Linear layers get Glorot-uniform weights, and embeddings get normally distributed weights with the standard
         deviation d_model^-0.5. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
