@@ -1,1 +1,1 @@
-"""Translate, score and align sentences, split texts into sentences, and load models for it."""
+"""Translate sentences, score and word-align given translations, split texts into sentences, and load models."""

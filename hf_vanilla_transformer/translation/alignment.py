@@ -1,4 +1,4 @@
-"""`align()`: word alignments, which are links between the words of a source and of its translation."""
+"""Align words: link each word of a source sentence to the words of its translation, by the model's cross-attention."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -16,28 +16,30 @@ from .runtime import runtime_of
 from .words_of_tokens import WORDS, TokenTexts
 
 
-# Pairs of the indices of a source word and a target word.
+# Each link is a pair of a source word's index and a target word's index.
 Links = list[tuple[int, int]]
-# For tags, a target token is linked only if at least this part of its attention is on one source token.
+# If the links will place tags, a target token is linked only if it puts at least this share of its attention on a
+# single source token.
 _LEAST_WEIGHT_OF_TARGET = 0.3
-# For tags, a source token without a link gets one only if a target token has at least this part of its attention on it.
+# If the links will place tags, a source token without a link gets one only if a target token puts at least this share
+# of its attention on it.
 _LEAST_WEIGHT_OF_UNLINKED_SOURCE = 0.1
 
 
 class Aligner:
-    """Turn the cross-attention of a model into links between words.
+    """Converts the cross-attention weights of a sentence pair into word alignment links.
 
-    The configuration's `alignment_heads` and `alignment_shift` say which attention is read.
+    The configuration's `alignment_heads` and `alignment_shift` determine which attention weights are used.
 
     Args:
         model (`PreTrainedModel`, or an `Engine`): the model.
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
         words (`re.Pattern[str]`): matches the words to link.
-        for_tags (`bool`): whether the links will place tags of documents; see [`link`].
+        for_tags (`bool`): whether the links will be used to place markup tags in a translated document; see [`link`].
 
     Attributes:
-        has_attention (`bool`): whether the model gives attention to align words by.
-        words (`re.Pattern[str]`): as above.
+        has_attention (`bool`): whether the model provides cross-attention weights from which to align words.
+        words (`re.Pattern[str]`): matches the words to link.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Aligner:
         self._target_texts = TokenTexts(tokenizer, is_target=True)
 
     def __call__(self, source: TokenizedText, target: TokenizedText, attention: torch.Tensor) -> Links:
-        """Return the links of a pair, given its attention of shape `(target, source)`."""
+        """Return a sentence pair's alignment links, given its attention weights of shape `(target, source)`."""
         source_words = self._source_texts.words(source.text, source.token_ids, self.words)
         target_words = self._target_texts.words(target.text, target.token_ids, self.words)
         return link(attention, source_words, target_words, shift=self._shift, for_tags=self._for_tags)
@@ -68,23 +70,26 @@ def link(
     shift: bool,
     for_tags: bool = False,
 ) -> Links:
-    """Link the words of each target token with the words of the source token that it attends to most.
+    """Link the words of each target token to the words of the source token that it attends to most.
 
     Two words are linked if any of their tokens are (Zenkel et al. 2019, "Adding Interpretable Attention to Neural
     Translation Models Improves Word Alignment"). A target token that attends most to `</s>` gets no link.
 
-    For tags, only sure links are made, because a wrong link moves a tag, and a missing link hardly does: at least 0.3
-    of the attention of the target token must be on one source token. After that, a source token whose words have no
-    link is linked with the target token that attends to it most, if this weight is at least 0.1.
+    If the links will place markup tags, a wrong link does more harm than a missing one, because it moves a tag.
+    Therefore two more rules apply:
+
+    - A target token is linked only if its largest attention weight is at least 0.3.
+    - After that, a source token whose words have no link is linked to the target token that attends to it most, if this
+      weight is at least 0.1.
 
     Args:
-        attention (`torch.Tensor` of shape `(target, source)`): the weights, in which row i belongs to the decoding step
-            that predicts target token i.
-        source_words (`list[list[int]]`): the indices of the words of each source token.
-        target_words (`list[list[int]]`): the indices of the words of each target token.
-        shift (`bool`): whether to use, for each target token, the step that has it as input, which is the next step
-            (Chen et al. 2020).
-        for_tags (`bool`): whether the links will place tags.
+        attention (`torch.Tensor` of shape `(target, source)`): the attention weights. Row i belongs to the decoding
+            step that predicts target token i.
+        source_words (`list[list[int]]`): for each source token, the indices of the words that it belongs to.
+        target_words (`list[list[int]]`): for each target token, the indices of the words that it belongs to.
+        shift (`bool`): whether to use, for each target token, the weights of the next decoding step, which has the
+            token as its input (Chen et al. 2020).
+        for_tags (`bool`): whether the links will place markup tags.
 
     Returns:
         `Links`: the linked words, sorted.
@@ -127,10 +132,10 @@ def align(
     *,
     target_lang: str | None = None,
 ) -> list[Links]:
-    """Align the words of sentences and their translations, from the cross-attention of one forward pass per batch.
+    """Align the words of sentences with the words of their translations, using the model's cross-attention.
 
-    Words are separated by white space. The configuration's `alignment_heads` and `alignment_shift` say which attention
-    is read.
+    Each batch takes one forward pass. Words are separated by white space. The configuration's `alignment_heads` and
+    `alignment_shift` determine which attention weights are used.
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`, or an `Engine` from `load_engine`): runs in evaluation
@@ -138,13 +143,14 @@ def align(
         tokenizer, sources, targets, tokens_per_batch, show_progress, target_lang: as in `score`.
 
     Returns:
-        `list` of `list` of pairs of `int`: the linked words of each sentence pair, as indices from 0 in the source and
-        in the target, sorted. If a source begins with a code such as `>>fr<<`, this is its word 0, and has no links.
+        `list` of `list` of pairs of `int`: for each sentence pair, its sorted links. A link consists of the index of a
+        source word and the index of a target word, both counted from 0. If a source begins with a language code such as
+        `>>fr<<`, the code is word 0 and has no links.
 
     Raises:
-        TypeError: if a side is one string, or contains anything but strings.
-        ValueError: if the numbers of sources and targets differ, the tokenizer belongs to another model, the model
-            gives no attention, or it does not translate into `target_lang` or needs one.
+        TypeError: if `sources` or `targets` is a single string, or contains anything but strings.
+        ValueError: if the numbers of sources and targets differ, the tokenizer belongs to a different model, the model
+            provides no attention weights, or it does not translate into `target_lang` or needs one.
     """
     aligner = Aligner(model, tokenizer)
     if not aligner.has_attention:
@@ -158,13 +164,13 @@ def align(
 
 
 class PairAttention(NamedTuple):
-    """The cross-attention of a sentence pair.
+    """A tokenized sentence pair and its cross-attention weights.
 
     Args:
-        row (`int`): the index of the pair.
+        row (`int`): the index of the pair in the call's input.
         source (`TokenizedText`): the source.
         target (`TokenizedText`): the target.
-        attention (`torch.Tensor` of shape `(target, source)`): averaged over the alignment heads.
+        attention (`torch.Tensor` of shape `(target, source)`): the weights, averaged over the alignment heads.
     """
 
     row: int
@@ -174,7 +180,7 @@ class PairAttention(NamedTuple):
 
 
 def compute_attention(inference: Inference, sources: Iterable[str], targets: Iterable[str]) -> Iterator[PairAttention]:
-    """Compute the cross-attention of sentence pairs by forced decoding; longest pairs come first."""
+    """Compute the cross-attention weights of sentence pairs by forced decoding, and yield the longest pairs first."""
     tokenized_sources, tokenized_targets = inference.tokenize_pairs(sources, targets)
     with evaluating(inference.model):
         for row, forced in forced_decoding(inference, tokenized_sources, tokenized_targets, True, "aligning"):

@@ -1,4 +1,4 @@
-"""Let several threads use one model and its tokenizer concurrently."""
+"""Make it safe for several threads to share one model and its tokenizer."""
 
 import threading
 from collections.abc import Iterator
@@ -11,24 +11,24 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from .engine import Engine
 
 
-# Tokenizers change themselves while they encode if they have a mode for targets, or truncate. So only one thread
-# encodes at a time. The lock is reentrant, because `encoding_alone()` may surround `encode()`.
+# A tokenizer changes its own state while it encodes if it truncates or has a separate mode for targets, so only one
+# thread may encode at a time. The lock is reentrant, because `encoding_alone()` may surround `encode()`.
 _encoding = threading.RLock()
-# For each module in evaluation mode: the number of `evaluating()` contexts that are open, and the mode before the first
-# of them.
+# For each module in evaluation mode: the number of open `evaluating()` contexts, and the mode that the module had
+# before the first of them.
 _evaluated: dict[nn.Module, tuple[int, bool]] = {}
 _switching = threading.Lock()
 
 
 def encoding_alone() -> AbstractContextManager[Any]:
-    """Return a context in which no other thread encodes, so that a tokenizer can be called in it."""
+    """Return a lock that makes it safe to call a tokenizer, because no other thread can encode inside its context."""
     return _encoding
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> BatchEncoding:
-    """Call a tokenizer, one thread at a time.
+    """Call a tokenizer with the given arguments while no other thread is calling one.
 
-    The tokenizer does not warn of texts that are longer than `model_max_length`.
+    The tokenizer does not warn about texts that are longer than `model_max_length`.
     """
     with encoding_alone():
         return tokenizer(*args, verbose=False, **kwargs)
@@ -36,9 +36,9 @@ def encode(tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> Bat
 
 @contextmanager
 def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
-    """Set a model to evaluation mode inside a context, so that dropout is off.
+    """Keep a model in evaluation mode, which turns dropout off, for the duration of the block.
 
-    Several threads may be inside such contexts of one model. The last one to leave restores the mode of each module.
+    Several threads may enter such a block for the same model. The last one to leave restores the mode of each module.
     """
     modules = list(model.modules())
     with _switching:

@@ -1,4 +1,4 @@
-"""Command-line options of the search: beam size, length penalty, maximum length and stopping rule."""
+"""Define the command-line options for beam search: beam size, length penalty, maximum length and stopping rule."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -9,13 +9,17 @@ from ..support.build_arguments import option
 from ..support.user_errors import InputError
 
 
-# The value for `generate()` of each value of --early_stopping.
+# Maps each value of --early_stopping to the value that `generate()` expects.
 _EARLY_STOPPING: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
 
 
 @dataclass
 class DecodingArguments:
-    """Settings of the search. The model's `generation_config` has the defaults, which are the paper's beam search."""
+    """Command-line options that control beam search.
+
+    An option that the user leaves out takes its value from the model's `generation_config`, whose defaults are the
+    paper's search settings.
+    """
 
     _argument_group_name = "decoding"
 
@@ -41,7 +45,7 @@ class DecodingArguments:
             )
 
     def generate_kwargs(self) -> dict[str, Any]:
-        """Return arguments of `generate()` for the options that the user has set."""
+        """Return the options that the user has set, as keyword arguments for `generate()`."""
         arguments: dict[str, Any] = {}
         for field in fields(self):
             setting = getattr(self, field.name)

@@ -1,4 +1,4 @@
-"""`Ensemble`: several models that `generate`, `translate` and `score` use like a single model."""
+"""Combine several models into an ensemble that works with `generate`, `translate` and `score` like a single model."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -30,11 +30,11 @@ _SHARED_FIELDS = (
 
 
 class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
-    """Several models of one vocabulary that translate together. Each token is scored by the mean of the models.
+    """Several models with a shared vocabulary that translate together, by averaging their log-probabilities.
 
-    The mean of the log-probabilities is not renormalized, so that the score of a translation is the mean of the models'
-    scores. Sampling needs probabilities, so it renormalizes them. The default settings of the search are those of the
-    first model. An ensemble returns neither attentions nor hidden states, so it gives no alignments.
+    The average is not renormalized, so the score of a translation is the mean of the models' scores. Only sampling
+    renormalizes it, because sampling needs probabilities. The default search settings come from the first model. An
+    ensemble returns neither attention weights nor hidden states, so it provides no alignments.
 
     ```python
     ensemble = Ensemble([AutoModelForSeq2SeqLM.from_pretrained(name) for name in ("runs/one", "runs/two")])
@@ -42,21 +42,21 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     ```
 
     Args:
-        models (`Sequence[VanillaTransformerForConditionalGeneration]`): models of any sizes, with the same token ids.
+        models (`Sequence[VanillaTransformerForConditionalGeneration]`): models of any size, with the same token ids.
 
     Raises:
-        ValueError: if there is no model, if a model is of a different class, or if the models differ in the sizes of
-            their vocabularies or in special tokens.
+        ValueError: if there is no model, if a model is of a different class, or if the models differ in their
+            vocabulary sizes or special tokens.
     """
 
     def __init__(self, models: Sequence[VanillaTransformerForConditionalGeneration]):
         members = list(models)
         _check_models(members)
         config = copy.deepcopy(min((model.config for model in members), key=_rank_by_positions))
-        # transformers makes a cache with this number of layers.
+        # transformers creates a cache with this number of layers.
         config.decoder_layers = sum(model.config.decoder_layers for model in members)
         super().__init__(config)
-        # The type of a ModuleList's modules would hide the methods of the models.
+        # The annotation is Any because the type of a ModuleList's modules lacks the models' own methods.
         self.models: Any = nn.ModuleList(members)
         self.generation_config = copy.deepcopy(members[0].generation_config)
         self.training = members[0].training
@@ -68,7 +68,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         )
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the encoders of all models as one module; see [`_Encoders`]."""
+        """Return a single module that runs the encoders of all models; see [`_Encoders`]."""
         return _Encoders([model.get_encoder() for model in self.models])
 
     def forward(
@@ -86,10 +86,13 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Seq2SeqLMOutput:
-        """Return the mean log-probabilities of the next token at every target position, as `logits` in float32.
+        """Compute the models' mean log-probabilities for every target position; the output's `logits` field has them.
 
-        The arguments are those of a single model, except that no cache is made if none is given. A cache has the layers
-        of all models, one model after the other, as `DynamicCache()` and `DynamicCache(config=ensemble.config)` do.
+        The values are in float32. The arguments are those of a single model, with two differences:
+
+        - If no cache is given, none is created.
+        - A cache must have the layers of all models, one model after the other. `DynamicCache()` and
+          `DynamicCache(config=ensemble.config)` are suitable.
 
         Raises:
             ValueError: if attentions or hidden states are requested, or the cache has a different number of layers.
@@ -119,23 +122,23 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         )
 
     def log_probabilities(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the logits `(..., vocabulary)`, because they are log-probabilities already; a copy without `out`.
+        """Return the given logits `(..., vocabulary)`, because an ensemble's logits are log-probabilities already.
 
-        A single model computes log-probabilities from logits here, into `out` if it is given.
+        Without `out`, the result is a copy. A single model computes log-probabilities here, into `out` if it is given.
         """
         return logits.clone() if out is None else logits
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return decoder inputs for teacher forcing, like a single model. Both are of shape `(batch, target)`."""
+        """Shift labels to the right to get decoder inputs for teacher forcing; both have shape `(batch, target)`."""
         return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def new_cpu_decoder(self, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int) -> "_Decoders | None":
-        """Return the CPU decoders of all models as one decoder, or None if one of the models has no CPU decoder.
+        """Return a decoder that combines the models' CPU decoders, or None if one of the models has no CPU decoder.
 
         Args:
             states (`torch.Tensor` of shape `(batch, source, sum of d_model)`): the output of [`_Encoders`].
             mask (`torch.Tensor` of shape `(batch, source)`, *optional*): 0 for padding.
-            num_beams (`int`): number of hypotheses per sentence.
+            num_beams (`int`): the number of hypotheses per sentence.
         """
         decoders: list[StepDecoder] = []
         for model, model_states in zip(self.models, self._split_states(states), strict=True):
@@ -146,13 +149,15 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         return _Decoders(decoders)
 
     def _split_states(self, states: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Split the output of [`_Encoders`] by model, into states of shape `(batch, source, d_model)`."""
+        """Split the output of [`_Encoders`] into each model's encoder states of shape `(batch, source, d_model)`."""
         widths = [model.config.d_model for model in self.models]
         for model, model_states in zip(self.models, states.split(widths, dim=-1), strict=True):
             yield model_states.to(model.dtype).contiguous()
 
     def _cache_of_all_models(self, cache: Cache | None) -> EncoderDecoderCache | None:
-        """Return a caller's cache for both attentions, with a layer for each decoder layer of each model.
+        """Prepare a caller's cache, so that self-attention and cross-attention have a layer for each decoder layer.
+
+        The decoder layers of all models count. A cache for self-attention only is extended by one for cross-attention.
 
         Raises:
             ValueError: if the cache has a different number of layers, for example because it was made for one model.
@@ -166,7 +171,10 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         return cache
 
     def _split_cache(self, cache: EncoderDecoderCache | None) -> Iterator[EncoderDecoderCache | None]:
-        """Split a cache by model. The parts share their layers with the cache, so models write into the same cache."""
+        """Yield each model's part of a cache, or None for each model if there is no cache.
+
+        The parts share their layers with the whole cache, so what a model writes is visible in both.
+        """
         first_layer = 0
         for model in self.models:
             end_layer = first_layer + model.config.decoder_layers
@@ -180,13 +188,13 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
 
 
 def _add_layers(cache: Cache, count: int) -> None:
-    """Add layers to a dynamic cache until it has `count` of them.
+    """Add layers to a dynamic cache until it has `count` layers.
 
-    A dynamic cache adds a layer when it is first written to. But each model writes to a slice of the layers, and a
-    layer that is added to a slice would be lost.
+    Normally, a dynamic cache adds a layer when the layer is first written to. In an ensemble, each model writes to a
+    slice of the layers, and a layer that is added to a slice would be lost.
 
     Raises:
-        ValueError: if the cache has a different number of layers, and cannot grow or is too large.
+        ValueError: if the cache cannot grow to `count` layers, or already has more.
     """
     if cache.layer_class_to_replicate is not None:
         while len(cache.layers) < count:
@@ -199,14 +207,14 @@ def _add_layers(cache: Cache, count: int) -> None:
 
 
 def _slice_layers(cache: Cache, start: int, end: int) -> DynamicCache:
-    """Return a cache that consists of some layers of a cache, without copying them."""
+    """Return a cache that consists of layers `start` to `end - 1` of another cache, without copying them."""
     slice_of_cache = DynamicCache()
     slice_of_cache.layers = cache.layers[start:end]
     return slice_of_cache
 
 
 def _mean_of_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Compute the mean log-probabilities of several models in float32, from logits of shape `(..., vocabulary)`."""
+    """Compute the mean of several models' log-probabilities in float32, from their logits `(..., vocabulary)`."""
     total = logits[0].float().log_softmax(dim=-1)
     for model_logits in logits[1:]:
         total += model_logits.float().log_softmax(dim=-1)
@@ -214,7 +222,11 @@ def _mean_of_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _check_models(models: Sequence[nn.Module]) -> None:
-    """Raise ValueError unless there are models of this package, which share their vocabulary and special tokens."""
+    """Raise ValueError if the models cannot form an ensemble.
+
+    There must be at least one, all must be models of this package, and they must share vocabulary sizes and special
+    tokens.
+    """
     if not models:
         raise InputError("an ensemble needs models; give at least one.")
     for model in models:
@@ -230,7 +242,7 @@ def _check_models(models: Sequence[nn.Module]) -> None:
 
 
 def _rank_by_positions(config: VanillaTransformerConfig) -> tuple[bool, int]:
-    """Return a sort key by which the configuration that limits the length of an ensemble comes first.
+    """Return a sort key that puts first the configuration that limits the ensemble's sequence length.
 
     This is the one with the fewest learned positions, because sinusoids do not limit the length.
     """
@@ -239,9 +251,9 @@ def _rank_by_positions(config: VanillaTransformerConfig) -> tuple[bool, int]:
 
 
 class _Encoders(nn.Module):
-    """The encoders of several models as one module, which concatenates their outputs.
+    """A module that runs the encoders of several models and concatenates their outputs along the last axis.
 
-    Its output is of shape `(batch, source, sum of d_model)`.
+    Its output has shape `(batch, source, sum of d_model)`.
     """
 
     def __init__(self, encoders: Sequence[nn.Module]):
@@ -251,15 +263,15 @@ class _Encoders(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> BaseModelOutput:
-        """Return the concatenated outputs for sources `(batch, source)`."""
+        """Encode source token ids `(batch, source)` with every encoder, and concatenate the outputs."""
         states = [encoder(input_ids, attention_mask=attention_mask)[0] for encoder in self.encoders]
         return BaseModelOutput(torch.cat(states, dim=-1))
 
 
 class _Decoders:
-    """The CPU decoders of several models as one, whose logits are mean log-probabilities.
+    """A decoder that combines the CPU decoders of several models, by averaging their log-probabilities.
 
-    It has the methods of [`~.cpu_search.StepDecoder`].
+    It implements [`~.cpu_search.StepDecoder`], the interface that the search expects.
     """
 
     can_prune = True
@@ -269,15 +281,15 @@ class _Decoders:
         self.outputs: dict[str, object] = {}
 
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return the mean log-probabilities of the next token."""
+        """Return the models' mean log-probabilities for the next token of each hypothesis."""
         return _mean_of_log_probs([decoder(input_ids) for decoder in self._decoders])
 
     def reorder(self, rows: torch.Tensor) -> None:
-        """Let each hypothesis continue the hypothesis in the given row."""
+        """Make hypothesis i continue the hypothesis in row `rows[i]`."""
         for decoder in self._decoders:
             decoder.reorder(rows)
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep the given sentences of the batch."""
+        """Keep the given sentences, which are indices into the batch, and drop all others."""
         for decoder in self._decoders:
             decoder.select(sentences)

@@ -1,4 +1,4 @@
-"""Find where the hypotheses of a search end, and whether the length limit ended them."""
+"""Find where the hypotheses of a beam search end, and whether they ended only because of the length limit."""
 
 import math
 
@@ -8,11 +8,11 @@ from ..model.generation_settings import limits_length
 
 
 class HypothesisEnds:
-    """The ways in which hypotheses may end by the settings of a search: EOS, a stop string or the length limit.
+    """Determines how a search ended its hypotheses: with EOS, with a stop string, or at the length limit.
 
     Args:
-        settings (`GenerationConfig`): settings of the search.
-        pad_token_id (`int`): the token after the end of a sequence.
+        settings (`GenerationConfig`): the search settings.
+        pad_token_id (`int`): the token that fills a sequence after its end.
     """
 
     def __init__(self, settings: GenerationConfig, pad_token_id: int):
@@ -31,9 +31,9 @@ class HypothesisEnds:
         self._stop_strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
 
     def trim(self, sequence: list[int]) -> list[int]:
-        """Return the generated tokens of a sequence, without its start token, up to EOS or to the padding at its end.
+        """Return the generated tokens of a sequence, without the start token and the padding.
 
-        The tokens include EOS.
+        The result ends with the first EOS token, if there is one.
         """
         token_ids = sequence[1:]
         for position, token in enumerate(token_ids):
@@ -44,12 +44,12 @@ class HypothesisEnds:
         return token_ids
 
     def is_truncated(self, token_ids: list[int], text: str, source_length: int) -> bool:
-        """Return True if the length limit ended a hypothesis.
+        """Return True if a hypothesis ended because it reached the length limit.
 
         Args:
-            token_ids (`list[int]`): its tokens, from [`trim`].
-            text (`str`): its text.
-            source_length (`int`): number of tokens of the source, on which the limit may depend.
+            token_ids (`list[int]`): the hypothesis's tokens, as returned by [`trim`].
+            text (`str`): the hypothesis's text.
+            source_length (`int`): the number of source tokens, on which the limit may depend.
         """
         ends_in_eos = bool(token_ids) and token_ids[-1] in self._eos_token_ids
         has_stop_string = any(stop_string in text for stop_string in self._stop_strings)
@@ -58,7 +58,7 @@ class HypothesisEnds:
         return len(token_ids) >= self._length_of_forced_eos(source_length)
 
     def _length_of_forced_eos(self, source_length: int) -> float:
-        """Return the length at which the search forces EOS, or infinity if it never forces EOS.
+        """Return the number of tokens, EOS included, at which the search forces EOS, or infinity if it never does.
 
         The settings of OPUS-MT models force EOS at the length limit, so EOS at this length does not mean that the
         translation is complete.

@@ -1,4 +1,7 @@
-"""Shared steps of translating, scoring and aligning: checks, batches of similar length, and forced decoding."""
+"""Provide the steps that translating, scoring and aligning share: checks, batching by length, and forced decoding.
+
+Forced decoding computes a model's probabilities for a given translation, instead of searching for one.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from .runtime import ForcedTarget, Runtime, runtime_of
 
 
 class TokenizedText(NamedTuple):
-    """A text with its token ids."""
+    """A text and its token ids, including special tokens such as `</s>`."""
 
     text: str
     token_ids: list[int]
@@ -25,20 +28,20 @@ class TokenizedText(NamedTuple):
 
 @dataclass(frozen=True)
 class Inference:
-    """A model with its tokenizer and the settings of one call of `translate`, `score` or `align`.
+    """A model, its tokenizer and the settings of one call of `translate`, `score` or `align`.
 
     Args:
         model (`PreTrainedModel`, or an `Engine`): the model.
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
-        tokens_per_batch (`int`): maximum number of tokens per batch on each side, padding included. A longer sentence
-            is its own batch.
+        tokens_per_batch (`int`): maximum number of source tokens and of target tokens per batch, padding included. A
+            longer sentence gets a batch of its own.
         show_progress (`bool`): whether to show progress bars.
-        target_lang (`str`, *optional*): target language of sources without a code, for a model of several target
-            languages.
+        target_lang (`str`, *optional*): for a model with several target languages, the target language of sources that
+            do not begin with a language code.
 
     Raises:
-        ValueError: if `tokens_per_batch` is less than 1, the tokenizer belongs to another model, or the model does not
-            translate into `target_lang`.
+        ValueError: if `tokens_per_batch` is less than 1, the tokenizer belongs to a different model, or the model does
+            not translate into `target_lang`.
     """
 
     model: PreTrainedModel | Engine
@@ -55,25 +58,25 @@ class Inference:
 
     @property
     def runtime(self) -> Runtime:
-        """The runtime that computes the model."""
+        """The model's runtime, which provides forced decoding for PyTorch models and engines alike."""
         return runtime_of(self.model, self.tokenizer)
 
     def codes(self) -> TargetCodes:
-        """Return the object that reads the codes of target languages, and puts them before sources."""
+        """Return an object that reads target-language codes such as `>>fr<<` from sources, and adds them to sources."""
         return TargetCodes(self.tokenizer, self.target_lang)
 
     def tokenize_pairs(
         self, sources: Iterable[str], targets: Iterable[str]
     ) -> tuple[list[TokenizedText], list[TokenizedText]]:
-        """Tokenize sources and their targets.
+        """Tokenize source sentences and their translations.
 
-        If the model needs the code of a target language, the token ids of each source begin with it.
+        If the model needs a target-language code, the token ids of each source begin with this code.
 
         Returns:
             The tokenized sources, and the tokenized targets.
 
         Raises:
-            TypeError: if a side is one string, or contains anything but strings.
+            TypeError: if `sources` or `targets` is a single string, or contains anything but strings.
             ValueError: if the numbers of sources and targets differ, or a source needs a code and has none.
         """
         source_texts = list(check_strings("sources", sources))
@@ -93,17 +96,17 @@ class Inference:
         return list(tokenized_sources), list(tokenized_targets)
 
     def batches(self, lengths: list[int], task: str, unit: str) -> Iterator[list[int]]:
-        """Group rows of similar length into batches, and show a progress bar.
+        """Group sentences or sentence pairs of similar length into batches, and show a progress bar.
 
-        The longest rows come first, so that a batch that does not fit in memory fails at once.
+        The longest ones come first, so that a batch that does not fit in memory fails at once.
 
         Args:
-            lengths (`list[int]`): number of tokens of each row.
+            lengths (`list[int]`): the number of tokens of each sentence or pair.
             task (`str`): description of the progress bar, such as `"translating"`.
-            unit (`str`): what a row is, such as `"sentences"`.
+            unit (`str`): unit of the progress bar, such as `"sentences"`.
 
         Returns:
-            `Iterator[list[int]]`: the indices of the rows of each batch.
+            `Iterator[list[int]]`: for each batch, its indices into `lengths`.
         """
         rows = sorted(range(len(lengths)), key=lambda row: -lengths[row])
         start = 0
@@ -124,15 +127,15 @@ def forced_decoding(
     with_attention: bool = False,
     task: str = "",
 ) -> Iterator[tuple[int, ForcedTarget]]:
-    """Compute log-probabilities, and attention if requested, of given targets, with one forward pass per batch.
+    """Compute the token log-probabilities of given targets, and optionally the cross-attention weights.
 
-    The model must be in evaluation mode, and each text must have at least one token.
+    Each batch takes one forward pass. The model must be in evaluation mode, and each text must have at least one token.
 
     Args:
         inference (`Inference`): the model.
         sources (`Sequence[TokenizedText]`): the sources.
-        targets (`Sequence[TokenizedText]`): a target of each source, without the start token of the decoder.
-        with_attention (`bool`): whether to return cross-attention, too.
+        targets (`Sequence[TokenizedText]`): one target per source, without the decoder's start token.
+        with_attention (`bool`): whether to compute cross-attention weights as well.
         task (`str`): description of the progress bar.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Command-line options that choose a model and a device."""
+"""Define the command-line options that choose a model and a device."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from ..support.user_errors import InputError
 
 @dataclass
 class LoadingArguments:
-    """The model to load, and the device to load it onto."""
+    """Command-line options that name the model to load and the device to load it onto."""
 
     _argument_group_name = "model"
 
@@ -26,13 +26,13 @@ class LoadingArguments:
             check_device(self.device)
 
     def options(self) -> dict[str, Any]:
-        """Return keyword arguments for `from_pretrained`."""
+        """Return the Hub options (revision, token and remote code) as keyword arguments for `from_pretrained`."""
         return {"revision": self.revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
 @dataclass
 class EnsembleLoadingArguments(LoadingArguments):
-    """The model to load, or several models to load as an ensemble."""
+    """Command-line options that name one model, or several models to load as an ensemble, and the device."""
 
     model_name_or_path: list[str] = option(  # type: ignore[assignment]
         ..., "The folder of a saved model, or its name on the Hub; several are an ensemble."
@@ -40,7 +40,7 @@ class EnsembleLoadingArguments(LoadingArguments):
 
 
 def check_device(name: str) -> None:
-    """Raise ValueError if torch does not know a device, or this machine does not have it."""
+    """Raise ValueError if PyTorch does not recognize a device name, or this machine lacks the device."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

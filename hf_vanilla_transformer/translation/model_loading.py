@@ -1,4 +1,4 @@
-"""Load a tokenizer and a model from a folder or the Hub, with one-sentence error messages."""
+"""Load a tokenizer and a model from a folder or the Hub, and explain any failure in one sentence."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -25,14 +25,15 @@ from .ensemble import Ensemble
 def explaining_missing_files(
     name: str | Path, files: Sequence[str] = ("config.json", "tokenizer_config.json")
 ) -> Iterator[None]:
-    """Turn errors of loading a model or a tokenizer into one sentence that says what is wrong and what to do.
+    """Replace errors that loading raises in the block with one-sentence messages that name the problem and a remedy.
 
     Args:
-        name (`str` or `Path`): the folder, or the name on the Hub, that the body of the context loads.
-        files (`Sequence[str]`): files that a folder must have.
+        name (`str` or `Path`): the folder, or the name on the Hub, that the block loads.
+        files (`Sequence[str]`): files that the folder must contain.
 
     Raises:
-        FileNotFoundError: if the folder lacks one of the files, or neither a folder nor the Hub has the name.
+        FileNotFoundError: if the folder lacks one of the files, or there is neither a folder nor a Hub repository of
+            this name.
         NotADirectoryError: if `name` is a file.
         ValueError: if the files cannot be loaded.
     """
@@ -56,7 +57,8 @@ def explaining_missing_files(
     except (ImportError, UserError):
         raise
     except Exception as error:
-        # transformers, tokenizers and safetensors raise many types, and often do not name the file.
+        # transformers, tokenizers and safetensors raise many exception types, and their messages often do not name the
+        # file.
         reason = reason_of(error)
         if str(name) not in reason:
             reason = f"{name} cannot be loaded: {reason}"
@@ -64,7 +66,10 @@ def explaining_missing_files(
 
 
 def _check_file(folder: Path, file: str) -> None:
-    """Raise FileNotFoundError if a folder lacks a file; if the folder has checkpoints, name the newest one."""
+    """Raise FileNotFoundError if a folder lacks a file.
+
+    If the folder contains complete training checkpoints, the message suggests the newest one.
+    """
     if (folder / file).is_file():
         return
     checkpoint = newest_complete(folder)
@@ -81,19 +86,20 @@ def load(
 
     Args:
         name (`str`): the folder, or the name on the Hub.
-        device (`str` or `torch.device`, *optional*): device of the model. The default is an accelerator if torch finds
-            one, or else the CPU.
+        device (`str` or `torch.device`, *optional*): device of the model. The default is an accelerator such as a GPU
+            if PyTorch finds one, or else the CPU.
         **options: arguments of `from_pretrained`.
 
     Raises:
         OSError: if files are missing.
-        ValueError: if the files cannot be loaded, or the tokenizer belongs to another model.
+        ValueError: if the files cannot be loaded, or the tokenizer belongs to a different model.
     """
     with explaining_missing_files(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model: Any = load_model(name, **options)
         check_vocabulary(model.config, tokenizer)
-    # `current_accelerator` returns the accelerator that torch was built for, even if the machine has none.
+    # `current_accelerator` returns the accelerator that PyTorch was built for, even if the machine has none, so
+    # `is_available` is tested first.
     if device is None and torch.accelerator.is_available():
         device = torch.accelerator.current_accelerator()
     chosen_device = torch.device(device or "cpu")
@@ -106,12 +112,13 @@ def load(
 def load_ensemble(
     names: Sequence[str], device: str | torch.device | None = None, **options: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load one model, or an [`Ensemble`] if several names are given, and the tokenizer of the first one.
+    """Load a tokenizer and a model; if several names are given, the model is an [`Ensemble`] of all of them.
 
-    The arguments are those of [`load`].
+    The tokenizer is the first model's. Each name is loaded by [`load`], which explains the other arguments and raises
+    further errors.
 
     Raises:
-        ValueError: if the tokenizers have different vocabularies; and the errors of [`load`].
+        ValueError: if the tokenizers have different vocabularies.
     """
     tokenizers = []
     models: list[Any] = []
@@ -133,14 +140,14 @@ def load_ensemble(
 
 
 def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
-    """Load a model, and check its weights.
+    """Load a model, and check that its weights are complete and finite.
 
     Args:
         name (`str` or `Path`): the folder, or the name on the Hub.
         **options: arguments of `from_pretrained`.
 
     Raises:
-        ValueError: if weights are missing or left over, have the wrong shape or dtype, or are NaN or infinite.
+        ValueError: if weights are missing or unexpected, have the wrong shape or dtype, or are NaN or infinite.
     """
     config = AutoConfig.from_pretrained(name, **options)
     if config.model_type == VanillaTransformerConfig.model_type:
@@ -154,10 +161,10 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
 
 
 def _check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
-    """Raise ValueError if the files of a model do not have exactly the weights that its config.json describes.
+    """Raise ValueError unless a model's files contain exactly the weights that its config.json describes.
 
-    The model is loaded onto the meta device, which needs no memory for weights. A damaged config.json may describe more
-    weights than fit in memory.
+    The check loads the model onto the meta device, which takes no memory for weights, because a damaged config.json may
+    describe more weights than fit in memory.
     """
     if Path(name).is_dir() and not is_quantized:
         read_layout(Path(name))
@@ -176,7 +183,7 @@ def _check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Turn off progress bars and warnings of transformers inside a context."""
+    """Turn off the progress bars and warnings of transformers for the duration of the block."""
     had_progress_bar = logging.is_progress_bar_enabled()
     verbosity = logging.get_verbosity()
     logging.disable_progress_bar()

@@ -9,10 +9,10 @@ from .concurrent_use import encoding_alone, evaluating
 
 
 class TranslationPipeline(PlainTranslationPipeline):
-    """A pipeline that translates sentences: `pipeline("translation", model=...)`.
+    """A pipeline that translates sentences; `pipeline("translation", model=...)` returns one.
 
-    It also works with OPUS-MT models of several target languages, and with other encoder-decoder models of transformers
-    that need no language tokens or prefixes. Several threads may call it concurrently.
+    It also works with OPUS-MT models that have several target languages, and with other encoder-decoder models of
+    transformers if they need no language tokens or prefixes. Several threads may call it concurrently.
 
     Args:
         model (`PreTrainedModel`): a model with `generate()`.
@@ -21,28 +21,28 @@ class TranslationPipeline(PlainTranslationPipeline):
         **kwargs: arguments of [`~transformers.Pipeline`], such as `device`, and of `generate()`, such as `num_beams`.
             Their defaults come from the model's `generation_config`.
 
-    Calls of the pipeline take the arguments of [`~.pipeline_vanilla_transformer.PlainTranslationPipeline`], and two
-    more:
+    Calls of the pipeline take the arguments of [`~.pipeline_vanilla_transformer.PlainTranslationPipeline`] and two
+    additional ones:
 
     - `src_lang` (`str`, *optional*): source language. It is only checked, because a model has one source language.
     - `tgt_lang` (`str`, *optional*): target language. If the model has several, as some OPUS-MT models do, the code of
       this language, such as `>>fr<<`, is put before each sentence that has no code. Otherwise it is only checked.
 
     Raises:
-        ValueError: if the tokenizer is missing, has no pad token, belongs to another model or names another language;
-            if the model has no `generate()`; or if it has several target languages and none is given.
+        ValueError: if the tokenizer is missing, has no pad token, belongs to a different model or names a different
+            language; if the model has no `generate()`; or if it has several target languages and none is given.
     """
 
     def save_pretrained(self, save_directory: str | PathLike, **kwargs: Any) -> None:
-        """Save the model and its tokenizer. The model's folder includes the code of its pipeline."""
+        """Save the model and its tokenizer to a folder. The folder also gets the code of the model's pipeline."""
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
 
     def language_parameters(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
-        """Return arguments of `preprocess` for a source and a target language.
+        """Check a source and a target language, and return the arguments of `preprocess` that select them.
 
         Raises:
-            ValueError: if the model does not have one of the languages.
+            ValueError: if the model does not support one of the languages.
         """
         if src_lang is not None:
             check_language(self.tokenizer, "src_lang", src_lang)
@@ -55,7 +55,7 @@ class TranslationPipeline(PlainTranslationPipeline):
     def tokenize(
         self, text: str, text_for_model: str, target_language: str | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Tokenize a sentence with the code of its target language, if the model needs one."""
+        """Tokenize a sentence, and put its target-language code before it if the model needs one."""
         codes = TargetCodes(self.tokenizer, target_language, "tgt_lang")
         source = codes.read(text)
         if self.is_copied(source.text):

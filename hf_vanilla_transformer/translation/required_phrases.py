@@ -1,4 +1,7 @@
-"""The interface of `translate(glossary=...)`: phrases that translations must contain, and batches for their search."""
+"""Define what `translate(glossary=...)` accepts: objects that decide which phrases a translation must contain.
+
+The module also splits batches according to the cost of searching for their phrases.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -8,20 +11,20 @@ from transformers import GenerationConfig, PreTrainedModel
 from .engine import Engine
 
 
-# This number of cells (see `PhraseSizes`) costs less than one token: the search computes them in 0.03 ms on one thread,
-# and even a small model takes longer for a token.
+# This number of cells (see `PhraseSizes.cells`) costs less than one generated token: the search computes the cells in
+# 0.03 ms on one thread, and even a small model takes longer for a token.
 CELLS_PER_TOKEN = 1_000
-# The alternatives of a phrase, each a list of token ids. One of them must occur.
+# A phrase is a sequence of alternatives, each a list of token ids. One of them must occur.
 Phrase = Sequence[Sequence[int]]
 
 
 class PhraseSizes(NamedTuple):
-    """Upper bounds for the sizes of a sentence's phrases, which determine the time and memory of their search.
+    """Upper bounds on the size of a sentence's required phrases, from which the cost of the search is estimated.
 
     Args:
-        positions (`int`): number of tokens of all alternatives of all phrases.
-        tokens (`int`): number of distinct tokens of each phrase, summed over the phrases.
-        phrases (`int`): number of distinct phrases.
+        positions (`int`): the total number of tokens in all alternatives of all phrases.
+        tokens (`int`): the number of distinct tokens in each phrase, summed over the phrases.
+        phrases (`int`): the number of distinct phrases.
     """
 
     positions: int = 0
@@ -30,11 +33,11 @@ class PhraseSizes(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """How many numbers the search computes per step and hypothesis. Its time and memory grow with them."""
+        """The number of values that the search computes per step and hypothesis, which determines its cost."""
         return self.positions + self.tokens * self.phrases
 
     def pad(self, other: "PhraseSizes") -> "PhraseSizes":
-        """Return the sizes that two sentences have in one batch, in which each size is the larger one of the two."""
+        """Return the sizes to which two sentences in one batch are padded: the larger value of each size."""
         return PhraseSizes(
             positions=max(self.positions, other.positions),
             tokens=max(self.tokens, other.tokens),
@@ -44,41 +47,47 @@ class PhraseSizes(NamedTuple):
 
 @runtime_checkable
 class RequiredPhrases(Protocol):
-    """A glossary, or a different object that decides which phrases the translation of a sentence must contain."""
+    """The interface of a glossary, or of any other object that decides which phrases a translation must contain."""
 
     def check(self, settings: GenerationConfig) -> None:
-        """Raise ValueError if a search with these settings cannot be forced to find phrases."""
+        """Raise ValueError if a search with these settings does not support required phrases."""
 
     def phrases(self, sentence: str) -> list[Phrase]:
-        """Return the phrases that the translation of a sentence must contain; possibly none."""
+        """Return the phrases that the translation of a sentence must contain. The list may be empty."""
 
     def sizes(self, sentence: str) -> PhraseSizes:
-        """Return the sizes of a sentence's phrases. [`split_by_phrases`] splits batches by them."""
+        """Return the sizes of a sentence's phrases, which [`split_by_phrases`] uses to split batches."""
 
     def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> Callable[..., Any]:
-        """Return a search for `generate(custom_generate=...)`, given the phrases of each sentence of a batch."""
+        """Return a function for `generate(custom_generate=...)` that searches for translations with the phrases.
+
+        `phrases` has one list of phrases for each sentence of the batch.
+        """
 
 
 def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: int) -> list[list[int]]:
-    """Split a batch so that its parts fit in memory, and little is computed for padding.
+    """Split a batch into parts whose phrases fit in memory and need little padding.
 
-    The phrases of all rows of a part are padded to the largest sizes. A row starts a new part if the cells of the part,
-    including this row and padding, would exceed one of two limits:
+    Within a part, the phrases of all sentences are padded to the largest sizes. A sentence starts a new part if the
+    part's cells, including this sentence and padding, would exceed one of two limits:
 
-    - `most_cells`. A single row with more cells is a part of its own.
-    - Twice the cells that the rows need without padding, plus `CELLS_PER_TOKEN` for each row. Because of the second
-      term, batches with short phrases stay whole.
+    - `most_cells`. A single sentence with more cells is a part of its own.
+    - Twice the cells that the sentences need without padding, plus `CELLS_PER_TOKEN` for each sentence. Because of the
+      second term, batches with short phrases stay whole.
 
     Args:
-        rows (`list[int]`): the rows of the batch.
-        sizes (`Sequence[PhraseSizes]`): sizes of the phrases of all rows, indexed by row.
+        rows (`list[int]`): the indices of the batch's sentences.
+        sizes (`Sequence[PhraseSizes]`): the phrase sizes of all sentences, indexed by row.
         most_cells (`int`): maximum number of cells per part, padding included.
+
+    Returns:
+        `list[list[int]]`: the rows of each part.
     """
     parts: list[list[int]] = []
     # The sizes to which the rows of the last part are padded, and the cells that they need without padding.
     padded_sizes = PhraseSizes()
     needed_cells = 0
-    # Rows with phrases of similar sizes are next to each other. The sort is stable, so other rows keep their order.
+    # The sort puts rows with phrases of similar size next to each other. It is stable, so equal rows keep their order.
     for row in sorted(rows, key=lambda row: -sizes[row].cells):
         num_rows = len(parts[-1]) + 1 if parts else 1
         padded_with_row = padded_sizes.pad(sizes[row])

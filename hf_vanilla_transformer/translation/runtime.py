@@ -1,6 +1,7 @@
-"""A common interface to models in torch and to engines, for the steps that the two do differently.
+"""Provide one interface to PyTorch models and to inference engines, for the operations in which they differ.
 
-Translating, scoring, aligning, serving and plotting call `runtime_of`, and do not test themselves what a model is.
+The code that translates, scores, aligns, serves and plots calls `runtime_of`, instead of testing the type of a model
+itself.
 """
 
 from abc import ABC, abstractmethod
@@ -17,12 +18,12 @@ from .engine import Engine
 
 
 class ForcedTarget(NamedTuple):
-    """The result of forced decoding for one target.
+    """The log-probabilities and attention weights that forced decoding computes for one target.
 
     Args:
         log_probs (`list[float]`): the log-probability of each token given the tokens before it, in nats.
-        attention (`torch.Tensor` of shape `(target, source)`, *optional*): cross-attention in the step that predicts
-            each token, averaged over the alignment heads, on the CPU.
+        attention (`torch.Tensor` of shape `(target, source)`, *optional*): the cross-attention weights of the step that
+            predicts each token, averaged over the alignment heads, on the CPU.
     """
 
     log_probs: list[float]
@@ -30,47 +31,48 @@ class ForcedTarget(NamedTuple):
 
 
 class Runtime(ABC):
-    """A model as torch or an engine computes it: facts about it, and its forced decoding."""
+    """The common interface to a PyTorch model or an inference engine: what it supports, and its forced decoding."""
 
     # Completes the sentence "terms do not work with ...".
     description: str
-    # Decoder layer and head, from 0, of the attention that alignments are read from. Empty if there is none.
+    # The decoder layer and the head, both counted from 0, of each head whose attention weights give alignments. Empty
+    # if the model provides no such weights.
     alignment_heads: list[tuple[int, int]]
-    # Says why there is no such attention, if there is none.
+    # Says why alignments are impossible; used in an error message if `alignment_heads` is empty.
     reason_without_alignments: str
-    # Whether a search can be forced to find translations that contain given phrases.
+    # Whether the model supports a search for translations that must contain given phrases.
     takes_phrases: bool
-    # Whether `generate()` calls logits processors and all stopping criteria at every step. An engine calls only the
-    # criteria that watch the search, and only from time to time.
+    # Whether `generate()` calls logits processors and all stopping criteria at every step. An engine calls only those
+    # stopping criteria that observe the search, and only from time to time.
     calls_processors: bool
-    # Whether the model is a module of torch, whose forward pass can return other outputs, such as attention weights.
+    # Whether the model is a PyTorch module, whose forward pass can also return attention weights and other outputs.
     has_forward_pass: bool
 
     @abstractmethod
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """Compute log-probabilities, and attention if requested, of given targets with one forward pass.
+        """Compute the token log-probabilities of given targets, and optionally the cross-attention weights.
 
-        The model must be in evaluation mode.
+        All pairs form one batch. The model must be in evaluation mode.
 
         Args:
-            sources (`Sequence[list[int]]`): token ids of each source; at least one.
-            targets (`Sequence[list[int]]`): token ids of each target, at least one, without the start token of the
-                decoder.
-            with_attention (`bool`): whether to compute attention.
+            sources (`Sequence[list[int]]`): the token ids of each source; at least one per source.
+            targets (`Sequence[list[int]]`): the token ids of each target, without the decoder's start token; at least
+                one per target.
+            with_attention (`bool`): whether to compute attention weights.
         """
 
 
 def runtime_of(model: PreTrainedModel | Engine, tokenizer: PreTrainedTokenizerBase) -> Runtime:
-    """Return the runtime of a model in torch or of an [`~.engine.Engine`]."""
+    """Return a [`Runtime`] for a PyTorch model or for an [`~.engine.Engine`]."""
     if isinstance(model, Engine):
         return EngineRuntime(model)
     return TorchRuntime(model, tokenizer)
 
 
 class EngineRuntime(Runtime):
-    """The runtime of an engine."""
+    """The runtime of an inference engine, which supports translation and forced decoding only."""
 
     description = "a different engine than torch"
     reason_without_alignments = "CTranslate2 averages heads of one layer only"
@@ -85,7 +87,10 @@ class EngineRuntime(Runtime):
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """Compute log-probabilities and attention, see [`Runtime.decode_forced`]; attention takes a second pass."""
+        """Compute the token log-probabilities of given targets; attention weights take a second pass.
+
+        See [`Runtime.decode_forced`].
+        """
         source_ids = list(sources)
         target_ids = list(targets)
         attentions: Sequence[torch.Tensor | None] = [None] * len(target_ids)
@@ -96,14 +101,14 @@ class EngineRuntime(Runtime):
 
 
 class TorchRuntime(Runtime):
-    """The runtime of a model in torch: a model of this package, or a different encoder-decoder of transformers."""
+    """The runtime of a PyTorch model: a model of this package, or another encoder-decoder model of transformers."""
 
     reason_without_alignments = "it is no model of this package"
     calls_processors = True
     has_forward_pass = True
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
-        # Models of transformers have methods that their base class does not declare.
+        # The annotation is Any because models of transformers have methods that their base class does not declare.
         self._model: Any = model
         self._tokenizer = tokenizer
         model_type = model.config.model_type
@@ -117,7 +122,10 @@ class TorchRuntime(Runtime):
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """Compute log-probabilities and attention, see [`Runtime.decode_forced`]."""
+        """Compute the token log-probabilities, and optionally the attention weights, with one forward pass.
+
+        See [`Runtime.decode_forced`].
+        """
         model = self._model
         source = self._pad(sources)
         target = self._pad(targets)
@@ -131,11 +139,11 @@ class TorchRuntime(Runtime):
             attention = self._average_attention(
                 output.decoder_hidden_states, output.encoder_last_hidden_state, source.attention_mask
             )
-        # An ensemble has log-probabilities in the place of logits.
+        # An ensemble returns log-probabilities instead of logits, and its method passes them on.
         log_softmax = partial(torch.log_softmax, dim=-1)
         log_probabilities = getattr(model, "log_probabilities", log_softmax)
 
-        # Row by row, because the log-probabilities of all rows would take as much memory as the logits.
+        # The loop goes row by row, because the log-probabilities of all rows would take as much memory as the logits.
         for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
             source_length = len(source_ids)
             target_length = len(target_ids)
@@ -147,14 +155,14 @@ class TorchRuntime(Runtime):
             yield ForcedTarget(log_probs[:target_length, 0].tolist(), attention_of_pair)
 
     def _pad(self, rows: Sequence[list[int]]) -> BatchEncoding:
-        """Return the token ids and the mask of a batch on the model's device, padded on the right."""
+        """Pad token ids on the right, and return them with their attention mask on the model's device."""
         padded = self._tokenizer.pad({"input_ids": list(rows)}, return_tensors="pt", padding_side="right")
         return padded.to(self._model.device)
 
     def _average_attention(
         self, layer_inputs: Sequence[torch.Tensor], source_states: torch.Tensor, source_mask: torch.Tensor
     ) -> torch.Tensor:
-        """Return the cross-attention `(batch, target, source)`, averaged over the alignment heads, in float32.
+        """Average the cross-attention weights over the alignment heads, to shape `(batch, target, source)`, in float32.
 
         Args:
             layer_inputs (`Sequence[torch.Tensor]`): the input of each decoder layer.
@@ -174,9 +182,9 @@ class TorchRuntime(Runtime):
 def _cross_attention(
     layer: nn.Module, layer_input: torch.Tensor, source_states: torch.Tensor, source_mask: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the cross-attention weights of a decoder layer, of shape `(batch, heads, target, source)`.
+    """Compute the cross-attention weights of one decoder layer, of shape `(batch, heads, target, source)`.
 
-    The model itself would compute and keep the attention of all layers.
+    If the model returned the weights itself, it would compute and keep the weights of all layers.
 
     Args:
         layer (`VanillaTransformerDecoderLayer`): the layer.

@@ -1,4 +1,4 @@
-"""`score()`: compute the log-probabilities of given translations."""
+"""Score given translations with a model's log-probabilities."""
 
 import math
 from collections.abc import Iterable
@@ -15,13 +15,14 @@ from .inference import Inference, forced_decoding
 
 
 class Score(NamedTuple):
-    """The log-probability of a translation.
+    """The log-probability of a translation and of each of its tokens.
 
     Args:
         tokens (`list[str]`): the tokens of the translation, ending in `</s>`.
         log_probs (`list[float]`): the log-probability of each token given the tokens before it, in nats.
-        total (`float`): their sum, log P(Y | X).
-        normalized (`float`): log P(Y | X) / lp(Y), the score of beam search with the model's `generation_config`.
+        total (`float`): the sum of `log_probs`, log P(Y | X).
+        normalized (`float`): log P(Y | X) / lp(Y), by which beam search with the model's `generation_config` ranks
+            hypotheses.
     """
 
     tokens: list[str]
@@ -48,19 +49,19 @@ def score(
             afterwards.
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
         sources, targets (`Iterable[str]`): sentences, and one translation of each sentence.
-        tokens_per_batch (`int`): maximum number of tokens per batch on each side, padding included. A longer pair is
-            its own batch.
+        tokens_per_batch (`int`): maximum number of source tokens and of target tokens per batch, padding included. A
+            longer pair gets a batch of its own.
         show_progress (`bool`): whether to show a progress bar, in pairs.
-        target_lang (`str`, *optional*): as in `translate`.
+        target_lang (`str`, *optional*): the language of the targets, as in `translate`.
 
     Returns:
-        `list[Score]`: one per pair, in their order.
+        `list[Score]`: one score per pair, in the order of the pairs.
 
     Raises:
-        TypeError: if a side is one string, or contains anything but strings.
+        TypeError: if `sources` or `targets` is a single string, or contains anything but strings.
         ValueError: if the numbers of sources and targets differ, the `length_penalty_type` of the model's
-            `generation_config` is unknown, the tokenizer belongs to another model, the model does not translate into
-            `target_lang` or needs one, or log-probabilities are NaN because weights are NaN or infinite.
+            `generation_config` is unknown, the tokenizer belongs to a different model, the model does not translate
+            into `target_lang` or needs one, or log-probabilities are NaN because weights are NaN or infinite.
     """
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     tokenized_sources, tokenized_targets = inference.tokenize_pairs(sources, targets)
@@ -72,7 +73,7 @@ def score(
             log_probs = forced.log_probs
             total = sum(log_probs)
             if math.isnan(total):
-                # Name the weight that is NaN or infinite.
+                # If a weight is NaN or infinite, this raises an error that names it.
                 check_weights(model)
             tokens = target_tokenizer.convert_ids_to_tokens(tokenized_targets[row].token_ids)
             scores[row] = Score(tokens, log_probs, total, normalized=total / length_penalty(len(log_probs)))

@@ -1,11 +1,16 @@
-"""Decide whether a sentence really ends where sentencex divides a text.
+"""Decide whether a sentence really ends where the sentence splitter sentencex divides a text.
 
-sentencex divides texts in the wrong places after some periods: of ordinals ("Im 19. Jahrhundert"), of numbered items
-("1. Select"), of some abbreviations ("M. Dupont"), and inside names of software ("SFDocuments.Form"). The rules in this
-module reject such ends. They never add an end.
+sentencex wrongly divides texts after some periods:
 
-In doubt, a sentence does not end. If two sentences stay together, the model translates them together, which costs
-little. If a sentence is divided in its middle, the model translates both halves wrongly.
+- in ordinals ("Im 19. Jahrhundert"),
+- after the numbers of list items ("1. Select"),
+- in some abbreviations ("M. Dupont"),
+- inside software names ("SFDocuments.Form").
+
+The rules in this module reject such sentence ends. They never add one.
+
+If in doubt, the rules reject an end. If two sentences stay together, the model translates them together, which does
+little harm. If a sentence is divided in the middle, the model translates both halves wrongly.
 """
 
 import re
@@ -13,12 +18,12 @@ from unicodedata import east_asian_width
 
 
 def _words_by_language(table: dict[str, str]) -> dict[str, frozenset[str]]:
-    """Split the words of each language, which are separated by spaces."""
+    """Split each language's space-separated words into a set."""
     return {language: frozenset(words.split()) for language, words in table.items()}
 
 
-# Languages that write ordinal numbers with a period. The word after an ordinal may begin with a capital, because nouns
-# do, as in "19. Jahrhundert", or because it is a name, as in "ulica 3. Maja".
+# Languages that write ordinal numbers with a period. The word after an ordinal may begin with a capital, because the
+# language capitalizes nouns, as in "19. Jahrhundert", or because the word is a name, as in "ulica 3. Maja".
 _ORDINAL_LANGUAGES = frozenset(
     (
         *("bs", "cs", "da", "de", "dsb", "et", "eu", "fi", "fo", "gsw", "hr", "hsb", "hu", "is", "lb", "lv", "mk"),
@@ -26,7 +31,7 @@ _ORDINAL_LANGUAGES = frozenset(
     )
 )
 
-# Words that often begin a sentence, and that hardly ever follow an ordinal or an abbreviation. After a doubtful period,
+# Words that often begin a sentence, and that rarely follow an ordinal or an abbreviation. After an ambiguous period,
 # such a word shows that a new sentence begins.
 _OPENERS = _words_by_language(
     {
@@ -134,8 +139,8 @@ _OPENERS["nn"] = _OPENERS["no"]
 _OPENERS["bs"] = _OPENERS["hr"]
 _OPENERS["sr"] = _OPENERS["hr"]
 
-# Abbreviations that sentencex 1.0.32 lacks, in lower case and without the last period: first the ones of all
-# languages, then the ones of each language.
+# Abbreviations that sentencex 1.0.32 lacks, in lower case and without the last period. The first set is for all
+# languages.
 _COMMON_ABBREVIATIONS = frozenset(("dr", "fig", "max", "min", "prof", "tel"))
 _ABBREVIATIONS = _words_by_language(
     {
@@ -149,7 +154,8 @@ _ABBREVIATIONS = _words_by_language(
 )
 
 _ROMAN_NUMERAL = re.compile(r"[IVXLC]+")
-# Ordinals from 1 to 99. Zero and larger numbers are mostly values or years, which may end a sentence.
+# Ordinals from 1 to 99, and Roman numerals. Zero and larger numbers are mostly values or years, which may end a
+# sentence.
 _ORDINAL = re.compile(rf"[1-9]\d?|{_ROMAN_NUMERAL.pattern}")
 # Initials without the last period, such as "J" or "J.-P".
 _INITIALS = re.compile(r"[^\W\d_](?:\.-[^\W\d_])*")
@@ -157,11 +163,11 @@ _OPENING_MARKS = "([{\"'“„«‚‘¿¡"  # noqa: RUF001
 
 
 def is_sentence_end(before: str, after: str, language: str) -> bool:
-    """Return True if a sentence ends between two segments of a line that sentencex has divided.
+    """Return True if a sentence ends at a point where sentencex divides a line.
 
     Args:
-        before (`str`): the text of the line since the last accepted end, with its white space.
-        after (`str`): the segment that follows, up to the place where sentencex divides the line next.
+        before (`str`): the line's text since the last accepted sentence end, with its white space.
+        after (`str`): the text that follows, up to the next point where sentencex divides the line.
         language (`str`): language code of the text, such as `"de"`.
     """
     has_space_between = before[-1:].isspace() or after[:1].isspace()
@@ -179,18 +185,18 @@ def is_sentence_end(before: str, after: str, language: str) -> bool:
         has_letters_after = any(map(str.isalpha, after))
         return not has_letters_after
 
-    # Sentences of this text begin with capitals, but the next word does not.
+    # If the text's sentences begin with capitals, a word in lower case continues the sentence.
     first_character_after = next(filter(str.isalnum, after))
     if _begins_with_capital(before) and _is_small(first_character_after):
         return False
 
-    # Only periods are doubtful; sentencex is right about question marks and other ends.
+    # Only periods are ambiguous; sentencex is right about question marks and other marks.
     if not last_word.endswith("."):
         return True
     stem = last_word.removesuffix(".")
     if _is_abbreviation(stem, language):
         return _begins_with_opener(after, language)
-    # The decision about a single initial is sentencex's, because "A and B." may end a sentence.
+    # The decision about a single initial is left to sentencex, because "A and B." may end a sentence.
     is_pair_of_initials = "-" in stem and _INITIALS.fullmatch(stem) is not None
     is_ordinal = language in _ORDINAL_LANGUAGES and _ORDINAL.fullmatch(stem) is not None
     if (is_pair_of_initials or is_ordinal) and after[:1].isalpha():
@@ -199,16 +205,16 @@ def is_sentence_end(before: str, after: str, language: str) -> bool:
 
 
 def _ends_without_space(before: str, after: str, language: str) -> bool:
-    """Return True if a sentence ends where no white space follows its last mark.
+    """Return True if a sentence ends at a punctuation mark that no white space follows.
 
-    After a mark of ASCII the text is probably a name, such as "SFDocuments.Form" or the name of a file. It is an end
-    only if a word that often begins a sentence follows, because then the space has probably been forgotten.
+    An ASCII mark without a space is probably part of a name, such as "SFDocuments.Form" or a file name. It ends a
+    sentence only if the next word is one that often begins sentences, because then the space was probably forgotten.
     """
     mark = before[-1:]
-    # The marks that end sentences in Chinese, Hindi and other scripts are not used inside names.
+    # Names do not contain the sentence-final marks of Chinese, Hindi and other scripts.
     if not mark.isascii() and mark != "…":
         return True
-    # Chinese and Japanese, whose characters are wide, have no spaces between sentences.
+    # Chinese and Japanese, whose characters are wide, are written without spaces between sentences.
     if after and east_asian_width(after[0]) in ("W", "F"):
         return True
     begins_with_whole_word = re.match(r"\w+\s", after) is not None
@@ -216,9 +222,9 @@ def _ends_without_space(before: str, after: str, language: str) -> bool:
 
 
 def _is_label(word: str, language: str) -> bool:
-    """Return True if a word that stands alone is not a sentence, but belongs to the text that follows.
+    """Return True if a single word is not a sentence but a label of the text that follows, as in "1. Select".
 
-    Labels are numbers, a letter or Roman numeral before an item of a list, abbreviations, and punctuation.
+    Labels are numbers, abbreviations, punctuation, and letters or Roman numerals that mark list items.
     """
     has_letters = any(map(str.isalpha, word))
     if not has_letters:
@@ -232,25 +238,25 @@ def _is_label(word: str, language: str) -> bool:
 
 
 def _is_abbreviation(stem: str, language: str) -> bool:
-    """Return True if a word without its last period is an abbreviation in a language."""
+    """Return True if a word, given without its last period, is a known abbreviation in a language."""
     lowercase = stem.lower()
     return lowercase in _COMMON_ABBREVIATIONS or lowercase in _ABBREVIATIONS.get(language, ())
 
 
 def _begins_with_opener(text: str, language: str) -> bool:
-    """Return True if the first word of a text is one that often begins a sentence."""
+    """Return True if the first word of a text is one that often begins sentences in its language."""
     first_word = re.search(r"\w+", text)
     if first_word is None:
         return False
-    # `lower()` adds a combining dot to the Turkish letter U+0130, which the lists of words do not have.
+    # `lower()` turns the Turkish letter U+0130 into "i" and a combining dot, but the word lists have no such dot.
     lowercase = first_word[0].lower().replace("\u0307", "")
     return lowercase in _OPENERS.get(language, ())
 
 
 def _begins_with_capital(text: str) -> bool:
-    """Return True if the first letter that has a case is a capital.
+    """Return True if a text's first letter that has a case is a capital.
 
-    Then the sentences of this text begin with capitals, so that a small letter does not begin a new one.
+    If it is, the text's sentences begin with capitals, so a lower-case letter does not begin a new sentence.
     """
     for letter in text:
         if letter.isupper():
@@ -261,8 +267,8 @@ def _begins_with_capital(text: str) -> bool:
 
 
 def _is_small(letter: str) -> bool:
-    """Return True for a small letter of a script whose sentences begin with capitals.
+    """Return True if a letter is in lower case, and its script begins sentences with capitals.
 
-    Georgian letters count as small in Unicode, but no sentence begins with a Georgian capital.
+    Georgian is excluded: Unicode classifies its letters as lower case, but its sentences do not begin with capitals.
     """
     return letter.islower() and letter.title() != letter

@@ -1,4 +1,4 @@
-"""Split texts into sentences, split sentences that are too long, and join the translations of the pieces."""
+"""Split texts into sentences, split overlong sentences into parts, and join the translations of these pieces."""
 
 import re
 from bisect import bisect_right
@@ -22,32 +22,32 @@ from .words_of_tokens import WORDS
 # Matches the empty string after each line break. `str.splitlines()` would also split at control characters such as
 # U+001E, which tokenizers remove from the middle of words.
 _LINE_ENDS = re.compile(r"(?<=[\n\v\f\x85\u2028\u2029])|(?<=\r)(?!\n)")
-# Where a sentence that is too long may be split, best places first.
+# Where an overlong sentence may be split, best places first.
 _BETWEEN_CLAUSES = re.compile(r"[;:—–…؛；：]\s*")  # noqa: RUF001
 _AFTER_COMMAS_AND_BRACKETS = re.compile(r"[,)\]،、，。]\s*")  # noqa: RUF001
 _BETWEEN_WORDS = re.compile(r"\s+")
 _ANYWHERE = re.compile("(?s:.)")
 _BREAKS = (_BETWEEN_CLAUSES, _AFTER_COMMAS_AND_BRACKETS, _BETWEEN_WORDS, _ANYWHERE)
-# Text that is never split: numbers such as 1,250,000 or 1 250 000, times, URLs and e-mail addresses.
+# Text that is never split: numbers such as 1,250,000 or 1 250 000, times of day, URLs and e-mail addresses.
 _UNBREAKABLE = re.compile(
     r"(?:\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3}){1,4}(?!\d)|\d+)(?:[^\w\s]\d+)*"
     r"|(?:[a-z][a-z0-9+.-]{0,15}://|www\.|mailto:)[^\s、，。；：！？]+|[a-z0-9_.%+-]{1,64}@[a-z0-9.-]+",  # noqa: RUF001
     re.IGNORECASE,
 )
-# The rules of `is_sentence_end` look only at the first and last words of a sentence, so this number of characters at
-# each of its ends is enough for them.
+# The rules of `is_sentence_end` depend only on the first and last words of a sentence, so they need no more than this
+# number of characters at each end.
 _CHARACTERS_TO_JUDGE_BY = 100
 
 
 class Piece(NamedTuple):
-    """A sentence of a text, or a part of a sentence that was too long.
+    """A sentence of a text, or a part of an overlong sentence, with the white space after it.
 
-    The pieces of a text, each followed by its white space, make up the whole text.
+    The concatenated pieces of a text, each followed by its white space, are the whole text.
 
     Args:
-        text (`str`): the sentence without white space at its ends; empty for white space before the first sentence.
+        text (`str`): the sentence without white space at its ends; empty if the piece is white space before a sentence.
         space (`str`): the white space that follows.
-        is_part (`bool`): whether this is a part of a sentence that was too long.
+        is_part (`bool`): whether this is a part of an overlong sentence.
     """
 
     text: str
@@ -62,20 +62,20 @@ def split_into_pieces(
     max_tokens: int | None = None,
     code: str = "",
 ) -> list[Piece]:
-    """Split a text into sentences, and sentences with too many tokens into parts.
+    """Split a text into sentences, and split sentences with too many tokens into parts.
 
-    A sentence that is too long is split at clauses, but not inside numbers and URLs.
+    An overlong sentence is split between clauses if possible, and never inside numbers and URLs.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
         text (`str`): the text to split.
-        language (`str`, *optional*): language code of the text, by default the tokenizer's source language, or else
+        language (`str`, *optional*): language code of the text. The default is the tokenizer's source language, or else
             English.
-        max_tokens (`int`, *optional*): maximum number of tokens of a piece, `</s>` included. By default it is the
-            longest source that the model was trained on (`longest_training_source` in `tokenizer_config.json`), or
-            else `model_max_length`.
-        code (`str`): code of the target language, such as `">>fr<<"`, which is put before each piece when it is
-            tokenized. If the text begins with this code, so does the first piece.
+        max_tokens (`int`, *optional*): maximum number of tokens per piece, `</s>` included. The default is the length
+            of the longest source that the model was trained on (`longest_training_source` in
+            `tokenizer_config.json`), or else `model_max_length`.
+        code (`str`): target-language code, such as `">>fr<<"`, which counts toward the tokens of each piece. If the
+            text begins with this code, so does the first piece that is not just white space.
 
     Returns:
         `list[Piece]`: at least one piece, even if the text is empty.
@@ -84,7 +84,7 @@ def split_into_pieces(
     most_tokens = longest_training_source(tokenizer) if max_tokens is None else max_tokens
 
     def fits(sentence: str) -> bool:
-        # The code counts, because it is one of the tokens that the model gets.
+        # The code counts, because the model receives it as a token.
         coded = f"{code} {sentence}" if code else sentence
         return len(encode(tokenizer, coded).input_ids) <= most_tokens
 
@@ -92,7 +92,7 @@ def split_into_pieces(
     if written_code is None:
         return split_text(text, source_language, fits) or [Piece("", "")]
 
-    # The code is not a sentence, so it is put before the first piece after splitting the rest.
+    # The code is not a sentence, so the rest of the text is split, and the code is then put before the first piece.
     pieces = split_text(text[written_code.end() :], source_language, fits) or [Piece("", "")]
     leading_space, code_with_space = written_code.groups()
     pieces[0] = pieces[0]._replace(text=code_with_space + pieces[0].text)
@@ -102,15 +102,15 @@ def split_into_pieces(
 
 
 def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> list[Piece]:
-    """Split a text into sentences, and sentences that are too long into parts.
+    """Split a text into sentences, and split sentences for which `fits` returns False into parts.
 
-    A line break ends a sentence, because the translation would have no place for it inside a sentence. A period after
-    an abbreviation of the language does not.
+    A line break always ends a sentence, because a line break inside a sentence could not be kept in the translation.
+    The period of an abbreviation does not end a sentence.
 
     Args:
         text (`str`): the text to split.
-        language (`str`, *optional*): language code of the text, by default English.
-        fits (`Callable[[str], bool]`): returns True if a piece is short enough.
+        language (`str`, *optional*): language code of the text. The default is English.
+        fits (`Callable[[str], bool]`): returns True if a sentence or a part is short enough.
     """
     code = (language or "en").lower()
     short_code = language_of(code) or code
@@ -124,12 +124,12 @@ def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> 
 def _split_line(line: str, language: str) -> list[str]:
     """Split a line into sentences, each with its white space.
 
-    sentencex proposes where sentences end, and [`is_sentence_end`] rejects some of the proposals.
+    The library sentencex proposes where sentences end, and [`is_sentence_end`] rejects some of its proposals.
     """
     with needing("text", "split_sentences needs"):
         from sentencex import segment
-    # sentencex 1.0 fails on white space of several bytes after an initial, such as "A\u00a0.". A space in its place
-    # has the same length, so positions in the line stay valid.
+    # sentencex 1.0 fails on multi-byte white space after an initial, such as "A\u00a0.". Each such character is
+    # replaced by one space, so positions in the line stay valid.
     line_with_spaces = re.sub(r"\s", " ", line)
     sentences = []
     start = 0
@@ -145,10 +145,10 @@ def _split_line(line: str, language: str) -> list[str]:
 
 
 def _without_middle(line: str, start: int, end: int) -> str:
-    """Return the text of a line between two positions, without its middle if it is long.
+    """Return a line's text between two positions, and leave out its middle if it is long.
 
-    A line may consist of very many segments that are joined one after the other. If each join copied the whole text,
-    the time would grow with the square of the line's length.
+    A line may have thousands of segments that all belong to one sentence. If each test for a sentence end copied the
+    whole text before it, the time would grow with the square of the line's length.
     """
     if end - start <= 2 * _CHARACTERS_TO_JUDGE_BY:
         return line[start:end]
@@ -156,9 +156,9 @@ def _without_middle(line: str, start: int, end: int) -> str:
 
 
 def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
-    """Return the pieces of one sentence: a single piece, or its parts if the sentence does not fit.
+    """Convert a sentence into a single piece, or into several parts if the sentence does not fit.
 
-    White space before the sentence becomes a piece without text.
+    White space before the sentence becomes a separate piece without text.
     """
     text = sentence.strip()
     if not text:
@@ -178,10 +178,10 @@ def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
 
 
 def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
-    """Split a sentence near its middle, and its halves again, until each part fits or is a single character.
+    """Split a sentence near its middle, and split the halves again until each part fits or cannot be split.
 
-    Breaks between clauses are preferred to breaks after commas and brackets, and these to breaks between words. A
-    number or a URL that does not fit stays whole.
+    The sentence is split between clauses if possible, otherwise after a comma or a bracket, otherwise between words,
+    and otherwise between any two characters. A number or a URL stays whole even if it does not fit.
     """
     stripped = sentence.strip()
     if len(stripped) < 2 or fits(stripped):
@@ -196,24 +196,24 @@ def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
         breaks = {match.end() for match in pattern.finditer(sentence)}
         breaks -= forbidden
         if breaks:
-            # If two breaks are equally near, the first one is taken.
+            # If two breaks are equally near to the middle, the first one is taken.
             nearest = min(breaks, key=lambda position: (abs(position - middle), position))
             return split_at_clauses(sentence[:nearest], fits) + split_at_clauses(sentence[nearest:], fits)
     return [sentence]
 
 
 def join_texts(pieces: list[Piece], translations: list[str]) -> str:
-    """Join the translations of all pieces with the white space of the source text."""
+    """Join the pieces' translations into one text, with the white space of the source text between them."""
     return "".join(translation + piece.space for piece, translation in zip(pieces, translations, strict=True))
 
 
 def join_translations(
     pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS
 ) -> Translation:
-    """Join the translations of all pieces into the translation of their text, with the white space of the text.
+    """Join the pieces' translations into a translation of the whole text, including its alternatives.
 
-    The alternatives of the result are the next best combinations of the pieces' hypotheses, ranked by the sum of their
-    scores.
+    The result keeps the white space of the source text. Its alternatives are the next best combinations of the pieces'
+    hypotheses, ranked by the sum of the hypotheses' scores.
 
     Args:
         pieces (`list[Piece]`): the pieces of the text.
@@ -227,13 +227,13 @@ def join_translations(
 
 
 class _Combination(NamedTuple):
-    """A hypothesis of each of the first sentences of a text.
+    """One hypothesis for each of a text's first n sentences, stored as a linked list.
 
-    Combinations that begin alike share their beginning, so that long texts need no copies of long lists.
+    Combinations that begin with the same hypotheses share these nodes, so long texts need no copies of long lists.
 
     Args:
-        score (`float`): the sum of the scores by which its hypotheses are ranked.
-        hypothesis (`Translation`, *optional*): the hypothesis of the last sentence; None if there is no sentence yet.
+        score (`float`): the sum of the hypotheses' ranking scores.
+        hypothesis (`Translation`, *optional*): the hypothesis for the last sentence; None if there is no sentence yet.
         previous (`_Combination`, *optional*): the combination for the sentences before the last one.
     """
 
@@ -252,17 +252,18 @@ class _Combination(NamedTuple):
 
 
 def _best_combinations(translations: list[Translation]) -> list[list[Translation]]:
-    """Combine the hypotheses of all sentences, and return the best combinations, best first.
+    """Return the best combinations of one hypothesis per sentence, best first.
 
-    There are at most as many combinations as the sentence with the most hypotheses has. After each sentence only the
-    best ones are kept: a combination that is worse now stays worse with the same continuation.
+    If the sentence with the most hypotheses has n of them, at most n combinations are returned. Only the n best are
+    kept after each sentence, because a combination that scores lower than another one still scores lower after both are
+    extended by the same hypotheses.
     """
     count = max(1 + len(translation.alternatives) for translation in translations)
     combinations = [_Combination(0.0)]
     for translation in translations:
         hypotheses = [translation, *translation.alternatives]
-        # The search returns truncated hypotheses after all finished ones, even if their scores are higher. So that they
-        # stay behind, no hypothesis gets a higher score than the one before it.
+        # The search returns truncated hypotheses after all finished ones, even if their scores are higher. To keep this
+        # order, no hypothesis gets a higher ranking score than the one before it.
         ranking_scores = list(accumulate((hypothesis.score for hypothesis in hypotheses), min))
         extended = []
         for combination in combinations:
@@ -275,7 +276,7 @@ def _best_combinations(translations: list[Translation]) -> list[list[Translation
 def join_without_alternatives(
     pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS
 ) -> Translation:
-    """Join one translation of each piece, with the white space of the text; drop the alternatives.
+    """Join the pieces' translations into a translation of the whole text, and ignore their alternatives.
 
     Args:
         pieces (`list[Piece]`): the pieces of the text.
@@ -283,7 +284,7 @@ def join_without_alternatives(
         words (`re.Pattern[str]`): matches the words that alignments link.
 
     Returns:
-        `Translation`: its alignment is None if the alignment of any piece is None.
+        `Translation`: the joined translation. Its alignment is None if the alignment of any piece is None.
     """
     sources = [piece.text for piece in pieces]
     targets = [translation.text for translation in translations]
@@ -317,13 +318,14 @@ def join_without_alternatives(
 
 
 def _find_first_words(pieces: list[Piece], texts: list[str], words: re.Pattern[str]) -> list[int]:
-    """Return the index of the first word of each piece, counted in the joined text.
+    """Return, for each piece, the index of its first word among the words of the joined text.
+
+    If no white space separates two pieces, the first word of the second piece may begin in the first piece.
 
     Args:
         pieces (`list[Piece]`): the pieces of the text.
-        texts (`list[str]`): what stands in the place of each piece: its source or its translation.
-        words (`re.Pattern[str]`): matches the words. A word may begin in the piece before, if no white space divides
-            the two pieces.
+        texts (`list[str]`): the text of each piece: either its source or its translation.
+        words (`re.Pattern[str]`): matches the words.
     """
     texts_with_space = [text + piece.space for text, piece in zip(texts, pieces, strict=True)]
     word_ends = [word.end() for word in words.finditer("".join(texts_with_space))]

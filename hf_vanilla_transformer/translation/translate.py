@@ -1,7 +1,7 @@
-"""`translate()`: translate sentences in batches of similar length, in the order of the sentences.
+"""Translate sentences, or texts of several sentences, in batches of similar length.
 
-Texts of several sentences are split into sentences, sentences are put into batches, and `generate()` translates each
-batch. [`TextTranslator`] has these steps in this order.
+Texts are split into sentences if the caller requests it, sentences are grouped into batches, and `generate()`
+translates each batch. The methods of [`TextTranslator`] follow this order.
 """
 
 import copy
@@ -39,18 +39,19 @@ from .words_of_tokens import WORDS, word_at
 
 logger = logging.getLogger(__name__)
 
-# Batches have the requested number of tokens with up to this many beams. With more beams they are smaller, because the
-# memory for a batch grows with the beams.
+# With up to this many beams, batches have the requested number of tokens. With more beams, batches are smaller, because
+# the memory for a batch grows with the number of beams.
 _USUAL_BEAMS = 8
-# From this number of source tokens on, the base model spends most of its time on attention, which grows with the square
-# of the length.
+# From this number of source tokens on, the base model spends most of its time on attention, whose time grows with the
+# square of the length.
 _LONG_SOURCE = 2_000
-# How many numbers the search with phrases may compute in each step, for each beam and each source token that fits into
-# a batch. With 8 beams and the default of 4,096 tokens they take 25 MB, and 25 ms per step on one thread.
+# The maximum number of values that a search with required phrases may compute per step, for each beam and each source
+# token of a full batch. With 8 beams and the default of 4,096 tokens, this takes 25 MB, and 25 ms per step on one
+# thread.
 _CELLS_PER_SOURCE_TOKEN = 25
-# Settings of a search that are needed to check it and to describe its result.
+# The search settings that this module needs to check a search and to describe its results.
 _DESCRIBING_SETTINGS = [name for name, setting in SEARCH_SETTINGS.items() if setting.describes_result]
-# Arguments that `translate()` had in earlier versions, and what to do instead.
+# Arguments that `translate()` had in earlier versions, with advice on what to do instead.
 _FORMER_ARGUMENTS = {
     "markup": 'call translate_documents(model, tokenizer, documents, format="html"), or format="xml"',
     "forced_phrases": (
@@ -99,53 +100,56 @@ def translate(
     target_lang: str | None = None,
     **generate_kwargs: Any,
 ) -> list[str] | list[Translation]:
-    """Translate sentences in batches of similar length; the translations keep the order of the sentences.
+    """Translate sentences in batches of similar length, and return the translations in the order of the sentences.
 
-    A sentence of 2,000 tokens or more causes a warning, because its time grows with the square of its length (Table 1).
+    A sentence of 2,000 tokens or more causes a warning, because translation time grows with the square of the length
+    (Table 1).
 
     Args:
         model (`PreTrainedModel`, or an `Engine` from `load_engine`): runs in evaluation mode; its mode is restored
             afterwards.
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
-        sentences (`Iterable[str]`): sentences to translate. One without visible characters is its own translation.
-        tokens_per_batch (`int`): maximum number of source tokens per batch, padding included. A longer sentence is its
-            own batch. More than 8 beams make batches smaller in proportion.
-        show_progress (`bool`): whether to show a progress bar in sentences, and a second one in tokens for each
-            sentence that causes a warning.
+        sentences (`Iterable[str]`): sentences to translate. A sentence without visible characters is returned
+            unchanged.
+        tokens_per_batch (`int`): maximum number of source tokens per batch, padding included. A longer sentence gets a
+            batch of its own. If there are more than 8 beams, batches become smaller in proportion.
+        show_progress (`bool`): whether to show a progress bar that counts sentences, and a second one that counts
+            tokens for each sentence that causes a warning.
         return_details (`bool`): whether to return [`Translation`] objects, with scores, tokens and log-probabilities,
-            instead of strings. One more forward pass per batch computes them. (Commands pass a [`DetailLevel`].)
-        split_sentences (`bool` or `str`): whether `sentences` are texts to split into sentences, which needs sentencex.
-            A string is the language code of the texts; the default is the tokenizer's source language, or else English.
-            Paragraphs, line breaks and white space are kept. If a sentence has more tokens than any that the model was
-            trained on (`longest_training_source` in `tokenizer_config.json`), it is split at clauses. Do not split the
-            sentences of test sets, because it changes their scores.
-        glossary (`Glossary`, *optional*): terms and the translations that they must have, such as
-            `Glossary({"machine": "Maschine"}, tokenizer)`. This needs beam search, with more beams than the
-            translations of a sentence's terms have tokens for best results. A different object with the methods of
-            [`~hf_vanilla_transformer.translation.required_phrases.RequiredPhrases`] may require other phrases.
-        copy_letterless (`bool`, *optional*): whether sentences without letters, such as `"2024"`, are their own
-            translations, unless they contain a term of the glossary. This includes the parts of texts to split. By
-            default they are copied if under 1 % of the model's training pairs translate such a text into a different
-            one (`translated_letterless_share` in `tokenizer_config.json`).
-        target_lang (`str`, *optional*): language to translate into, such as `"fr"`, for a model of several target
-            languages, as some OPUS-MT models are. Its code in the vocabulary, such as `>>fr<<`, is put before each
+            instead of strings. Computing them takes one more forward pass per batch. (The package's commands pass a
+            [`DetailLevel`].)
+        split_sentences (`bool` or `str`): whether to split each item of `sentences` into sentences, which needs
+            sentencex. A string is the language code of the texts; the default is the tokenizer's source language, or
+            else English. Paragraphs, line breaks and white space are kept. If a sentence has more tokens than the
+            longest source that the model was trained on (`longest_training_source` in `tokenizer_config.json`), it is
+            split between clauses. Do not split the sentences of test sets, because this changes their scores.
+        glossary (`Glossary`, *optional*): terms and their required translations, such as
+            `Glossary({"machine": "Maschine"}, tokenizer)`. A glossary needs beam search. For best results, use more
+            beams than the translations of a sentence's terms have tokens. You can also pass any object with the methods
+            of [`~hf_vanilla_transformer.translation.required_phrases.RequiredPhrases`].
+        copy_letterless (`bool`, *optional*): whether to copy sentences without letters, such as `"2024"`, instead of
+            translating them. This also applies to the sentences of texts that are split, but not to sentences that
+            contain a term of the glossary. By default, they are copied if the model's training data translates less
+            than 1 % of such texts into a different text (`translated_letterless_share` in `tokenizer_config.json`).
+        target_lang (`str`, *optional*): the language to translate into, such as `"fr"`, if the model has several target
+            languages, as some OPUS-MT models do. Its code in the vocabulary, such as `>>fr<<`, is put before each
             sentence, and before each part of a split sentence. The default is the language that `train` saved with the
-            tokenizer. A text that begins with a code keeps this code for all of its parts. For a model of one target
-            language, the argument is only checked.
+            tokenizer. If a text begins with a code, this code is used for all of its sentences. For a model with one
+            target language, the argument is only checked.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first one is the translation, and the others are alternatives in its details. If they request
-            scores, these are dropped.
+            scores, the scores are dropped.
 
     Returns:
         `list[str]`, or `list[Translation]` with `return_details`: one translation per sentence.
 
     Raises:
-        ImportError: if texts are to be split, and sentencex is not installed.
-        TypeError: if `sentences` is one string, or contains anything but strings.
-        ValueError: if a sentence has lone surrogates; if the tokenizer belongs to another model; if a translation is
-            empty because weights are NaN or infinite; if `glossary` is not an object with required phrases (such as a
-            `dict`), or cannot be used with the model or the search; or if the model does not translate into
-            `target_lang`, or needs one and a text has no code.
+        ImportError: if `split_sentences` is set, and sentencex is not installed.
+        TypeError: if `sentences` is a single string, or contains anything but strings.
+        ValueError: if a sentence has lone surrogates; if the tokenizer belongs to a different model; if a translation
+            is empty because weights are NaN or infinite; if `glossary` lacks the methods of a glossary (for example,
+            because it is a `dict`), or cannot be used with the model or the search settings; or if the model does not
+            translate into `target_lang`, or needs a target language and a text has no code.
     """
     detail_level = DetailLevel.from_argument(return_details)
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
@@ -169,14 +173,14 @@ def translate(
 
 @dataclass
 class _Sentence:
-    """A sentence that the model translates.
+    """A sentence that the model will translate, prepared for batching.
 
     Args:
-        index (`int`): its position among all sentences of the call.
-        source (`Source`): its text, with the code of the target language.
-        phrases (`list[Phrase]`): phrases that its translation must contain.
-        sizes (`PhraseSizes`): sizes of these phrases.
-        token_ids (`list[int]`): the input of the model.
+        index (`int`): the sentence's position among all sentences of the call.
+        source (`Source`): the sentence's text and its target-language code.
+        phrases (`list[Phrase]`): the phrases that the translation must contain.
+        sizes (`PhraseSizes`): the sizes of these phrases.
+        token_ids (`list[int]`): the token ids of the model's input.
     """
 
     index: int
@@ -187,18 +191,19 @@ class _Sentence:
 
 
 class TextTranslator:
-    """Translate texts with the settings of one call of `translate()` or `translate_documents()`.
+    """Translates texts with fixed settings; each call of `translate()` or `translate_documents()` creates one.
 
     Args:
-        inference (`Inference`): the model with its tokenizer.
+        inference (`Inference`): the model and its tokenizer.
         generate_kwargs (`dict[str, Any]`): arguments of `generate()`.
-        aligner (`Aligner`, *optional*): aligns the words of translations. With it, translations have all details, which
-            takes one more forward pass per batch. Without it, they have text, tokens and flags.
+        aligner (`Aligner`, *optional*): aligns the words of translations. If it is given, translations have all
+            details, which takes one more forward pass per batch. Otherwise they have only text, tokens and flags.
         glossary (`RequiredPhrases`, *optional*), split_sentences (`bool` or `str`), copy_letterless (`bool`): as in
             [`translate`].
 
     Raises:
-        ValueError: if `generate_kwargs` has arguments of earlier versions, or `glossary` cannot be used.
+        ValueError: if `generate_kwargs` contains arguments that only earlier versions of `translate` had, or `glossary`
+            cannot be used.
     """
 
     def __init__(
@@ -228,7 +233,10 @@ class TextTranslator:
         self._copy_letterless = copy_letterless
 
     def translate_texts(self, texts: list[Source]) -> list[Translation]:
-        """Translate texts as a whole, or sentence by sentence with the white space and line breaks between them."""
+        """Translate each text as a whole, or sentence by sentence if `split_sentences` is set.
+
+        White space and line breaks between sentences are kept.
+        """
         if not self._split_sentences:
             return self._translate_sentences(texts)
 
@@ -250,8 +258,8 @@ class TextTranslator:
         return translations_of_texts
 
     def _translate_sentences(self, sources: list[Source]) -> list[Translation]:
-        """Translate sentences in batches. A sentence that the model does not get is its own translation."""
-        # The copies of all other sentences are replaced below.
+        """Translate sentences in batches, and copy the ones that need no translation, such as blank sentences."""
+        # Each sentence is copied first. The translations below replace the copies.
         translations = [_copy_source(source, self._words) for source in sources]
         sentences = self._prepare_sentences(sources)
         with evaluating(self._inference.model):
@@ -261,7 +269,7 @@ class TextTranslator:
         return translations
 
     def _prepare_sentences(self, sources: list[Source]) -> list[_Sentence]:
-        """Choose the sentences that the model translates, tokenize them, and find the phrases that they require."""
+        """Select the sentences that need translation, tokenize them, and find their required phrases."""
         sentences = []
         for index, source in enumerate(sources):
             phrases: list[Phrase] = []
@@ -279,14 +287,14 @@ class TextTranslator:
         if sentences:
             codes = self._inference.codes()
             texts = [codes.join(sentence.source) for sentence in sentences]
-            # All sentences are tokenized by one call, because this is faster.
+            # A single call tokenizes all sentences, because this is faster.
             token_ids_of_sentences = encode(self._inference.tokenizer, texts).input_ids
             for sentence, token_ids in zip(sentences, token_ids_of_sentences, strict=True):
                 sentence.token_ids = token_ids
         return sentences
 
     def _batches(self, sentences: list[_Sentence]) -> Iterator[list[_Sentence]]:
-        """Group sentences of similar length; batches are smaller where terms have many or long translations."""
+        """Group sentences of similar length into batches, which are smaller if required phrases are many or long."""
         lengths = [len(sentence.token_ids) for sentence in sentences]
         sizes = [sentence.sizes for sentence in sentences]
         most_cells = self._inference.tokens_per_batch * _CELLS_PER_SOURCE_TOKEN
@@ -295,7 +303,7 @@ class TextTranslator:
                 yield [sentences[row] for row in rows_of_batch]
 
     def _translate_batch(self, batch: list[_Sentence]) -> list[Translation]:
-        """Translate a batch by one call of `generate()`."""
+        """Translate a batch with one call of `generate()`, and return the translations with their details."""
         model = self._inference.model
         tokenizer = self._inference.tokenizer
         inputs = tokenizer.pad({"input_ids": [sentence.token_ids for sentence in batch]}, return_tensors="pt")
@@ -317,14 +325,14 @@ class TextTranslator:
 
 
 def _check_former_arguments(generate_kwargs: dict[str, Any]) -> None:
-    """Raise ValueError, with a remedy, if there is an argument that `translate` had in earlier versions."""
+    """Raise ValueError with advice if an argument is one that only earlier versions of `translate` had."""
     for name, remedy in _FORMER_ARGUMENTS.items():
         if name in generate_kwargs:
             raise InputError(f"{name} is no longer an argument; {remedy}.")
 
 
 def _check_glossary(glossary: object, inference: Inference, generate_kwargs: dict[str, Any]) -> None:
-    """Raise ValueError if a glossary is not an object with required phrases, or the model cannot search for phrases."""
+    """Raise ValueError if an object is not a glossary, or cannot be used with the model or the other arguments."""
     if not isinstance(glossary, RequiredPhrases):
         raise InputError(
             f"glossary is of type {type(glossary).__name__}; give glossary=Glossary(terms, tokenizer), which is in the "
@@ -338,7 +346,7 @@ def _check_glossary(glossary: object, inference: Inference, generate_kwargs: dic
 
 
 def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
-    """Return the same inference with smaller batches if there are many beams, which take memory in proportion."""
+    """Return a copy of the settings whose batches are smaller if there are many beams, because beams take memory."""
     if not isinstance(num_beams, int):
         # It is None for a greedy search; for other values `generate()` will raise an error.
         return inference
@@ -347,9 +355,10 @@ def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
 
 
 def _copy_source(sentence: Source, words: re.Pattern[str]) -> Translation:
-    """Return a sentence as its own translation.
+    """Return a [`Translation`] that copies a sentence, and aligns each word with itself.
 
-    A code at the beginning of the sentence is left out of the translation, but counts as a word of the source.
+    A target-language code at the beginning of the sentence is left out of the translation, but the alignment counts it
+    as a word of the source.
     """
     translation = untranslated(sentence.text, words)
     length_of_code = len(sentence.written) - len(sentence.text)
@@ -359,8 +368,8 @@ def _copy_source(sentence: Source, words: re.Pattern[str]) -> Translation:
 
 
 def _generate(inference: Inference, inputs: BatchEncoding, generate_kwargs: dict[str, Any]) -> Any:
-    """Call `generate()`, with a warning and a progress bar in tokens if a sentence is long."""
-    # Engines and models have no class in common that has this method.
+    """Call `generate()`; if a sentence is long, log a warning and show a progress bar that counts tokens."""
+    # The annotation is Any because engines and models have no common class that declares `generate`.
     model: Any = inference.model
     length = inputs["input_ids"].shape[1]
     if length < _LONG_SOURCE or not inference.runtime.calls_processors:
@@ -369,7 +378,7 @@ def _generate(inference: Inference, inputs: BatchEncoding, generate_kwargs: dict
             return model.generate(**inputs, **generate_kwargs)
 
     logger.warning("a sentence has %s tokens; its time grows with the square of that, so split it.", f"{length:,}")
-    # Most translations are about as long as their source, so the progress bar ends at the length of the source.
+    # Most translations are about as long as their source, so the progress bar's total is the length of the source.
     is_silent = not inference.show_progress
     with tqdm(total=length, desc="a long sentence", unit=" tokens", leave=False, disable=is_silent) as progress:
 
@@ -383,9 +392,10 @@ def _generate(inference: Inference, inputs: BatchEncoding, generate_kwargs: dict
 
 
 def _collect_search_settings(model: PreTrainedModel | Engine, generate_kwargs: dict[str, Any]) -> GenerationConfig:
-    """Return the settings that a call of `generate()` will use, as far as they are needed here.
+    """Return the settings that a call of `generate()` will use, limited to the ones that this module needs.
 
-    Arguments of the call override a `generation_config` among them, and this overrides the model's `generation_config`.
+    Keyword arguments of the call have priority, then a `generation_config` that is passed to the call, and then the
+    model's own `generation_config`.
     """
     settings: GenerationConfig = copy.copy(model.generation_config)
     overrides = [generate_kwargs]

@@ -1,4 +1,7 @@
-"""Compute scores, tokens, alignment and flags of translations, by forced decoding of the hypotheses of a search."""
+"""Compute the details of translations: scores, tokens, word alignments, and flags that warn of likely errors.
+
+Scores and alignments come from forced decoding, which is an additional forward pass over the translations.
+"""
 
 import math
 import re
@@ -20,7 +23,7 @@ from .runtime import ForcedTarget
 from .words_of_tokens import WORDS
 
 
-# What each flag of a translation means, as the end of a sentence such as "2 of the translations are ...".
+# The meaning of each flag of a translation, worded to complete a sentence such as "2 of the translations are ...".
 FLAG_MEANINGS = {
     "longer_than_training": "longer than any source of the training",
     "truncated": "truncated at the length limit",
@@ -29,22 +32,22 @@ FLAG_MEANINGS = {
 
 
 class DetailLevel(StrEnum):
-    """How much `translate()` returns about each translation.
+    """The level of detail that `translate()` returns for each translation.
 
-    Users choose between `TEXT` and `ALL` by `return_details`. Commands and the server pass `FLAGS` if they need no
+    Users choose between `TEXT` and `ALL` with `return_details`. Commands and the server pass `FLAGS` if they need no
     scores, because `ALL` takes one more forward pass per batch.
     """
 
-    # The text alone, as a string.
+    # Only the text, as a string.
     TEXT = "text"
-    # A `Translation` with text, tokens and flags. Its other fields are empty.
+    # A `Translation` with text, tokens and flags. Its score is minus infinity, and its other fields are empty.
     FLAGS = "flags"
     # A `Translation` with all of its fields.
     ALL = "all"
 
     @classmethod
     def from_argument(cls, return_details: bool | str) -> "DetailLevel":
-        """Return the level that the argument `return_details` requests; raise ValueError for an unknown string."""
+        """Convert the argument `return_details` into a level; raise ValueError if it is an unknown string."""
         if isinstance(return_details, str):
             if return_details not in tuple(cls):
                 raise InputError(f'return_details is "{return_details}"; give True or False.')
@@ -53,24 +56,24 @@ class DetailLevel(StrEnum):
 
 
 class Translation(NamedTuple):
-    """A translation with its details, from `translate(..., return_details=True)`.
+    """A translation and its details, as returned by `translate(..., return_details=True)`.
 
     Args:
         text (`str`): the translation.
-        score (`float`): log P(Y | X) / lp(Y), by which beam search ranks hypotheses, with the length penalty of the
-            call (section 6.1). It is minus infinity if the search found no hypothesis.
+        score (`float`): log P(Y | X) / lp(Y), by which beam search ranks hypotheses, with the call's length penalty
+            (section 6.1). It is minus infinity if the search found no hypothesis.
         tokens (`list[str]`): the generated tokens, including `</s>` unless the translation is truncated. `score()`
-            tokenizes the text instead, which may give different tokens for the same text.
+            tokenizes the text instead, which may result in different tokens for the same text.
         log_probs (`list[float]`): the log-probability of each token given the tokens before it, in nats. They come from
             the model alone, without logits processors such as `repetition_penalty`.
-        alignment (`list` of pairs of `int`, *optional*): links between the words of the source and of the translation,
-            as `align` returns them. For documents, each letter of a script without spaces counts as a word. None if the
-            model gives no attention.
+        alignment (`list` of pairs of `int`, *optional*): links between the words of the source and the words of the
+            translation, as `align` returns them. In documents, each letter of a script without spaces counts as a word.
+            None if the model provides no attention weights.
         alternatives (`tuple[Translation, ...]`): the other hypotheses, best first; `num_return_sequences` - 1 of them.
         flags (`frozenset[str]`): signs that the translation may be wrong: `"truncated"` if the length limit ended it,
             `"repetition"` if tokens repeat in a row in the translation but not in the source, `"longer_than_training"`
-            if the source has more tokens than any that the model was trained on, and `"split"` if the source was split
-            for that reason.
+            if the source has more tokens than the longest source that the model was trained on, and `"split"` if the
+            source was split for this reason.
     """
 
     text: str
@@ -83,7 +86,7 @@ class Translation(NamedTuple):
 
 
 def untranslated(text: str, words: re.Pattern[str] = WORDS) -> Translation:
-    """Return a text as its own translation, because the model does not get it.
+    """Return a [`Translation`] that copies a text, used for texts that are not given to the model.
 
     Each word is aligned with itself.
 
@@ -103,16 +106,16 @@ def describe(
     sequences: torch.Tensor,
     settings: GenerationConfig,
 ) -> list[Translation]:
-    """Compute the details of the hypotheses that a search has found.
+    """Convert the hypotheses that a search has found into translations with details.
 
     Args:
-        inference (`Inference`): the model that searched.
-        aligner (`Aligner`, *optional*): aligns the words of translations. Without it there is no forced decoding, so
-            that scores are minus infinity and there are no log-probabilities, alignments and alternatives.
-        sources (`list[TokenizedText]`): the sources of the search.
-        sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): the result of the search, the best
-            hypothesis of each sentence first.
-        settings (`GenerationConfig`): the settings of the search.
+        inference (`Inference`): the model that generated the hypotheses.
+        aligner (`Aligner`, *optional*): aligns the words of translations. Without it, there is no forced decoding, so
+            scores are minus infinity, and there are no log-probabilities, alignments or alternatives.
+        sources (`list[TokenizedText]`): the source sentences.
+        sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): the result of the search, with the
+            best hypothesis of each sentence first.
+        settings (`GenerationConfig`): the search settings.
 
     Returns:
         `list[Translation]`: the best hypothesis of each sentence, with the others as its alternatives.
@@ -165,10 +168,10 @@ def describe(
 def _force_hypotheses(
     inference: Inference, sources: list[TokenizedText], hypotheses: list[TokenizedText], with_attention: bool
 ) -> dict[int, ForcedTarget]:
-    """Compute log-probabilities and attention of hypotheses by forced decoding.
+    """Compute the log-probabilities, and optionally the attention weights, of hypotheses by forced decoding.
 
     Returns:
-        `dict[int, ForcedTarget]`: by the index of the hypothesis. Hypotheses without tokens are left out.
+        `dict[int, ForcedTarget]`: maps the index of a hypothesis to its result. Hypotheses without tokens are left out.
     """
     indices = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.token_ids]
     sources_to_force = [sources[index] for index in indices]
@@ -182,13 +185,13 @@ def _force_hypotheses(
 def _find_flags(
     source: TokenizedText, hypothesis: TokenizedText, ends: HypothesisEnds, longest_source: float
 ) -> frozenset[str]:
-    """Return the flags of a hypothesis, see [`Translation`].
+    """Return the flags that warn of likely errors in a hypothesis; [`Translation`] lists them.
 
     Args:
         source (`TokenizedText`): the source.
         hypothesis (`TokenizedText`): the hypothesis.
-        ends (`HypothesisEnds`): the ways in which the hypotheses of the search may end.
-        longest_source (`float`): number of tokens of the longest source of the training; infinite if it is unknown.
+        ends (`HypothesisEnds`): determines whether the length limit ended the hypothesis.
+        longest_source (`float`): number of tokens of the longest source in the training data; infinite if unknown.
     """
     source_length = len(source.token_ids)
     flags = set()
@@ -202,17 +205,18 @@ def _find_flags(
 
 
 def has_loop(tokens: Sequence[Hashable], most_tokens: int = 8, least_times: int = 4) -> bool:
-    """Return True if some tokens repeat in a row so often that the model was probably caught in a loop.
+    """Return True if a run of tokens repeats so often that the model was probably caught in a loop.
 
     Args:
         tokens (`Sequence[Hashable]`): the tokens of a text.
-        most_tokens (`int`): longest run of tokens whose repetition counts.
-        least_times (`int`): number of times in a row that a run must occur. A run of one or two tokens must occur three
-            times as often, because ordinary text has such repetitions, for example rows of dots.
+        most_tokens (`int`): length of the longest run whose repetitions are counted.
+        least_times (`int`): number of times that a run must occur, without other tokens in between. For runs of one or
+            two tokens, this number is tripled, because ordinary text has such repetitions, for example rows of dots.
     """
     for length in range(1, most_tokens + 1):
         times = least_times if length > 2 else 3 * least_times
-        # If tokens equal the ones `length` before them this many times in a row, the run has occurred `times` times.
+        # If this number of consecutive tokens each equal the token `length` positions earlier, the run has occurred
+        # `times` times.
         needed = length * (times - 1)
         repeated = 0
         for position in range(length, len(tokens)):
