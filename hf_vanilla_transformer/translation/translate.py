@@ -129,8 +129,8 @@ def translate(
             of [`~hf_vanilla_transformer.translation.required_phrases.RequiredPhrases`].
         copy_letterless (`bool`, *optional*): whether to copy sentences without letters, such as `"2024"`, instead of
             translating them. This also applies to the sentences of texts that are split, but not to sentences that
-            contain a term of the glossary. By default, they are copied if the model's training data translates less
-            than 1 % of such texts into a different text (`translated_letterless_share` in `tokenizer_config.json`).
+            contain a term of the glossary. By default, they are copied if less than 1 % of the model's training pairs
+            translate such a text into a different one (`translated_letterless_share` in `tokenizer_config.json`).
         target_lang (`str`, *optional*): the language to translate into, such as `"fr"`, if the model has several target
             languages, as some OPUS-MT models do. Its code in the vocabulary, such as `>>fr<<`, is put before each
             sentence, and before each part of a split sentence. The default is the language that `train` saved with the

@@ -1,1 +1,1 @@
-"""Glossaries: terms whose translation is fixed."""
+"""Translate with glossaries, which fix the translations of terms."""

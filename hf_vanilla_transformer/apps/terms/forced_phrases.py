@@ -1,4 +1,4 @@
-"""`ForcedPhrases`: force phrases into translations, by `generate(custom_generate=...)` of transformers."""
+"""Force phrases into translations: `ForcedPhrases` is a search to pass to `generate(custom_generate=...)`."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -19,27 +19,28 @@ _SHAPE = "give a list of phrases for each sentence; a phrase is a list of token 
 
 
 class ForcedPhrases:
-    """A search for hypotheses that contain the phrases of their sentence.
+    """A beam search for translations that contain given phrases, which you pass to `generate(custom_generate=...)`.
 
     ```python
     model.generate(**inputs, custom_generate=ForcedPhrases([[[5, 6], [[7], [8, 9]]], []]), num_beams=10)
     ```
 
-    `generate()` calls it with the prepared inputs of the model. It needs beam search, and a model of this package or an
-    [`~hf_vanilla_transformer.Ensemble`] of such models.
+    `generate()` calls this object with the prepared model inputs. The settings must choose beam search, and the model
+    must be a model of this package or an [`~hf_vanilla_transformer.Ensemble`] of such models.
 
     Args:
         phrases (`Sequence[Sequence]`): for each sentence of the batch, the phrases that its hypotheses must contain. A
-            phrase is a list of token ids, or a list of alternatives, each a list of token ids, of which one must occur.
+            phrase is a list of token ids, or a list of alternatives. Each alternative is a list of token ids, and one
+            of them must occur.
         letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`, *optional*): for each token, whether it begins with
-            a letter, whether it ends with a letter, and whether it has no text. If it is given, phrases occur only as
-            whole words; see [`~hf_vanilla_transformer.apps.terms.constrained_beam_search.PhraseStates`].
+            a letter, whether it ends with a letter, and whether it has no text. If it is given, only whole words count
+            as phrases; see [`~hf_vanilla_transformer.apps.terms.constrained_beam_search.PhraseStates`].
 
     Attributes:
         phrases (`list[list[Phrase]]`): the phrases of each sentence. A `Phrase` is a tuple of alternatives.
 
     Raises:
-        TypeError: if `phrases` has a different shape, or a token id is not a whole number.
+        TypeError: if `phrases` is not nested in this way, or a token id is not an integer.
         ValueError: if a phrase is empty.
     """
 
@@ -61,13 +62,16 @@ class ForcedPhrases:
         tokenizer: PreTrainedTokenizerBase | None = None,
         **model_kwargs: Any,
     ) -> Any:
-        """Run the model's beam search with phrases. The arguments and the result are those of `generate()`.
+        """Run the model's beam search with the phrases as constraints; `generate()` calls this method.
+
+        Its arguments are the ones that `generate()` passes to `custom_generate`, and it returns what `generate()`
+        returns.
 
         Raises:
             ValueError: if a token id is out of range or ends a sentence; if `bad_words_ids` or `suppress_tokens` forbid
-                all alternatives of a phrase; if the model or its settings have no beam search; if `letter_edges`
-                belongs to another vocabulary; if the number of lists of phrases differs from the number of sentences;
-                or if the phrases of a sentence may not fit into its length limit.
+                all alternatives of a phrase; if the model does not support this search, or the settings do not choose
+                beam search; if `letter_edges` has a different vocabulary size; if the number of phrase lists differs
+                from the number of sentences; or if the phrases of a sentence may exceed its length limit.
         """
         model_type = model.config.model_type
         if model_type != VanillaTransformerConfig.model_type:
@@ -106,7 +110,7 @@ class ForcedPhrases:
 
 
 def check_is_beam_search(settings: GenerationConfig) -> None:
-    """Raise ValueError unless the settings choose beam search."""
+    """Raise ValueError unless the settings choose beam search: two or more beams, and no sampling."""
     fault = None
     if settings.do_sample:
         fault = "do_sample is True"
@@ -119,7 +123,10 @@ def check_is_beam_search(settings: GenerationConfig) -> None:
 
 
 def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> torch.Tensor:
-    """Check the shape and dtype of `letter_edges`, or make edges by which no token has a letter if there are none."""
+    """Check the shape and dtype of `letter_edges`, and return it.
+
+    If it is None, return edges according to which no token begins or ends with a letter.
+    """
     if letter_edges is None:
         return torch.zeros(3, vocab_size, dtype=torch.bool)
     edges = torch.as_tensor(letter_edges)
@@ -132,17 +139,17 @@ def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> t
 
 
 def _check_sequence(value: object) -> Sequence:
-    """Return one of the nested lists of `phrases`; raise TypeError unless it is a list or a similar sequence."""
+    """Return one of the nested lists of `phrases`; raise TypeError unless it is a sequence and not a string."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"phrases contains {value!r}; {_SHAPE}.")
     return value
 
 
 def _read_phrase(phrase: object) -> Phrase:
-    """Read a phrase, which is a list of token ids or of alternatives, and drop repeated alternatives.
+    """Convert a phrase, which is a list of token ids or of alternatives, into a tuple of distinct alternatives.
 
     Raises:
-        TypeError: if the phrase has a different shape, or a token id is not a whole number.
+        TypeError: if the phrase is not nested in this way, or a token id is not an integer.
         ValueError: if the phrase or an alternative is empty.
     """
     items = _check_sequence(phrase)
@@ -150,7 +157,8 @@ def _read_phrase(phrase: object) -> Phrase:
     alternatives = [items] if is_one_alternative else items
     distinct = tuple(dict.fromkeys(tuple(_check_sequence(alternative)) for alternative in alternatives))
 
-    # Each token is checked once, because phrases may be long. 1 and True are equal, so their types tell them apart.
+    # Each distinct token is checked once, because phrases may be long. The types are part of the keys, because 1 and
+    # True are equal.
     distinct_tokens = dict.fromkeys((token, type(token)) for token in chain.from_iterable(distinct))
     for token, _ in distinct_tokens:
         if not isinstance(token, int) or isinstance(token, bool):
@@ -161,7 +169,7 @@ def _read_phrase(phrase: object) -> Phrase:
 
 
 def _usable_phrases(phrases: list[list[Phrase]], vocab_size: int, settings: GenerationConfig) -> list[list[Phrase]]:
-    """Return phrases without the alternatives that the settings forbid.
+    """Remove the alternatives that the search settings forbid, and return the remaining phrases of each sentence.
 
     Raises:
         ValueError: if a token id is out of range or ends a sentence, or the settings forbid all alternatives.
@@ -179,7 +187,7 @@ def _usable_phrases(phrases: list[list[Phrase]], vocab_size: int, settings: Gene
 
 
 def _check_tokens(phrase: Phrase, vocab_size: int, ending_tokens: set[int | None]) -> None:
-    """Raise ValueError if a token of a phrase is not in the vocabulary, or ends a sentence."""
+    """Raise ValueError if a phrase contains a token that is not in the vocabulary, or that ends a sentence."""
     for token in set(chain.from_iterable(phrase)):
         if not 0 <= token < vocab_size or token in ending_tokens:
             raise InputError(
@@ -188,10 +196,10 @@ def _check_tokens(phrase: Phrase, vocab_size: int, ending_tokens: set[int | None
 
 
 def _without_forbidden(phrase: Phrase, forbidden: Sequence[tuple[int, ...]]) -> Phrase:
-    """Return a phrase without the alternatives that contain a forbidden sequence of tokens.
+    """Remove the alternatives of a phrase that contain a forbidden token sequence.
 
     Raises:
-        ValueError: if no alternative is left.
+        ValueError: if no alternative remains.
     """
     allowed = []
     for alternative in phrase:
@@ -206,5 +214,5 @@ def _without_forbidden(phrase: Phrase, forbidden: Sequence[tuple[int, ...]]) -> 
 
 
 def _contains(tokens: tuple[int, ...], sequence: tuple[int, ...]) -> bool:
-    """Return True if tokens contain a sequence of tokens in a row."""
+    """Return True if `tokens` contains `sequence` as a contiguous subsequence."""
     return any(tokens[start : start + len(sequence)] == sequence for start in range(len(tokens)))

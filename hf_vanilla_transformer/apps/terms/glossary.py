@@ -1,4 +1,4 @@
-"""Glossaries: find terms in sentences, tokenize their translations, and read files of terms."""
+"""Use glossaries: find their terms in sentences, tokenize the required translations, and read glossary files."""
 
 import re
 from collections import Counter
@@ -21,11 +21,11 @@ from ...translation.required_phrases import Phrase, PhraseSizes
 from .forced_phrases import ForcedPhrases, check_is_beam_search
 
 
-# Characters of words. Scripts without spaces between words are left out, because the ends of their words are unknown.
+# Characters of words. Scripts without spaces between words are excluded, because their word boundaries are unknown.
 _LETTER = r"[[\w\p{M}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
-# A token may hold some bytes of a character, which are decoded as U+FFFD. The character may be a letter.
+# A token may contain some bytes of a character, which are decoded as U+FFFD. The character may be a letter.
 _LETTER_OR_BYTE = rf"{_LETTER}|\uFFFD"
-# Korean words that are written at the end of other words without a space: particles, and forms of "to be".
+# Korean words that are attached to the end of other words without a space: particles, and forms of "to be".
 _PARTICLES = (
     "은|는|이|가|을|를|의|에|에서|에게|에게서|께|께서|한테|한테서|로|으로|와|과|도|만|까지|부터|보다|처럼|같이|마다|조차"
     "|마저|밖에|뿐|대로|들|나|이나|든지|이든지|라도|이라도|야|이야|라고|이라고|라는|이라는|란|이란|랑|이랑|하고|며|이며"
@@ -33,53 +33,52 @@ _PARTICLES = (
 )
 # A term begins where a word begins, or where its first character is not a letter.
 _BEGIN = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))"
-# A term ends where a word ends, where its last character is not a letter, or before the Korean particles of a word.
+# A term ends where a word ends, where its last character is not a letter, or before Korean particles that end a word.
 _END = rf"(?:(?!{_LETTER})|(?<!{_LETTER})|(?=(?:{_PARTICLES}){{1,4}}(?!{_LETTER})))"
-# Differences that are ignored in the spelling of a term: soft hyphens and other invisible characters, types of white
-# space, and types of apostrophes.
+# Spelling differences that are ignored in terms: soft hyphens and other invisible characters, the type of white space,
+# and the type of apostrophe.
 _INVISIBLE = r"[\p{Cc}\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]"
 _SPACES = r"[\t-\r\x85\p{Z}]+"
 _APOSTROPHES = "[\u2018\u2019\u02bc\uff07]"
-# Texts before a term after which its tokens may differ: none at the start of a sentence, a word and a space, and two
-# marks without a space. Each has the text whose tokens come before those of the term: many tokenizers join a space with
-# the word that follows.
+# Texts that may precede a term and change its tokens: nothing (at the start of a sentence), a word and a space, or a
+# punctuation mark without a space. Each is mapped to the text whose tokens are removed from the result. The space is
+# not removed, because many tokenizers join it with the word that follows.
 _CONTEXTS = {"": "", "a ": "a", "(": "(", "-": "-"}
-# Number of texts per call of the tokenizer. Other threads wait for the end of a call, because only one thread can use a
-# tokenizer at a time.
+# The number of texts per tokenizer call. It is limited because other threads must wait until a call ends.
 _TEXTS_PER_CALL = 256
 
 
 class Glossary:
-    """A glossary for `translate(glossary=...)`: terms, and the translations that they must have.
+    """Terms and their required translations, to be passed to `translate(glossary=...)`.
 
     ```python
     glossary = Glossary({"machine": "Maschine", "seven": ["sieben", "siebte"]}, tokenizer)
     translate(model, tokenizer, sentences, glossary=glossary)
     ```
 
-    Terms are found by these rules:
+    Terms are found in sentences according to these rules:
 
-    - A term is one or more whole words, and its case must be the same. Korean particles may follow it.
-    - Terms do not overlap. If several terms begin at the same position, the longest one is found.
-    - Letters with marks may be composed or decomposed, and apostrophes and white space may be of any type.
+    - A term matches one or more whole words. Upper and lower case must agree. Korean particles may follow the term.
+    - Matches do not overlap. If several terms match at the same position, the longest one is found.
+    - Letters with diacritics may be composed or decomposed Unicode, and apostrophes and white space may be of any type.
     - Soft hyphens and other invisible characters are ignored.
 
     Args:
-        terms (`Mapping[str, str | Sequence[str]]`): for each term its translation, or a list of forms of its
-            translation, of which one must occur.
+        terms (`Mapping[str, str | Sequence[str]]`): maps each term to its translation, or to a list of forms of its
+            translation, one of which must occur.
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
 
     Raises:
         TypeError: if a term or a translation is not a string.
-        ValueError: if a term or a translation is empty, if two terms have the same spelling by the rules above, or if
-            the vocabulary has no tokens for a translation.
+        ValueError: if a term or a translation is blank, if two terms have the same spelling according to these rules,
+            or if the vocabulary has no tokens for a translation.
     """
 
     def __init__(self, terms: Mapping[str, str | Sequence[str]], tokenizer: PreTrainedTokenizerBase):
         if not isinstance(terms, Mapping):
             raise TypeError(f"glossary is of type {type(terms).__name__}; give a mapping from terms to translations.")
         self._tokenizer = tokenizer
-        # The forms of the translation of each term, by the spelling of the term.
+        # Maps the normalized spelling of each term to the forms of its translation.
         self._forms: dict[str, list[str]] = {}
         for term, translations in terms.items():
             forms = _check_term(term, translations)
@@ -115,17 +114,18 @@ class Glossary:
         return hash(frozenset(self._forms))
 
     def check(self, settings: GenerationConfig) -> None:
-        """Raise ValueError unless the settings choose beam search."""
+        """Raise ValueError unless the search settings choose beam search, which glossaries need."""
         check_is_beam_search(settings)
 
     def phrases(self, sentence: str) -> list[Phrase]:
-        """Return the translations of the terms of a sentence as token ids, in the order of the terms."""
+        """Return the required translations of a sentence's terms as token ids, in the order of the sentence."""
         return [self._phrases[term] for term in self._find_terms(sentence)]
 
     def sizes(self, sentence: str) -> PhraseSizes:
-        """Return upper bounds for the sizes of a sentence's phrases.
+        """Return upper bounds on the sizes of a sentence's phrases, from which the cost of the search is estimated.
 
-        They are summed from the sizes of each term, so that the time does not grow with the length of translations.
+        The bounds are sums over the sizes of the sentence's terms. Those were computed in advance, so this method's
+        time does not depend on the length of the translations.
         """
         occurrences = Counter(self._find_terms(sentence))
         if not occurrences:
@@ -140,18 +140,18 @@ class Glossary:
         return PhraseSizes(positions, tokens + 1, len(occurrences))
 
     def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> ForcedPhrases:
-        """Return a search for translations that contain the phrases of each sentence as whole words."""
+        """Return a search for translations that contain the phrases of their sentence as whole words."""
         return ForcedPhrases(phrases, letter_edges(self._tokenizer, model.config.vocab_size))
 
     def _find_terms(self, sentence: str) -> list[str]:
-        """Return the spelling of each term that occurs in a sentence, in the order of the sentence."""
+        """Return the normalized spelling of each term that occurs in a sentence, in the order of the sentence."""
         if not self._phrases:
             return []
         return [match[0] for match in self._pattern.finditer(_normalize_spelling(sentence))]
 
 
 def _check_term(term: object, translations: object) -> list[str]:
-    """Return the forms of the translation of a term.
+    """Check a glossary entry, and return the forms of the term's translation as a list.
 
     Raises:
         TypeError: if the term or a form is not a string.
@@ -170,7 +170,7 @@ def _check_term(term: object, translations: object) -> list[str]:
 
 
 def _normalize_spelling(text: str) -> str:
-    """Return a text in the spelling in which terms are compared."""
+    """Normalize a text's Unicode, white space, apostrophes and invisible characters, to compare it with terms."""
     spaced = regex.sub(_SPACES, " ", text)
     visible = regex.sub(_INVISIBLE, "", spaced)
     with_apostrophes = regex.sub(_APOSTROPHES, "'", normalize("NFC", visible))
@@ -179,19 +179,21 @@ def _normalize_spelling(text: str) -> str:
 
 
 def tokenize_in_contexts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
-    """Tokenize a target text in different contexts: at the start of a sentence, after a space, and after a mark.
+    """Tokenize a target text at the start of a sentence, after a space, and after a punctuation mark.
+
+    A text may have different tokens in these contexts.
 
     Returns:
-        `list[list[int]]`: the distinct results, without those that have unknown tokens.
+        `list[list[int]]`: the distinct results, except for results that contain unknown tokens.
 
     Raises:
-        ValueError: if there are unknown tokens in every context.
+        ValueError: if no context gives a usable result, for example because all results contain unknown tokens.
     """
     return _tokenize(tokenizer, [text])[0]
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[list[int]]]:
-    """Compute [`tokenize_in_contexts`] for several texts with few calls of the tokenizer.
+    """Tokenize several texts, each as [`tokenize_in_contexts`] does, with as few tokenizer calls as possible.
 
     This takes a tenth of the time of one call per text.
     """
@@ -225,17 +227,17 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
 
 @lru_cache(maxsize=8)
 def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.Tensor:
-    """Return for each target token whether it begins with a letter, ends with a letter, and has no text.
+    """Return, for each target token, whether it begins with a letter, whether it ends with one, and if it is empty.
 
-    [`ForcedPhrases`] needs this for whole words. A token with a space before its first letter does not begin with a
-    letter, because the space separates it from the token before. Special tokens have no text.
+    [`ForcedPhrases`] uses this to find whole words. A token with a space before its first letter does not begin with a
+    letter, because the space separates it from the previous token. Special tokens are empty: they have no text.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
-        vocab_size (`int`): number of tokens of the model.
+        vocab_size (`int`): the model's vocabulary size.
 
     Returns:
-        `torch.BoolTensor` of shape `(3, vocab_size)`.
+        `torch.BoolTensor` of shape `(3, vocab_size)`: one row for each of the three properties, in this order.
     """
     # Tokenizers remove a space at the start of a text, so each token is decoded after the letter "a".
     letter = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
@@ -260,9 +262,9 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
 
 
 def read_terms(path: Path) -> dict[str, list[str]]:
-    """Read a glossary from a UTF-8 file.
+    """Read glossary terms and their translations from a UTF-8 file with tab-separated values.
 
-    Each line has a term, a tab, and its translation, or several forms of its translation, each after a tab.
+    Each line consists of a term, followed by one or more forms of its translation.
     """
     return parse_terms(iterate_lines(path), str(path))
 
@@ -270,17 +272,17 @@ def read_terms(path: Path) -> dict[str, list[str]]:
 def parse_terms(
     lines: Iterable[str], name: str, separator: str = "\t", separator_name: str = "a tab"
 ) -> dict[str, list[str]]:
-    """Read the terms of a glossary from lines.
+    """Parse lines of text into a mapping from glossary terms to the forms of their translations.
 
     Args:
-        lines (`Iterable[str]`): lines with a term, a separator, and one or more separated forms of its translation.
-            Blank lines are skipped.
+        lines (`Iterable[str]`): lines that consist of a term and one or more forms of its translation, all separated by
+            `separator`. Blank lines are skipped.
         name (`str`): name of the glossary in error messages.
-        separator (`str`): a regular expression.
+        separator (`str`): a regular expression that matches the separator.
         separator_name (`str`): name of the separator in error messages.
 
     Raises:
-        ValueError: if a line lacks a term or a translation, or a term has two lines.
+        ValueError: if a line lacks a term or a translation, or two lines have the same term.
     """
     terms: dict[str, list[str]] = {}
     for number, line in enumerate(lines, start=1):
