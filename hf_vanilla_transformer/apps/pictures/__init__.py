@@ -1,7 +1,8 @@
-"""Pictures of a model as `matplotlib.figure.Figure`: attention, masks, positions, probabilities, schedule and curves.
+"""Draw a model's attention weights, masks, positional encodings and token probabilities, and its training curves.
 
-They do not use pyplot, and no setting of matplotlib changes. `figure.savefig(path)` writes a file; [`save_figure`]
-writes one whose text stays text in SVG and PDF.
+Each function returns a `matplotlib.figure.Figure`, does not use pyplot, and changes no matplotlib settings.
+`figure.savefig(path)` writes the figure to a file. [`save_figure`] does the same, and keeps text as text in SVG and
+PDF files.
 """
 
 from ...evaluation.plot_curve import plot_curve

@@ -1,4 +1,4 @@
-"""Pictures of attention weights, as in the paper's Figures 3 to 5: lines between words, and matrices of heads."""
+"""Draw attention weights, as lines between tokens as in the paper's Figures 3 to 5, or as a matrix for each head."""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +35,8 @@ _STACKS = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 _TITLES = {"encoder": "Encoder self-attention", "decoder": "Decoder self-attention", "cross": "Cross-attention"}
 _QUERY_LABELS = {"encoder": "source (query)", "decoder": "written next (query)", "cross": "written next (query)"}
 _KEY_LABELS = {"encoder": "source (key)", "decoder": "read so far (key)", "cross": "source (key)"}
-# Sizes in inches. A cell with a number is wider than one without, and those of a sheet of many heads are the smallest.
+# Sizes in inches. Cells with numbers are larger than cells without, and the cells of a sheet with many heads are the
+# smallest.
 _CELL = 0.24
 _CELL_WITH_NUMBER = 0.42
 _CELL_OF_SHEET = 0.14
@@ -53,14 +54,14 @@ _MOST_HEADS_IN_A_ROW = 4
 
 @dataclass(frozen=True)
 class _Drawing:
-    """The attention weights to draw, with their words and labels.
+    """The content of a figure: attention weights, and the tokens and labels to show with them.
 
     Args:
         weights (`np.ndarray` of shape `(queries, keys)`, or `(layers, heads, queries, keys)` for a sheet): the weights.
-        queries, keys (`Sequence[str]`): the words of the rows and of the columns.
+        queries, keys (`Sequence[str]`): the tokens that label the rows and the columns.
         query_label, key_label (`str`): the labels of the axes.
         title (`str`): the title of the figure.
-        theme (`Theme`): the colours.
+        theme (`Theme`): the colors.
     """
 
     weights: np.ndarray
@@ -87,25 +88,25 @@ def plot_attention(
 ) -> "Figure":
     """Draw the attention weights of a sentence pair, or of a sentence and the model's own translation.
 
-    Queries are the rows of a matrix, or the words on the left of the lines. In the decoder, a query is labelled with
-    the token that the decoder writes at its position. A key of the decoder's self-attention is labelled with the token
-    that the decoder read at its position.
+    Queries are the rows of a matrix, or the tokens on the left side of the lines. In the decoder, a query is labeled
+    with the token that the decoder generates at this position. A key of decoder self-attention is labeled with the
+    token that the decoder reads at this position.
 
     Args:
         model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
         tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         source (`str`): a sentence.
-        target (`str`, *optional*): its translation; by default the model's own.
-        kind (`str`): `"encoder"` or `"decoder"` self-attention, or `"cross"` (section 3.2.3).
-        style (`str`, *optional*): `"lines"` between two columns of words (Figures 3 to 5), or `"matrix"`, of one head;
-            `"heads"`, all heads of a layer; `"layers"`, all heads of all layers. By default `"heads"`, or `"matrix"`
-            if a head is given.
-        layer, head (`int`, *optional*): counted from 0; by default the last layer, and the first head.
+        target (`str`, *optional*): its translation; by default, the model's own.
+        kind (`str`): `"encoder"` or `"decoder"` for self-attention, or `"cross"` for cross-attention (section 3.2.3).
+        style (`str`, *optional*): `"lines"` draws one head as lines between two columns of tokens (Figures 3 to 5);
+            `"matrix"` draws one head as a matrix; `"heads"` draws all heads of a layer; `"layers"` draws all heads of
+            all layers. The default is `"heads"`, or `"matrix"` if a head is given.
+        layer, head (`int`, *optional*): counted from 0. The defaults are the last layer and the first head.
         theme (`str`): `"light"` or `"dark"`.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Returns:
-        `matplotlib.figure.Figure`: as large as the sentences need.
+        `matplotlib.figure.Figure`: a figure whose size depends on the lengths of the sentences.
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
@@ -149,7 +150,7 @@ def plot_attention(
 
 
 def _draw_lines(drawing: _Drawing) -> "Figure":
-    """Draw the weights of a head as lines between two columns of words; wider lines have larger weights."""
+    """Draw one head's weights as lines between two columns of tokens; a larger weight gives a wider line."""
     from matplotlib.collections import LineCollection
 
     num_queries, num_keys = drawing.weights.shape
@@ -158,7 +159,7 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     figure = new_figure(width, num_rows * _LINE_HEIGHT + _MARGIN, drawing.title)
     query_axes = figure.add_subplot()
 
-    # The shorter column is centred beside the longer one.
+    # The shorter column is centered vertically.
     query_heights = (num_rows - num_queries) / 2 + np.arange(num_queries)
     key_heights = (num_rows - num_keys) / 2 + np.arange(num_keys)
     # The lines with the largest weights are drawn last, so that no other line covers them.
@@ -177,7 +178,7 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     )
     query_axes.add_collection(lines)
 
-    # A second axis on the right has the words of the keys.
+    # A second axis on the right shows the tokens of the keys.
     key_axes = query_axes.twinx()
     _label_column(query_axes, num_rows, query_heights, drawing.queries, drawing.query_label)
     _label_column(key_axes, num_rows, key_heights, drawing.keys, drawing.key_label)
@@ -186,7 +187,7 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
 
 
 def _label_column(axes: "Axes", num_rows: int, heights: np.ndarray, words: Sequence[str], label: str) -> None:
-    """Write the words of one column beside the lines."""
+    """Write the tokens and the axis label of one column next to the lines."""
     # The first row is at the top.
     axes.set(xlim=(-0.02, 1.02), ylim=(num_rows - 0.5, -0.5), xticks=[], ylabel=label)
     axes.set_yticks(heights, words)
@@ -195,7 +196,7 @@ def _label_column(axes: "Axes", num_rows: int, heights: np.ndarray, words: Seque
 
 
 def _draw_one_matrix(drawing: _Drawing) -> "Figure":
-    """Draw the weights of a head as a matrix; a small one shows its numbers."""
+    """Draw one head's weights as a matrix; the cells of a small matrix also show the numbers."""
     weights = drawing.weights
     num_queries, num_keys = weights.shape
     has_numbers = weights.size <= _MOST_NUMBERS
@@ -215,10 +216,10 @@ def _draw_one_matrix(drawing: _Drawing) -> "Figure":
 
 
 def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
-    """Draw one small matrix for each head, with the words of the queries at the left of each row.
+    """Draw a grid of small matrices, one for each head, with the query tokens to the left of each row.
 
     Args:
-        drawing (`_Drawing`): with weights `(layers, heads, queries, keys)`.
+        drawing (`_Drawing`): the content, with weights of shape `(layers, heads, queries, keys)`.
         has_layers (`bool`): if True, each row of the sheet is a layer; if False, there is one layer, whose heads are
             divided among the rows.
     """
@@ -231,7 +232,7 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
     if not has_layers:
         columns_that_fit = max(1, int(_WIDTH_OF_SHEET / panel_width))
         most_columns = min(num_heads, _MOST_HEADS_IN_A_ROW, columns_that_fit)
-        # As few rows as possible, with equally many heads in each but the last.
+        # There are as few rows as possible, and all but the last have the same number of heads.
         columns = math.ceil(num_heads / math.ceil(num_heads / most_columns))
     rows = math.ceil(num_panels / columns)
 
@@ -263,6 +264,6 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
 
 
 def _add_colour_bar(figure: "Figure", drawn: "ScalarMappable", axes: "Sequence[Axes]") -> None:
-    """Add the bar that shows which colour stands for which weight, beside some axes."""
+    """Add a color bar next to the given axes, which shows the color of each attention weight."""
     bar = figure.colorbar(drawn, ax=axes, label="attention weight", fraction=0.05, aspect=30, shrink=0.9)
     bar.outline.set_visible(False)

@@ -1,4 +1,4 @@
-"""Forward passes of sentence pairs, with all that pictures draw: tokens, attention weights, masks and probabilities."""
+"""Run forward passes that collect what pictures show: tokens, attention weights, masks and log-probabilities."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,20 +21,20 @@ from ...translation.runtime import runtime_of
 from .token_labels import token_texts
 
 
-# The three uses of attention in section 3.2.3, by the names that pictures and the command line give them.
+# The three uses of attention in section 3.2.3, with the names that pictures and the command line use for them.
 KINDS = ("encoder", "decoder", "cross")
 
 
 class ForwardPass(NamedTuple):
     """The tokens, attention weights and log-probabilities of a sentence pair, computed with teacher forcing.
 
-    At position t the decoder reads `read_tokens[t]`, and writes `target_tokens[t]`.
+    At position t, the decoder reads `read_tokens[t]` and generates `target_tokens[t]`.
 
     Args:
         source_tokens (`list[str]`): the text of each token that the encoder reads.
         read_tokens (`list[str]`): the text of each token that the decoder reads, from the start token on.
-        target_tokens (`list[str]`): the same tokens one position earlier; `</s>` is last, unless a limit of the length
-            ended the translation.
+        target_tokens (`list[str]`): the text of each token that the decoder generates, which it reads at the next
+            position. The last one is `</s>` unless the length limit ended the translation.
         encoder (`np.ndarray` of shape `(layers, heads, source, source)`): attention weights (section 3.2.1) of the
             encoder's self-attention, in float32; rows are queries, columns keys, and each row sums to 1.
         decoder (`np.ndarray` of shape `(layers, heads, target, target)`): weights of the decoder's self-attention.
@@ -52,7 +52,7 @@ class ForwardPass(NamedTuple):
     log_probs: list[float]
 
     def words(self, kind: str) -> tuple[list[str], list[str]]:
-        """Return the tokens of the queries and the tokens of the keys in one use of attention.
+        """Return the query tokens and the key tokens of one type of attention.
 
         Args:
             kind (`str`): `"encoder"`, `"decoder"` or `"cross"`.
@@ -65,14 +65,14 @@ class ForwardPass(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """The masks of a batch, as the first layer of each stack receives them.
+    """The attention masks of a batch, as the first encoder layer and the first decoder layer receive them.
 
     Args:
         source_tokens, read_tokens (`list[list[str]]`): the text of each token that the encoder and the decoder read,
             including padding.
         encoder (`np.ndarray` of shape `(batch, source, source)`): True where a query may attend to a key.
-        decoder (`np.ndarray` of shape `(batch, target, target)`): the same for the decoder's self-attention.
-        cross (`np.ndarray` of shape `(batch, target, source)`): the same for attention to the encoder's output.
+        decoder (`np.ndarray` of shape `(batch, target, target)`): the same for decoder self-attention.
+        cross (`np.ndarray` of shape `(batch, target, source)`): the same for cross-attention.
     """
 
     source_tokens: list[list[str]]
@@ -90,10 +90,10 @@ def forward_pass(
     target: str | None = None,
     **generate_kwargs: Any,
 ) -> ForwardPass:
-    """Compute the forward pass of a sentence pair, or of a sentence and the model's own translation.
+    """Run the model on a sentence pair, or on a sentence and the model's own translation.
 
-    The translation is the best hypothesis of `generate()`. It is computed again with teacher forcing, so beams that the
-    search dropped do not appear.
+    The model's own translation is the best hypothesis of `generate()`. The forward pass runs over this translation with
+    teacher forcing, so other hypotheses of the search do not appear.
 
     Args:
         model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
@@ -153,13 +153,13 @@ def masks_of(
     targets: Iterable[str] | None = None,
     **generate_kwargs: Any,
 ) -> Masks:
-    """Record the masks of a batch of sentence pairs, or of sentences and the model's own translations.
+    """Record the attention masks of a batch of sentence pairs, or of sentences and the model's own translations.
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`): runs in evaluation mode; its mode is restored afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer; it pads on its side.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer; its `padding_side` determines where it pads.
         sources (`Iterable[str]`): sentences.
-        targets (`Iterable[str]`, *optional*): one translation of each; by default the model's own.
+        targets (`Iterable[str]`, *optional*): one translation of each sentence; by default, the model's own.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Raises:
@@ -218,12 +218,12 @@ def _make_mask_recorder(recorded_masks: dict[str, Tensor | None], attention: str
 
 
 def _read_mask(mask: Tensor | None, shape: torch.Size) -> np.ndarray:
-    """Return a boolean array that is True where queries may attend to keys.
+    """Convert a mask into a boolean array that is True where a query may attend to a key.
 
     Args:
-        mask (`torch.Tensor` of shape `(batch, 1, queries or 1, keys)`, *optional*): True where a query may attend, or
-            values to add to the scores, which are 0 there; None if nothing is masked.
-        shape (`torch.Size`): `(batch, queries, keys)`.
+        mask (`torch.Tensor` of shape `(batch, 1, queries or 1, keys)`, *optional*): either a boolean mask, which is
+            True where a query may attend, or an additive mask, which is 0 there. None if nothing is masked.
+        shape (`torch.Size`): the shape of the result, `(batch, queries, keys)`.
     """
     if mask is None:
         return np.ones(shape, dtype=bool)
@@ -238,10 +238,10 @@ def _tokenize_or_translate(
     targets: Iterable[str] | None,
     generate_kwargs: Mapping[str, Any],
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Tokenize sentence pairs; without targets, translate the sources.
+    """Tokenize sources and targets; if there are no targets, translate the sources.
 
     Returns:
-        The token ids of each source, and of each target from the decoder's start token on.
+        The token ids of each source, and the token ids of each target, which begin with the decoder's start token.
     """
     if not runtime_of(model, tokenizer).has_forward_pass:
         raise InputError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
@@ -271,7 +271,7 @@ def _find_best_hypothesis(
 ) -> list[int]:
     """Translate a sentence, and return the token ids of the best hypothesis.
 
-    They begin with the start token, and have no padding.
+    The token ids begin with the decoder's start token, and have no padding.
     """
     inputs = torch.tensor([source_ids], device=model.device)
     generate: Callable[..., Any] = model.generate  # type: ignore[assignment]
@@ -282,7 +282,7 @@ def _find_best_hypothesis(
     best = sequences[:1]
     check_generated(model, tokenizer, best)
     token_ids = best[0].tolist()
-    # Other hypotheses may be longer. The start token stays, even if it is the pad token.
+    # Other hypotheses may be longer, so the best one may be padded. The start token stays, even if it is the pad token.
     while len(token_ids) > 1 and token_ids[-1] == model.config.pad_token_id:
         token_ids.pop()
     return token_ids

@@ -1,4 +1,4 @@
-"""Pictures of the padding masks and the look-ahead mask of a batch."""
+"""Draw a batch's attention masks: the padding masks and the look-ahead mask."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Sizes in inches: the side of a cell; the width of a short mask, whose title needs the room; the labels of the axes
-# beside and below a mask; and the margins of the figure with its title.
+# Sizes in inches: the side of a cell; the minimum width of a mask, which its title needs; the height of an axis label;
+# and the margins of the figure, including its title.
 _CELL = 0.2
 _NARROWEST_MASK = 1.6
 _AXIS_LABEL_HEIGHT = 0.6
@@ -34,20 +34,22 @@ def plot_masks(
     theme: str = "light",
     **generate_kwargs: Any,
 ) -> "Figure":
-    """Draw the masks of a batch, with a row for each sentence and a column for each use of attention.
+    """Draw the attention masks of a batch, with one row per sentence and one column per type of attention.
 
-    The padding masks hide pad tokens. The decoder's self-attention also has the look-ahead mask (section 3.2.3).
+    The types are encoder self-attention, decoder self-attention and cross-attention. All of them have a padding mask,
+    which hides pad tokens. Decoder self-attention also has the look-ahead mask (section 3.2.3).
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`): runs in evaluation mode; its mode is restored afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer; it pads on its side.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer; its `padding_side` determines where it pads.
         sources (`Iterable[str]`): sentences.
-        targets (`Iterable[str]`, *optional*): one translation of each; by default the model's own.
+        targets (`Iterable[str]`, *optional*): one translation of each sentence; by default, the model's own.
         theme (`str`): `"light"` or `"dark"`.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Returns:
-        `matplotlib.figure.Figure`: images of 1 where a query (row) may attend to a key (column), and 0 elsewhere.
+        `matplotlib.figure.Figure`: one image per mask, with the value 1 where a query (row) may attend to a key
+            (column), and 0 elsewhere.
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
@@ -61,8 +63,8 @@ def plot_masks(
         source_mask_width = max(source_length * _CELL, _NARROWEST_MASK)
         target_mask_width = max(target_length * _CELL, _NARROWEST_MASK)
 
-        # The columns are encoder self-attention, decoder self-attention and cross-attention. The labels of queries
-        # stand beside a mask; those of keys are rotated and stand below it.
+        # The columns are encoder self-attention, decoder self-attention and cross-attention. Query labels are next to
+        # a mask; key labels are rotated and below it.
         mask_widths = [source_mask_width, target_mask_width, source_mask_width]
         width = sum(mask_widths) + source_label_width + 2 * target_label_width + _HORIZONTAL_MARGIN
         widest_label = max(source_label_width, target_label_width)
@@ -84,7 +86,7 @@ def plot_masks(
 
 
 def _draw_mask(axes: "Axes", is_allowed: np.ndarray, queries: Sequence[str], keys: Sequence[str], theme: Theme) -> None:
-    """Draw a mask `(queries, keys)` with a line around each cell."""
+    """Draw one mask of shape `(queries, keys)`, with token labels and a line around each cell."""
     draw_matrix(axes, is_allowed, queries, keys, SMALL_FONT_SIZE, (theme.background, theme.lines[0]))
     # Minor ticks lie on the edges of the cells, and the grid is drawn at them.
     axes.set_yticks(np.arange(len(queries) + 1) - 0.5, minor=True)
@@ -93,5 +95,5 @@ def _draw_mask(axes: "Axes", is_allowed: np.ndarray, queries: Sequence[str], key
     axes.tick_params(which="minor", length=0)
     axes.set_ylabel("query", size=SMALL_FONT_SIZE)
     axes.set_xlabel("key", size=SMALL_FONT_SIZE)
-    # Masks of one row begin at the same height, even if they differ in theirs.
+    # The masks of one row are aligned at the top, even if their heights differ.
     axes.set_anchor("N")

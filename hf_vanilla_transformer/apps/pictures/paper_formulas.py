@@ -1,4 +1,4 @@
-"""Pictures of the paper's formulas: positional encodings (section 3.5), and the learning rate (Eq. 3)."""
+"""Draw two of the paper's formulas: positional encodings (section 3.5) and the learning rate schedule (Eq. 3)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The second image has a cell for each pair of positions, so longer tables would take too much memory.
+# The image of dot products has a cell for each pair of positions, so longer tables would take too much memory.
 _MOST_POSITIONS = 2_000
 _MOST_CHANNELS = 10_000
 _LINE_STYLES = ("-", "--", ":", "-.")
@@ -34,13 +34,14 @@ def plot_positions(
     d_model: int | None = None,
     theme: str = "light",
 ) -> "Figure":
-    """Draw the table of positional encodings (section 3.5), and the dot products of its rows.
+    """Draw the table of positional encodings (section 3.5), and the dot products between all pairs of its rows.
 
     Args:
-        model (`VanillaTransformerForConditionalGeneration`, *optional*): the model whose encoder's positions are drawn,
-            sinusoids or learned ones; by default the paper's sinusoids.
-        length (`int`): number of positions, from 0 on; at most 2,000.
-        d_model (`int`, *optional*): even, at most 10,000; width of the table without a model, by default 512.
+        model (`VanillaTransformerForConditionalGeneration`, *optional*): the model whose encoder positions are drawn,
+            either sinusoids or learned ones. The default is the paper's sinusoids.
+        length (`int`): number of positions, starting from 0; at most 2,000.
+        d_model (`int`, *optional*): width of the table if no model is given; even, and at most 10,000. The default is
+            512.
         theme (`str`): `"light"` or `"dark"`.
 
     Returns:
@@ -48,19 +49,19 @@ def plot_positions(
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if `theme` is unknown, `length` or `d_model` are not possible or `d_model` is given with a model, or
-            the model has fewer positions.
+        ValueError: if `theme` is unknown, `length` or `d_model` is invalid, `d_model` is given together with a model,
+            or the model has fewer positions than `length`.
     """
     check_number("length", length, 2, _MOST_POSITIONS)
     table = _compute_positions(model, length, d_model)
     dot_products = table @ table.T
     with styled(theme) as colours:
-        # Each channel has at least two dots, so that stripes of one channel can be seen.
+        # Each channel is at least two dots wide, so that stripes of a single channel are visible.
         table_width = max(5.0, table.shape[1] * 2.2 / DOTS_PER_INCH)
         figure = new_figure(table_width + 6.5, 4.8)
         table_axes, products_axes = figure.subplots(1, 2, width_ratios=(table_width, 4.2))
 
-        # The limits are symmetric, so that 0 has the colour of the background.
+        # The limits are symmetric, so that 0 has the color of the background.
         largest = float(np.abs(table).max())
         _draw_table(table_axes, table, colours.diverging, (-largest, largest), "value")
         product_limits = (float(dot_products.min()), float(dot_products.max()))
@@ -76,9 +77,9 @@ def plot_positions(
 def _draw_table(
     axes: "Axes", values: np.ndarray, colours: Sequence[str], limits: tuple[float, float], label: str
 ) -> None:
-    """Draw values `(positions, columns)` as an image with a colour bar.
+    """Draw values of shape `(positions, columns)` as an image with a color bar.
 
-    `limits` are the values of the first and the last colour.
+    `limits` contains the values that the first and the last color represent.
     """
     image = axes.imshow(values, cmap=colour_map(colours), aspect="auto", interpolation="nearest", clim=limits)
     axes.set_ylabel("position")
@@ -88,7 +89,7 @@ def _draw_table(
 def _compute_positions(
     model: VanillaTransformerForConditionalGeneration | None, length: int, d_model: int | None
 ) -> np.ndarray:
-    """Compute a table of positions, `(length, d_model)`: a model's, or without a model the paper's sinusoids."""
+    """Return the positional encodings `(length, d_model)` of a model, or the paper's sinusoids if there is no model."""
     if model is None:
         width = 512 if d_model is None else d_model
         check_number("d_model", width, 2, _MOST_CHANNELS)
@@ -102,7 +103,7 @@ def _compute_positions(
         raise InputError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
     encoder = model.get_encoder()
     position_ids = torch.arange(length, device=model.device)[None]
-    # Added to embeddings of zeros, the positions remain.
+    # The encoder adds positions to embeddings. If the embeddings are zero, the result is the positions.
     zero_embeds = torch.zeros(1, length, model.config.d_model, device=model.device)
     with torch.inference_mode(), evaluating(model):
         return encoder.add_positions(zero_embeds, position_ids)[0].float().cpu().numpy()
@@ -115,12 +116,12 @@ def plot_schedule(
     updates: int = 20_000,
     theme: str = "light",
 ) -> "Figure":
-    """Draw the learning rate of Eq. 3 (section 5.3) for each d_model with each number of warm-up updates.
+    """Draw the learning rate schedule of Eq. 3 (section 5.3), with a curve for each combination of the two parameters.
 
     Args:
-        d_model, warmup_steps (`Sequence[int]`): one curve for each pair; a colour for each d_model, a line style for
-            each number of warm-up updates.
-        updates (`int`): length of the axis.
+        d_model, warmup_steps (`Sequence[int]`): the parameters. Each `d_model` has a color, and each number of warm-up
+            updates has a line style.
+        updates (`int`): number of updates on the horizontal axis.
         theme (`str`): `"light"` or `"dark"`.
 
     Returns:
@@ -128,7 +129,7 @@ def plot_schedule(
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if `theme` is unknown, a number is below 1, or there are more values than colours or line styles.
+        ValueError: if `theme` is unknown, a number is below 1, or there are more values than colors or line styles.
     """
     check_number("updates", updates, 1)
     with styled(theme) as colours:
@@ -151,14 +152,14 @@ def plot_schedule(
 
 
 def _check_curves(name: str, numbers: Sequence[int], most: int) -> None:
-    """Raise ValueError unless an argument has 1 to `most` numbers, all of them at least 1."""
+    """Raise ValueError unless an argument has between 1 and `most` numbers, each of them at least 1."""
     check_number(f"the number of values of {name}", len(numbers), 1, most)
     for number in numbers:
         check_number(name, number, 1)
 
 
 def _choose_points(updates: int, warmup: int) -> list[int]:
-    """Choose the updates at which a curve is computed: evenly spaced ones, and its peak at the end of the warm-up."""
+    """Return the updates at which a curve is computed: evenly spaced ones, and the peak at the end of the warm-up."""
     evenly_spaced = np.linspace(1, updates, min(updates, _POINTS)).astype(int).tolist()
     peak = min(warmup, updates)
     return sorted({*evenly_spaced, peak})

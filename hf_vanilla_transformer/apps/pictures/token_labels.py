@@ -1,4 +1,4 @@
-"""Tokens as a reader sees them: decoded text, without the marks of byte-level BPE, SentencePiece or fairseq."""
+"""Convert tokens into readable labels, without the markers of byte-level BPE, SentencePiece or fairseq."""
 
 import re
 from collections.abc import Sequence
@@ -12,24 +12,24 @@ from ...translation.words_of_tokens import TokenTexts
 
 # A UTF-8 sequence, or a stray byte, because models can generate invalid UTF-8.
 _CHARACTER = re.compile(rb"[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf7][\x80-\xbf]{3}|.", re.DOTALL)
-# Shown for each space of a token that is only space, whose label would be empty.
+# Shown for each space of a token that consists of spaces only, because its label would be empty otherwise.
 _SPACE = "\N{OPEN BOX}"
-# Shown where a token begins or ends within a character.
+# Shown where a token begins or ends inside a character.
 SPLIT = "\N{HORIZONTAL ELLIPSIS}"
 
 
 class _Span(NamedTuple):
-    """The bytes from `start` to before `end` in the text of a sentence."""
+    """A range of bytes in the UTF-8 text of a sentence, from `start` to `end` (exclusive)."""
 
     start: int
     end: int
 
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_target: bool = False) -> list[str]:
-    """Return the text of each token as it stands in the sentence, without spaces around it.
+    """Return each token's text as it appears in the sentence, without surrounding spaces.
 
-    If several tokens share the bytes of a character, the text of each of them has the character, with an ellipsis on
-    the side where it continues. For example, the two bytes of "ü" are "ü…" and "…ü".
+    If the bytes of a character are divided among several tokens, each token's text contains the character, with an
+    ellipsis on the side where it continues. For example, two tokens for the two bytes of "ü" become "ü…" and "…ü".
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): a tokenizer with one vocabulary or with two.
@@ -37,7 +37,7 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_ta
         of_target (`bool`): whether the ids belong to the target's vocabulary.
 
     Returns:
-        `list[str]`: one text for each id, never empty; special tokens have their names.
+        `list[str]`: one nonempty text per id. The text of a special token is its name.
     """
     texts = TokenTexts(tokenizer, of_target)
     sentence = b""
@@ -51,7 +51,7 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_ta
 
 
 def _label_token(sentence: bytes, characters: Sequence[_Span], token: _Span) -> str:
-    """Return the characters of which at least one byte belongs to a token, with an ellipsis where one continues."""
+    """Return the characters that a token contains in whole or in part, with an ellipsis where a character continues."""
     touched = [character for character in characters if character.start < token.end and character.end > token.start]
     if not touched:
         return _SPACE

@@ -1,4 +1,4 @@
-"""Pictures of a translation's tokens, coloured by their log-probabilities."""
+"""Draw the tokens of a translation, colored by their log-probabilities."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,19 +12,20 @@ from .forward_pass import forward_pass
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Sizes in inches: a full line of tokens, the distance of two lines, the space between two tokens, and their height.
+# Sizes in inches: the width of a full line of tokens, the distance between two lines, the space between two tokens, and
+# the height of a token's box.
 _WIDTH_OF_LINE = 8.0
 _LINE_HEIGHT = 0.62
 _SPACE = 0.07
 _BOX_HEIGHT = 0.3
-# The colour bar needs this width for its label.
+# The color bar needs this width for its label.
 _NARROWEST_FIGURE = 4.5
-# The log-probability with the darkest colour; e^-5 is less than 1 %.
+# Log-probabilities up to this value have the darkest color; e^-5 is less than 1 %.
 _LOWEST_LOG_PROB = -5.0
 
 
 class _Box(NamedTuple):
-    """The place of a token: its left edge x and its width in inches, and its line, counted from 0."""
+    """The position of a token's box: its left edge x and its width in inches, and its line, counted from 0."""
 
     x: float
     width: float
@@ -40,18 +41,19 @@ def plot_token_probabilities(
     theme: str = "light",
     **generate_kwargs: Any,
 ) -> "Figure":
-    """Draw the tokens of a translation, each coloured by its log-probability given the tokens before it.
+    """Draw the tokens of a translation, each colored by its log-probability given the tokens before it.
 
     Args:
         model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
         tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         source (`str`): a sentence.
-        target (`str`, *optional*): its translation; by default the model's own.
+        target (`str`, *optional*): its translation; by default, the model's own.
         theme (`str`): `"light"` or `"dark"`.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Returns:
-        `matplotlib.figure.Figure`: the numbers, in nats, stand below the tokens; long translations have several lines.
+        `matplotlib.figure.Figure`: each token has its log-probability, in nats, below it. A long translation takes
+            several lines.
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
@@ -63,7 +65,7 @@ def plot_token_probabilities(
 
 
 def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme) -> "Figure":
-    """Draw a coloured box for each token, with its log-probability below it, and a colour bar below all."""
+    """Draw a colored box for each token, with its log-probability below it, and a color bar below all tokens."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.patches import Rectangle
@@ -76,7 +78,7 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
     figure = new_figure(width + 0.4, num_lines * _LINE_HEIGHT + 1.3, title)
     axes = figure.add_subplot()
 
-    # Probable tokens have the colour of the background, improbable ones the darkest.
+    # Probable tokens have the color of the background, and improbable tokens have the darkest color.
     colours = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), colour_map(theme.sequential[::-1]))
     for token, log_prob, box in zip(tokens, log_probs, boxes, strict=True):
         top = box.line * _LINE_HEIGHT
@@ -98,9 +100,9 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
 
 
 def _place_boxes(tokens: Sequence[str]) -> list[_Box]:
-    """Place tokens from left to right, and begin a new line when one is full.
+    """Arrange tokens from left to right, and begin a new line when the current one is full.
 
-    A box is as wide as its token or a number, whichever is wider.
+    A box is wide enough for its token and for the number below it.
     """
     number_width = width_of(["-0.00"], SMALL_FONT_SIZE)
     widths = [max(width_of([token]), number_width) + 0.14 for token in tokens]
