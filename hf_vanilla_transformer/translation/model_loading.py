@@ -25,7 +25,7 @@ from .ensemble import Ensemble
 def explaining_missing_files(
     name: str | Path, files: Sequence[str] = ("config.json", "tokenizer_config.json")
 ) -> Iterator[None]:
-    """Replace errors that loading raises in the block with one-sentence messages that name the problem and a remedy.
+    """Explain loading errors that occur in the block: raise a one-sentence message that names the problem.
 
     Args:
         name (`str` or `Path`): the folder, or the name on the Hub, that the block loads.

@@ -346,7 +346,7 @@ def _check_glossary(glossary: object, inference: Inference, generate_kwargs: dic
 
 
 def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
-    """Return a copy of the settings whose batches are smaller if there are many beams, because beams take memory."""
+    """Return a copy of the settings with smaller batches if there are many beams, because each beam takes memory."""
     if not isinstance(num_beams, int):
         # It is None for a greedy search; for other values `generate()` will raise an error.
         return inference

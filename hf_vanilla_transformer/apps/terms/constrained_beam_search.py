@@ -435,7 +435,7 @@ class ConstrainedBeamSearch(BeamSearch):
         self._needed = self._phrases.needed(self._states)
 
     def _check_limits(self, needed: torch.Tensor) -> None:
-        """Raise ValueError if a sentence needs more tokens, given as `(batch,)`, than its length limit allows."""
+        """Raise ValueError if the number of tokens that a sentence needs, from `(batch,)`, exceeds its length limit."""
         sentences = (needed > self.limits).nonzero()[:, 0].tolist()
         if sentences:
             sentence = sentences[0]
@@ -506,7 +506,7 @@ class ConstrainedBeamSearch(BeamSearch):
         return chosen_scores, chosen
 
     def drop_finished(self) -> torch.Tensor:
-        """Remove finished sentences from the batch, as [`BeamSearch.drop_finished`] does, and return the others."""
+        """Remove finished sentences from the batch, and return the indices `(remaining,)` of the other sentences."""
         remaining = super().drop_finished()
         self._phrases.select(remaining)
         self._states = self._states.select(remaining)

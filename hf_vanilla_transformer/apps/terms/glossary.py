@@ -227,17 +227,17 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
 
 @lru_cache(maxsize=8)
 def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.Tensor:
-    """Return, for each target token, whether it begins with a letter, whether it ends with one, and if it is empty.
+    """Return three flags for each target token: whether it begins with a letter, ends with a letter, and has no text.
 
     [`ForcedPhrases`] uses this to find whole words. A token with a space before its first letter does not begin with a
-    letter, because the space separates it from the previous token. Special tokens are empty: they have no text.
+    letter, because the space separates it from the previous token. Special tokens have no text.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
         vocab_size (`int`): the model's vocabulary size.
 
     Returns:
-        `torch.BoolTensor` of shape `(3, vocab_size)`: one row for each of the three properties, in this order.
+        `torch.BoolTensor` of shape `(3, vocab_size)`: one row for each of the three flags, in this order.
     """
     # Tokenizers remove a space at the start of a text, so each token is decoded after the letter "a".
     letter = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
