@@ -1,2 +1,4 @@
-"""Applications of the plugin: what people do with a model. The plugin knows none of them but where
-`tests/test_import_graph.py` says so."""
+"""Applications built on the plugin, such as the command line, the server, and checkpoint conversion.
+
+The rest of the package does not import them, with the exceptions that `tests/test_import_graph.py` lists.
+"""

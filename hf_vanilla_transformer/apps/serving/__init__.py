@@ -1,1 +1,4 @@
-"""The server: its limits, batches of texts from many clients, and metrics. `http/` has the routes, `page/` the page."""
+"""The translation server: request limits, batching across clients, and metrics.
+
+The HTTP routes are in `http/`, and the Gradio web page is in `page/`.
+"""

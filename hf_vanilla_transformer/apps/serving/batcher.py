@@ -1,18 +1,18 @@
 """Collect the texts of concurrent requests in batches, and translate the batches in worker threads.
 
-There are two lanes, one for short and one for long requests. Each has its own queue and its own worker thread, so that
-a short request never waits for a long one.
+There are two lanes: one for short requests and one for long requests. Each lane has its own queue and its own worker
+thread, so that a short request never waits for a long one.
 
-Threads: all methods of [`Lane`] run in the thread of the event loop, and so does `observe`. The queue needs no lock,
-because no other coroutine runs between two `await`s. The worker thread of a lane runs only `translate`, and the
-functions that are given to `Lane.call`; it runs one of these at a time. It shares two things with the event loop: it
-reads whether futures are done, and it sets `_batch_started`. Both are single reads or writes, which are safe between
-threads.
+Threads: all methods of [`Lane`] run in the event loop's thread, and so does `observe`. The queue needs no lock, because
+no other coroutine runs between two `await`s. The worker thread of a lane runs only `translate` and the functions that
+are passed to `Lane.call`, one at a time. It shares two things with the event loop: it reads whether futures are done,
+and it sets `_batch_started`. Both are single reads or writes, which are safe between threads.
 
-What stops work: if a client disconnects or its time is over, `Lane.submit` is cancelled, which cancels the futures of
-its texts. Texts that still wait are removed from the queue. A batch that is being translated goes on as long as a
-request waits for one of its texts; then `is_abandoned` returns True, and the search ends at its next step. If the
-server shuts down, it cancels `Lane.run`, and `Lane.close` waits until the worker thread has finished its batch.
+Cancellation: if a client disconnects or its request times out, `Lane.submit` is cancelled, which cancels the futures of
+the request's texts. Texts that are still waiting are removed from the queue. A batch that is being translated continues
+as long as any request waits for one of its texts. After that, `is_abandoned` returns True, and the search ends at its
+next step. When the server shuts down, it cancels `Lane.run`, and `Lane.close` waits until the worker thread has
+finished its batch.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 
 class TranslateBatch(Protocol):
-    """A function that translates a batch; it is called in a worker thread."""
+    """The type of a function that translates a batch. A lane calls it in its worker thread."""
 
     def __call__(
         self, texts: list[str], options: TranslateOptions, is_abandoned: Callable[[], bool]
@@ -41,19 +41,19 @@ class TranslateBatch(Protocol):
 
         Args:
             texts (`list[str]`): the texts of the batch.
-            options (`TranslateOptions`): the options of all of its texts.
-            is_abandoned (`Callable`): returns True if no request waits for the batch any more. The function should call
-                it at each step of a search, and end the search with an error if it returns True.
+            options (`TranslateOptions`): the options, which are the same for all texts of the batch.
+            is_abandoned (`Callable`): returns True if no request is waiting for the batch anymore. The function should
+                call it at each decoding step, and raise an error to end the search if it returns True.
         """
 
 
 @dataclass(frozen=True)
 class BatchFigures:
-    """Figures of a translated batch, for metrics.
+    """Statistics about one translated batch, such as its size and times. The server exports them as metrics.
 
     Args:
         texts (`int`): the number of texts.
-        padded_tokens (`int`): the number of source tokens, padding included.
+        padded_tokens (`int`): the number of source tokens, including padding.
         waiting_seconds (`list[float]`): how long each text waited in the queue.
         seconds (`float`): how long the translation took.
     """
@@ -66,14 +66,15 @@ class BatchFigures:
 
 @dataclass(frozen=True, eq=False)
 class _QueuedText:
-    """A text that waits in the queue or is translated.
+    """A text that is waiting in a lane's queue or being translated.
 
     Args:
         text (`str`): the text.
-        tokens (`int`): its number of source tokens.
-        options: the names and values of its options, sorted by name. Texts share a batch only if these are equal.
-        arrival (`float`): when it arrived, by `time.monotonic()`.
-        translation (`asyncio.Future`): gets the translation or an error. It is cancelled if the request has ended.
+        tokens (`int`): the number of source tokens in the text.
+        options: the names and values of the text's options, sorted by name. Texts share a batch only if their options
+            are equal.
+        arrival (`float`): the time at which the text arrived, from `time.monotonic()`.
+        translation (`asyncio.Future`): receives the translation or an error. It is cancelled if the request has ended.
     """
 
     text: str
@@ -85,7 +86,7 @@ class _QueuedText:
 
 @dataclass(frozen=True)
 class _TimedTranslations:
-    """The translations of a batch, when their computation began by `time.monotonic()`, and how long it took."""
+    """The translations of a batch, with the start time from `time.monotonic()` and the duration in seconds."""
 
     translations: Sequence[Translation]
     started: float
@@ -93,19 +94,19 @@ class _TimedTranslations:
 
 
 class Lane:
-    """Collects texts in batches, and translates one batch at a time in a worker thread of its own.
+    """A queue of texts with a worker thread, which translates one batch of these texts at a time.
 
-    The first text of a batch is the one that has waited longest. More texts are added in the order of their arrival, as
-    long as the padded batch fits the token budget. If a batch fails, its texts are translated again one by one, so that
-    only requests with a text that fails alone get the error.
+    Each batch starts with the text that has waited longest. Further texts are added in order of arrival, as long as the
+    padded batch stays within the token budget. If a batch fails, its texts are translated again one by one. An error is
+    then reported only to the requests whose texts fail on their own.
 
     Args:
         name (`str`): the name of the worker thread.
-        translate (`TranslateBatch`): translates a batch.
-        tokens_per_batch (`int`): the maximum number of source tokens per batch, padding included. A text with more
-            tokens is a batch of its own.
+        translate (`TranslateBatch`): the function that translates a batch.
+        tokens_per_batch (`int`): the maximum number of source tokens per batch, including padding. A text with more
+            tokens gets a separate batch.
         max_wait (`float`): how many seconds a text waits for other texts while the worker thread is idle.
-        observe (`Callable`, *optional*): called with the figures of each batch that was translated.
+        observe (`Callable`, *optional*): called with the statistics of each translated batch.
     """
 
     def __init__(
@@ -123,21 +124,21 @@ class Lane:
         self._waiting: deque[_QueuedText] = deque()
         # Set when texts are added to the queue.
         self._arrived = asyncio.Event()
-        # When the translation of the current batch began; None if no batch is being translated. Only the worker sets
-        # it.
+        # The time at which the translation of the current batch started; None if no batch is being translated. Only the
+        # worker thread sets it.
         self._batch_started: float | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def submit(self, texts: Sequence[str], tokens: Sequence[int], options: TranslateOptions) -> list[Translation]:
-        """Add the texts of a request to the queue, and return their translations when all are there.
+        """Add a request's texts to the queue, wait until all of them are translated, and return the translations.
 
-        If this is cancelled, the texts that still wait are removed from the queue, and a batch is abandoned if no other
-        request waits for it.
+        If this coroutine is cancelled, texts that are still waiting are removed from the queue. A batch that is being
+        translated is abandoned unless a different request is waiting for it.
 
         Args:
             texts (`Sequence[str]`): the texts.
-            tokens (`Sequence[int]`): the number of source tokens of each text.
-            options (`TranslateOptions`): the options of all of these texts.
+            tokens (`Sequence[int]`): the number of source tokens in each text.
+            options (`TranslateOptions`): the options, which apply to all of these texts.
 
         Raises:
             Exception: the error that `translate` raised for one of the texts.
@@ -154,25 +155,25 @@ class Lane:
         try:
             return await asyncio.gather(*(queued_text.translation for queued_text in queued_texts))
         finally:
-            # This has an effect only after an error or if this coroutine was cancelled. Otherwise, all are done.
+            # This has an effect only after an error or a cancellation. Otherwise, all futures are done.
             for queued_text in queued_texts:
                 queued_text.translation.cancel()
             self._waiting = deque(waiting for waiting in self._waiting if not waiting.translation.done())
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function in the worker thread, after the current batch, and return its result."""
+        """Call a function in the worker thread after the current batch has finished, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
     def current_batch_seconds(self) -> float:
-        """Return for how many seconds the current batch has been translated; 0 if there is none."""
-        # The worker thread may set it to None at any time, so it is read once.
+        """Return how many seconds ago the translation of the current batch started; 0 if there is no current batch."""
+        # The attribute is read only once, because the worker thread may set it to None at any time.
         started = self._batch_started
         if started is None:
             return 0.0
         return time.monotonic() - started
 
     async def run(self) -> None:
-        """Translate the texts that arrive, until this is cancelled."""
+        """Translate texts from the queue as they arrive, until this coroutine is cancelled."""
         while True:
             self._arrived.clear()
             if not self._waiting:
@@ -184,7 +185,7 @@ class Lane:
                 await self._translate_batch(batch)
 
     def close(self) -> None:
-        """Wait until the worker thread has finished its batch, and end the thread."""
+        """Wait until the worker thread has finished its batch, and then end the thread."""
         self._worker.shutdown()
 
     async def _wait_for_more_texts(self) -> None:
@@ -210,10 +211,10 @@ class Lane:
         return batch
 
     def _select_batch(self) -> list[_QueuedText]:
-        """Return the texts of the next batch: the first text that waits, and those that fit into a batch with it.
+        """Return the texts of the next batch: the first text in the queue and the texts that fit into a batch with it.
 
-        Texts with other options are passed over. The first text with the same options that does not fit ends the batch,
-        so that shorter texts do not overtake it.
+        Texts with different options stay in the queue. The batch ends before the first text that has the same options
+        but does not fit, so that shorter texts do not overtake that text.
         """
         batch: list[_QueuedText] = []
         longest = 0
@@ -228,7 +229,7 @@ class Lane:
         return batch
 
     async def _translate_batch(self, batch: list[_QueuedText]) -> None:
-        """Translate a batch in the worker thread, and set the translation of each of its texts, or an error."""
+        """Translate a batch in the worker thread, and pass the translations or an error to the waiting requests."""
         texts = [queued_text.text for queued_text in batch]
         options = dict(batch[0].options)
 
@@ -248,14 +249,14 @@ class Lane:
         try:
             result = await self.call(translate_in_worker)
         except asyncio.CancelledError:
-            # The server shuts down.
+            # The server is shutting down.
             raise
         except Exception as error:
             await self._handle_failure(batch, error)
             return
         except BaseException as error:
-            # Libraries in Rust, such as tokenizers, raise panics, whose class is not derived from Exception. A future
-            # would pass one on to the event loop, which would end the server.
+            # Rust libraries, such as tokenizers, raise panics, whose class is not derived from Exception. If a future
+            # passed a panic on to the event loop, the server would end.
             await self._handle_failure(batch, RuntimeError(f"{type(error).__name__}: {error}"))
             return
 
@@ -268,26 +269,29 @@ class Lane:
                 queued_text.translation.set_result(translation)
 
     async def _handle_failure(self, batch: list[_QueuedText], error: Exception) -> None:
-        """Translate the texts of a batch that failed one by one; a text that fails alone gets the error."""
+        """Translate the texts of a failed batch one by one.
+
+        If the batch has only one text, its request receives the error.
+        """
         still_expected = [queued_text for queued_text in batch if not queued_text.translation.done()]
         if len(batch) == 1:
             for queued_text in still_expected:
                 queued_text.translation.set_exception(error)
             return
         for queued_text in still_expected:
-            # The client may disconnect while other texts of the batch are translated.
+            # The client may disconnect while earlier texts of the batch are being translated.
             if not queued_text.translation.done():
                 await self._translate_batch([queued_text])
 
 
 class Lanes:
-    """Two lanes that work concurrently, so that short requests never wait for long ones.
+    """Two lanes that run concurrently, so that short requests never wait for long ones.
 
-    The arguments are those of [`Lane`].
+    Both lanes are created with the given arguments; see [`Lane`].
 
     Attributes:
-        short (`Lane`): translates short requests, and makes calls that take no longer than these.
-        long (`Lane`): translates the other requests.
+        short (`Lane`): translates short requests, and runs function calls that take no longer than such requests.
+        long (`Lane`): translates all other requests.
     """
 
     def __init__(
@@ -301,14 +305,14 @@ class Lanes:
         self.long = Lane("long-translations", translate, tokens_per_batch, max_wait, observe)
 
     def current_batch_seconds(self) -> float:
-        """Return for how many seconds the older one of the current batches has been translated; 0 without a batch."""
+        """Return how many seconds ago the older current batch of the two lanes started; 0 if there is no batch."""
         return max(self.short.current_batch_seconds(), self.long.current_batch_seconds())
 
     async def run(self) -> None:
-        """Translate the texts that arrive in both lanes, until this is cancelled or a lane fails."""
+        """Translate the texts of both lanes as they arrive, until this coroutine is cancelled or a lane fails."""
         await asyncio.gather(self.short.run(), self.long.run())
 
     def close(self) -> None:
-        """Wait until both worker threads have finished their batches, and end the threads."""
+        """Wait until both worker threads have finished their batches, and then end the threads."""
         self.short.close()
         self.long.close()

@@ -1,20 +1,23 @@
-"""Reasons why a request gets no translation. `http/error_responses.py` has the HTTP status for each class."""
+"""Exceptions for requests that the server cannot translate.
+
+`http/error_responses.py` maps each class to an HTTP status.
+"""
 
 
 class RequestError(Exception):
-    """A request that gets no translation. The message is one sentence for the client."""
+    """Base class of the errors below. The message is one sentence, which the server sends to the client."""
 
 
 class TooMuchError(RequestError):
-    """The request has too many texts, texts that are too long, or too much work."""
+    """The request has too many texts, has a text that is too long, or is too expensive to translate."""
 
 
 class BusyError(RequestError):
-    """The server has too many requests, or took too long for this one.
+    """The server is full, or it did not finish this request in time.
 
     Args:
-        reason (`str`): the sentence for the client.
-        retry_seconds (`int`): the seconds after which the client should try again.
+        reason (`str`): the sentence that is sent to the client.
+        retry_seconds (`int`): the number of seconds after which the client should try again.
     """
 
     def __init__(self, reason: str, retry_seconds: int):

@@ -1,4 +1,4 @@
-"""Stop a search between two of its steps, when no client waits for its result any more."""
+"""Stop a running beam search between two decoding steps when no client is waiting for its result anymore."""
 
 from collections.abc import Callable
 
@@ -7,27 +7,31 @@ from transformers.generation import StoppingCriteria
 
 
 class SearchStoppedError(RuntimeError):
-    """Raised by [`Interruption`] to end a search."""
+    """Raised by [`Interruption`] to stop a running beam search."""
 
 
 class Interruption(StoppingCriteria):
-    """Raises SearchStoppedError at the first step of a search at which a function returns True.
+    """Stopping criterion for `generate()` that raises SearchStoppedError as soon as a given function returns True.
 
-    The step calls the function in the thread of the search. The function may read what other threads write.
+    The function is called at each decoding step, in the thread that runs the search. It may read values that other
+    threads write.
 
     Args:
-        is_over (`Callable`): returns True if the search should end.
+        is_over (`Callable`): a function that returns True if the search should stop.
     """
 
-    # The criterion never finishes a hypothesis. Fast paths and engines, which do not support other criteria, accept it
-    # because of this attribute.
+    # This attribute declares that the criterion never finishes a hypothesis. Fast paths and inference engines support
+    # only criteria that have it.
     stops_hypotheses = False
 
     def __init__(self, is_over: Callable[[], bool]):
         self.is_over = is_over
 
     def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        """Raise SearchStoppedError, or return False for each of the `(hypotheses, length)` token ids."""
+        """Raise SearchStoppedError if the search should stop; otherwise return False for each hypothesis.
+
+        `input_ids` has the shape `(hypotheses, length)`, and the result has the shape `(hypotheses,)`.
+        """
         if self.is_over():
             raise SearchStoppedError("the search was stopped.")
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)

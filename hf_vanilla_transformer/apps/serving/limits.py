@@ -1,7 +1,9 @@
-"""Limits of the server: their values, and checks of the texts of a request and of all texts in flight.
+"""Define the server's limits, and check each request against them.
 
-Two more modules enforce limits: `http/header_and_body_limits.py` limits the bytes of a request and the seconds in which
-they must arrive, and `http/routes.py` limits the seconds until the response.
+This module limits the number of texts, their lengths, and the work of a request. The work estimates how expensive a
+request is to translate: the number of beams times the number of source and target tokens, plus the cost of glossary
+terms. Other modules enforce the remaining limits: `http/header_and_body_limits.py` limits the size of a request and the
+time in which it must arrive, and `http/routes.py` limits the time until the response.
 """
 
 import math
@@ -16,23 +18,25 @@ from ...translation.required_phrases import CELLS_PER_TOKEN
 from .errors import BusyError, TooMuchError
 
 
-# A document may have this many characters for each token that a text may have. Tags are not tokens, but parsing them
-# takes time, too.
+# A document may have this many characters for each token that a text may have. The limit includes tags, because parsing
+# them takes time.
 _MARKUP_CHARACTERS_PER_TOKEN = 32
-# The most work of a request that takes the lane of short requests. For example, a sentence of 30 tokens, which may
-# become 80, takes 440 with 4 beams and 1,760 with 16. A request waits for those before it in its lane, so a larger
-# value would make the shortest requests slower.
+# Requests with at most this much work take the lane for short requests. For example, a sentence of 30 tokens, whose
+# translation may have 80 tokens, has a work of 440 with 4 beams and of 1,760 with 16 beams. Each request waits for the
+# earlier requests in its lane, so a larger value would slow down the shortest requests.
 _MOST_WORK_OF_SHORT_REQUEST = 2_000
-# Without `max_new_tokens`, a translation may have this many tokens more than its source.
+# If `max_new_tokens` is not set, a translation may be this many tokens longer than its source.
 _USUAL_OFFSET = 50
 
 
 @dataclass(frozen=True)
 class ServingSettings:
-    """Limits of the server. A request beyond a limit gets a status of 4xx, or 503 if the server is full or too slow.
+    """Limits of the server, which the options of `serve` set.
+
+    A request that exceeds a limit is answered with a 4xx status, or with 503 if the server is full or too slow.
 
     Raises:
-        TypeError: if a value is not a whole number.
+        TypeError: if a value is not an integer.
         ValueError: if a value is too small, or `max_texts` exceeds `max_in_flight`.
     """
 
@@ -65,17 +69,17 @@ class ServingSettings:
 
 
 class TextLimits:
-    """Checks the texts of each request, and counts the texts of all requests in flight.
+    """Checks the texts of each request against the limits, and counts the texts that are in flight on the server.
 
-    The methods that check texts may be called in any thread. `admit` is called in the thread of the event loop only,
-    so the count needs no lock.
+    The methods that check texts may be called in any thread. `admit` must be called only in the event loop's thread, so
+    the count needs no lock.
 
     Args:
         settings (`ServingSettings`): the limits.
-        observe (`Callable`): called with the number of texts in flight whenever it changes.
+        observe (`Callable`): called with the number of texts in flight whenever this number changes.
 
     Attributes:
-        in_flight (`int`): the number of texts that wait or are translated.
+        in_flight (`int`): the number of texts that are waiting or being translated.
     """
 
     def __init__(self, settings: ServingSettings, observe: Callable[[int], None]):
@@ -85,7 +89,11 @@ class TextLimits:
 
     @contextmanager
     def admit(self, texts: int) -> Iterator[None]:
-        """Count some texts as in flight while the context is open; raise BusyError if the server is full."""
+        """Count a request's texts as in flight for the duration of the block.
+
+        Raises:
+            BusyError: if the server would have more texts in flight than `max_in_flight`.
+        """
         limit = self._settings.max_in_flight
         if self.in_flight + texts > limit:
             raise BusyError(f"the server has {self.in_flight} texts in flight, and takes {limit}; retry.", 1)
@@ -96,35 +104,40 @@ class TextLimits:
             self._count(-texts)
 
     def check_number_of_texts(self, texts: int) -> None:
-        """Raise TooMuchError if a request has too many texts."""
+        """Raise TooMuchError if a request has more than `max_texts` texts."""
         limit = self._settings.max_texts
         if texts > limit:
             raise TooMuchError(f"the request has {texts} texts; send at most {limit} at once.")
 
     def check_markup(self, documents: Sequence[str]) -> None:
-        """Raise TooMuchError if a document has too many characters, with its tags."""
+        """Raise TooMuchError if a document, including its tags, has too many characters."""
         limit = self._settings.max_source_tokens * _MARKUP_CHARACTERS_PER_TOKEN
         longest = max(map(len, documents), default=0)
         if longest > limit:
             raise TooMuchError(f"a text has {longest:,} characters with its tags; send at most {limit:,}.")
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Raise TooMuchError if a text has too many tokens; `tokens` has the number of tokens of each text."""
+        """Raise TooMuchError if a text has more than `max_source_tokens` tokens.
+
+        Args:
+            tokens (`Sequence[int]`): the number of source tokens in each text.
+        """
         limit = self._settings.max_source_tokens
         longest = max(tokens, default=0)
         if longest > limit:
             raise TooMuchError(f"a text has {longest:,} tokens; split it into texts of at most {limit:,}.")
 
     def check_work(self, tokens: Sequence[int], num_beams: int, max_new_tokens: int | None) -> int:
-        """Return the work of translating texts, which docs/serving.md defines.
+        """Return a request's work: the beam size times the number of source tokens and possible target tokens.
 
         Args:
-            tokens (`Sequence[int]`): the number of source tokens of each text.
+            tokens (`Sequence[int]`): the number of source tokens in each text.
             num_beams (`int`): the beam size.
-            max_new_tokens (`int`, *optional*): the maximum number of tokens of a translation.
+            max_new_tokens (`int`, *optional*): the maximum number of tokens in a translation. By default, each
+                translation may be 50 tokens longer than its source.
 
         Raises:
-            TooMuchError: if the work exceeds the limit.
+            TooMuchError: if the work exceeds `max_work`.
         """
         steps = sum(tokens) + sum(_most_new_tokens(tokens, max_new_tokens))
         work = num_beams * steps
@@ -138,16 +151,16 @@ class TextLimits:
     def check_terms(
         self, work: int, cells: Sequence[int], tokens: Sequence[int], num_beams: int, max_new_tokens: int | None
     ) -> int:
-        """Return the work of translating texts with the terms of a glossary.
+        """Return a request's total work, including the cost of the glossary terms that its translations must contain.
 
         Args:
-            work (`int`): the work of the texts without terms, from `check_work`.
+            work (`int`): the work without terms, as `check_work` returns it.
             cells (`Sequence[int]`): for each text, the size of the table that the search with terms computes for each
                 new token of each beam; see [`PhraseSizes`].
-            tokens, num_beams, max_new_tokens: as in `check_work`.
+            tokens, num_beams, max_new_tokens: the same values as for `check_work`.
 
         Raises:
-            TooMuchError: if the work exceeds the limit.
+            TooMuchError: if the total work exceeds `max_work`.
         """
         work_of_terms = 0
         for new_tokens, cells_of_text in zip(_most_new_tokens(tokens, max_new_tokens), cells, strict=True):
@@ -162,18 +175,25 @@ class TextLimits:
         return total_work
 
     def _count(self, texts: int) -> None:
-        """Add a number of texts, which may be negative, to the texts in flight."""
+        """Add `texts`, which may be negative, to the number of texts in flight, and report the new number."""
         self.in_flight += texts
         self._observe(self.in_flight)
 
 
 def is_short(work: int) -> bool:
-    """Return True if a request with this work, as [`TextLimits`] computes it, takes the lane of short requests."""
+    """Return True if a request belongs in the lane for short requests.
+
+    Args:
+        work (`int`): the work of the request, as [`TextLimits`] computes it.
+    """
     return work <= _MOST_WORK_OF_SHORT_REQUEST
 
 
 def _most_new_tokens(tokens: Sequence[int], max_new_tokens: int | None) -> list[int]:
-    """Return the maximum number of tokens that the translation of each text may have."""
+    """Return the maximum number of tokens in each text's translation.
+
+    This is `max_new_tokens` for all texts if it is set. Otherwise, it is 50 more than the text's own number of tokens.
+    """
     if max_new_tokens:
         return [max_new_tokens] * len(tokens)
     return [number_of_tokens + _USUAL_OFFSET for number_of_tokens in tokens]

@@ -1,4 +1,7 @@
-"""Read from a model's card what the server and the page show: its title, its languages, and examples."""
+"""Read a model's title, languages, and example sentences from its model card (README.md).
+
+The server and its web page show these facts.
+"""
 
 import json
 import re
@@ -11,20 +14,21 @@ from transformers.utils import cached_file
 from ...support.language_codes import language_of
 
 
-# The sentence, as a string of JSON, in the code snippet of a card that this package wrote.
+# The example sentence in the code snippet of a card that this package wrote. The sentence is a JSON string.
 _SENTENCE_OF_SNIPPET = re.compile(
     r'\btokenizer\(("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"), return_tensors'
 )
 
 
 class CardFacts(NamedTuple):
-    """Facts from the card of a model.
+    """The facts from a model card that the server and its web page show.
 
     Args:
-        title (`str`): the heading of the card, or else the name of the model.
-        source_language, target_language (`str`, *optional*): codes of the languages; None unless the card lists exactly
-            two languages.
-        examples (`tuple[str, ...]`): sentences to translate, from the card's widget or else from its code snippet.
+        title (`str`): the heading of the card, or the name of the model if there is no heading.
+        source_language, target_language (`str`, *optional*): language codes; None unless the card lists exactly two
+            languages.
+        examples (`tuple[str, ...]`): example sentences to translate. They come from the card's widget or, if it has
+            none, from the card's code snippet.
     """
 
     title: str
@@ -34,11 +38,13 @@ class CardFacts(NamedTuple):
 
 
 def read_card(name: str, **options: Any) -> CardFacts:
-    """Read the card of a model. If there is none, or its metadata is damaged, only the title is known.
+    """Read a model's card from a local folder or from the Hub.
+
+    If there is no card, or if it cannot be parsed, the result contains only a title, which is the name of the model.
 
     Args:
-        name (`str`): a folder, or a name on the Hub.
-        options: arguments of transformers' `cached_file`, such as `revision` and `token`.
+        name (`str`): a folder, or a model name on the Hub.
+        options: arguments for the `cached_file` function of transformers, such as `revision` and `token`.
     """
     title = name.rstrip("/").rpartition("/")[2] or name
     path = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False, **options)
@@ -57,9 +63,10 @@ def read_card(name: str, **options: Any) -> CardFacts:
 
 
 def _read_languages(metadata: Mapping[str, object]) -> tuple[str | None, str | None]:
-    """Return the source and the target language; None for both unless the card lists exactly two languages.
+    """Return the codes of the source and the target language from a card's metadata.
 
-    The list may also contain tags that are no languages, such as "code". These are ignored.
+    Both are None unless the card lists exactly two languages. Entries that are not languages, such as "code", are
+    ignored.
     """
     languages = metadata.get("language")
     if not isinstance(languages, list):
@@ -71,7 +78,7 @@ def _read_languages(metadata: Mapping[str, object]) -> tuple[str | None, str | N
 
 
 def _read_examples(metadata: Mapping[str, object], text: str) -> tuple[str, ...]:
-    """Return the texts of the card's widget or, if there are none, the sentences of its code snippet."""
+    """Return the example texts of the card's widget or, if there are none, the sentences in its code snippet."""
     widget = metadata.get("widget")
     examples: list[str] = []
     if isinstance(widget, list):

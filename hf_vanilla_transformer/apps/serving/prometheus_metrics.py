@@ -1,4 +1,4 @@
-"""Metrics of the server in the format of Prometheus, and the middleware that counts requests."""
+"""Collect the server's metrics in Prometheus format, and count requests with an ASGI middleware."""
 
 import time
 
@@ -8,20 +8,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .batcher import BatchFigures
 
 
-# Upper bounds of the buckets of histograms.
+# Upper bounds of the histogram buckets.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _POWERS_OF_TWO = tuple(2.0**power for power in range(14))
 
 
 class Metrics:
-    """The metrics of one server, and of its process: memory, CPU time, open files.
+    """The metrics of one server, and of its process, such as memory, CPU time, and open files.
 
     Attributes:
-        in_flight (`Gauge`): the number of texts that wait or are translated.
+        in_flight (`Gauge`): the number of texts that are waiting or being translated.
     """
 
     def __init__(self) -> None:
-        # A registry of its own, because the metrics of two servers in one process must not be added up.
+        # Each server has a separate registry, because the metrics of two servers in one process must not be added up.
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._requests = Histogram(
@@ -58,11 +58,17 @@ class Metrics:
         )
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request with the path of its route, the status of the response, and the seconds it took."""
+        """Count a request.
+
+        Args:
+            route (`str`): the path of the request's route, or "other" if no route matches.
+            status (`int`): the HTTP status of the response.
+            seconds (`float`): how long the request took.
+        """
         self._requests.labels(route, str(status)).observe(seconds)
 
     def count_batch(self, batch: BatchFigures) -> None:
-        """Count a batch and its texts."""
+        """Add a translated batch, and the waiting times of its texts, to the metrics."""
         self._texts.inc(batch.texts)
         self._batch_texts.observe(batch.texts)
         self._batch_tokens.observe(batch.padded_tokens)
@@ -71,24 +77,24 @@ class Metrics:
             self._waiting_seconds.observe(seconds)
 
     def text(self) -> bytes:
-        """Return the values of all metrics as Prometheus reads them."""
+        """Return the values of all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
 class CountRequests:
-    """ASGI middleware that counts each request with its route, its status, and its duration."""
+    """ASGI middleware that records the route, the status, and the duration of each request in the metrics."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics):
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count it when it has ended."""
+        """Pass a request on to the app, and count the request when it has ended."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        # The status if the app fails before it sends a response.
+        # This status is counted if the app fails before it sends a response.
         status = 500
 
         async def send_and_note_status(message: Message) -> None:
@@ -102,6 +108,6 @@ class CountRequests:
             if "route" in scope:
                 route = scope.get("root_path", "") + scope["route"].path
             else:
-                # The paths of unknown routes are not counted one by one, because clients can send any number of them.
+                # Unknown paths are counted together, because clients can send any number of different ones.
                 route = "other"
             self._metrics.count_request(route, status, time.perf_counter() - started)

@@ -1,16 +1,16 @@
-"""Translate the texts of many clients with one model: check them, put them in batches, and return translations.
+"""Translate the texts of many clients with one model: check requests, batch their texts, and return translations.
 
-Three kinds of threads work on a request:
+Three kinds of threads process a request:
 
 - The event loop's thread runs the coroutines of this module and of the routes. It counts the texts in flight and owns
-  the queues, so neither needs a lock. Nothing that takes long runs in it.
-- Threads of `asyncio.to_thread` count tokens, split texts, and make glossaries. They use the tokenizer, which allows
-  one thread at a time: `translation/concurrent_use.py: encode` holds the lock for this.
-- The worker threads of the two lanes, see `batcher.py`, run the model.
+  the queues, so neither needs a lock. No long computation runs in it.
+- Threads of `asyncio.to_thread` count tokens, split texts, and build glossaries. They use the tokenizer, which only one
+  thread may use at a time: `translation/concurrent_use.py: encode` holds the lock for this.
+- The worker threads of the two lanes run the model; see `batcher.py`.
 
-The work of a request stops when its coroutine is cancelled, which happens if the client disconnects or its time is
-over. Texts in the queue are dropped then. A search in a worker thread cannot be cancelled from outside; it asks at each
-step whether a request still waits for it, and ends itself (`interruption.py`).
+If a client disconnects or its request times out, the request's coroutine is cancelled. Its texts are then removed from
+the queue. A search that runs in a worker thread cannot be cancelled from outside. Instead, it checks at each step
+whether any request is still waiting for its result, and stops if there is none (`interruption.py`).
 """
 
 import asyncio
@@ -46,10 +46,10 @@ from .prometheus_metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# A batch hangs if it is still being translated this many seconds after its requests have ended. A search ends at its
-# next step then, and no step takes that long.
+# A batch counts as hanging if it is still being translated this many seconds after the time limit of its requests. The
+# search should have stopped at its next step, and no step takes that long.
 _GRACE_SECONDS = 30
-# Characters of a language's name that an error message repeats or that are searched for.
+# Language names from clients are truncated to this many characters for look-ups and error messages.
 _MOST_CHARACTERS_OF_LANGUAGE = 100
 _Result = TypeVar("_Result")
 _Member = TypeVar("_Member")
@@ -57,30 +57,32 @@ _Member = TypeVar("_Member")
 
 @dataclass(frozen=True)
 class SentenceTranslations:
-    """The sentences of a text with the white space after each, and their translations."""
+    """The sentences of one text, with the white space after each sentence, and their translations."""
 
     pieces: list[Piece]
     translations: list[Translation]
 
 
 class Service:
-    """Translates the texts of many clients, in batches and within limits.
+    """The translation service behind the HTTP routes and the web page.
+
+    It checks the texts of many concurrent requests against the limits, and translates them in shared batches.
 
     Args:
-        model (`PreTrainedModel` or `Engine`): the model; an engine comes from `load_engine`.
-        tokenizer (`PreTrainedTokenizerBase`): its tokenizer.
+        model (`PreTrainedModel` or `Engine`): the model, or an inference engine from `load_engine`.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         settings (`ServingSettings`): the limits.
-        card (`CardFacts`): the title, the languages and the examples of the model.
-        generate_kwargs (`dict`, *optional*): arguments of `translate()` and `generate()` for requests that do not set
-            them.
+        card (`CardFacts`): the model's title, languages, and example sentences.
+        generate_kwargs (`dict`, *optional*): default arguments for `translate()` and `generate()`, which requests may
+            override.
 
     Attributes:
-        runtime (`Runtime`): what the model supports.
+        runtime (`Runtime`): the features that the model supports.
         metrics (`Metrics`): the metrics of this service.
         is_failing (`bool`): True if the last translation failed.
-        target_codes (`tuple[str, ...]`): the codes of the languages that a model of several target languages translates
-            into; empty for other models.
-        default_target_code (`str`): the code for requests that name no target language; empty if there is none.
+        target_codes (`tuple[str, ...]`): the language codes of a model with several target languages; empty for other
+            models.
+        default_target_code (`str`): the code for requests that name no target language; empty if there is no default.
     """
 
     def __init__(
@@ -99,8 +101,8 @@ class Service:
         self.metrics = Metrics()
         self.is_failing = False
         self._generate_kwargs = self._with_glossary(generate_kwargs or {})
-        # Requests often contain numbers, such as the cells of a table. A model whose training pairs are unknown might
-        # change them, so they are copied.
+        # Requests often contain bare numbers, for example from table cells. A model whose training pairs are unknown
+        # might change numbers, so the service copies them.
         self._copies_letterless = copies_letterless(tokenizer, otherwise=True)
         codes = TargetCodes(tokenizer, self._generate_kwargs.get("target_lang"))
         self.target_codes = codes.codes
@@ -110,14 +112,17 @@ class Service:
 
     @property
     def lanes(self) -> Lanes:
-        """The lanes of short and long requests. Raises RuntimeError if the service does not run."""
+        """The lanes for short and long requests. Accessing them raises RuntimeError if the service is not running."""
         if self._lanes is None:
             raise RuntimeError("the service does not run; translate inside of running().")
         return self._lanes
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Translate requests while the context is open. At its end, wait for the batches that are being translated."""
+        """Run the worker threads that translate requests for the duration of the block.
+
+        At the end of the block, wait for the batches that are being translated.
+        """
         max_wait = self.settings.max_wait_ms / 1000
         self._lanes = Lanes(self._translate_batch, self.settings.tokens_per_batch, max_wait, self._observe)
         task = asyncio.create_task(self._lanes.run())
@@ -132,10 +137,10 @@ class Service:
 
     @property
     def health(self) -> Literal["ok", "failing", "hanging"]:
-        """The state of the service.
+        """The health of the service: `"ok"`, `"failing"`, or `"hanging"`.
 
-        It is `"failing"` if the last translation failed, `"hanging"` if a batch is being translated long after its
-        requests have ended, and otherwise `"ok"`.
+        It is `"hanging"` if a batch is still being translated long after the time limit of its requests. Otherwise, it
+        is `"failing"` if the last translation failed.
         """
         batch_seconds = 0.0
         if self._lanes is not None:
@@ -146,17 +151,17 @@ class Service:
 
     @property
     def source_language(self) -> str | None:
-        """The language of the sources; None if it is unknown."""
+        """The code of the model's source language; None if it is unknown."""
         if self.card.source_language is not None or not self.target_codes:
             return self.card.source_language
-        # The card of a model of several target languages seldom lists exactly two languages.
+        # The card of a model with several target languages seldom lists exactly two languages.
         return language_of(tokenizer_language(self.tokenizer, "src_lang"))
 
     def check_languages(self, source: str | None, target: str | None) -> None:
         """Raise OtherLanguageError if a request names a language that the model does not translate.
 
-        The model's languages come from its card. If the card does not list them, any language is allowed. The target
-        languages of a model that has several come from its vocabulary instead; see `target_options`.
+        The model's languages come from its card. If the card does not list them, any language is allowed. If the model
+        has several target languages, this method does not check the target language; `target_options` does.
         """
         target_language = None if self.target_codes else self.card.target_language
         self._check_language(source, self.source_language, target_language)
@@ -166,9 +171,9 @@ class Service:
         """Raise OtherLanguageError if a request names a language that differs from the expected one.
 
         Args:
-            requested: the language that the request names, if any; "auto" stands for any language.
-            expected: the language that the model has; None if it is unknown.
-            target_language: the target language for the error message; None if the model has several.
+            requested: the language that the request names, if any; "auto" means any language.
+            expected: the model's language; None if it is unknown.
+            target_language: the target language that the error message names; None if the model has several.
         """
         if not requested or not expected or requested == "auto" or are_same_language(requested, expected):
             return
@@ -181,10 +186,11 @@ class Service:
         )
 
     def languages(self) -> dict[str, list[str]]:
-        """Return the languages that requests may name, each with the languages that it is translated into.
+        """Return the languages that requests may name, and for each one the languages it can be translated into.
 
-        The source language comes first. For example, an English-German model has {"en": ["de"], "de": []}. If the
-        source language is unknown, as for a model of many source languages, there are only target languages.
+        The source language comes first. For example, an English-German model has {"en": ["de"], "de": []}. If a model
+        with several target languages has no known source language, only the target languages are listed. The result is
+        empty if the languages are unknown.
         """
         source = self.source_language
         if self.target_codes:
@@ -201,9 +207,12 @@ class Service:
         return languages
 
     def target_options(self, target: str | None) -> TranslateOptions:
-        """Return the arguments of `translate()` for the target language that a request names.
+        """Return the `target_lang` argument of `translate()` for the target language that a request names.
 
-        Raises OtherLanguageError if the model has several target languages, but not this one.
+        The result is empty if the request names no language, or if the model has only one target language.
+
+        Raises:
+            OtherLanguageError: if the model has several target languages, but not the requested one.
         """
         if not self.target_codes or not target or target == "auto":
             return {}
@@ -212,13 +221,13 @@ class Service:
             code = find_code(self.target_codes, name, "the target language of the request")
         except ValueError as error:
             raise OtherLanguageError(str(error)) from error
-        # The option is the code instead of the name, so that requests for one language share batches, whether they name
-        # it "fr" or "fra".
+        # The option contains the code instead of the requested name, so that requests for the same language share
+        # batches, whether they name it "fr" or "fra".
         return {"target_lang": code}
 
     @property
     def split_sentences(self) -> bool:
-        """True if the texts of requests are split into sentences."""
+        """True if the service splits texts into sentences before it translates them."""
         return bool(self._generate_kwargs.get("split_sentences"))
 
     @property
@@ -229,29 +238,29 @@ class Service:
     async def translate(self, texts: Sequence[str], options: TranslateOptions) -> list[Translation]:
         """Translate the texts of one request.
 
-        If this is cancelled, the texts that still wait are dropped.
+        If this coroutine is cancelled, texts that are still waiting in the queue are dropped.
 
         Args:
-            texts (`Sequence[str]`): texts or, with the option `format`, documents.
-            options (`TranslateOptions`): arguments of `translate()` that the request sets.
+            texts (`Sequence[str]`): plain texts, or documents if the options contain `format`.
+            options (`TranslateOptions`): the arguments of `translate()` that the request sets.
 
         Returns:
-            `list[Translation]`: a translation of each text, with its flags, and with all details if the options request
-            them.
+            `list[Translation]`: the translation of each text with its flags. If the options request details, all
+            details are included.
 
         Raises:
-            TooMuchError: if there are too many texts, a text is too long, or they may take too much work.
+            TooMuchError: if there are too many texts, if a text is too long, or if the texts may take too much work.
             UntranslatableError: if the model cannot translate a text, or does not support an option.
             BusyError: if the server is full.
         """
         if "format" in options:
             return await self._translate_documents(texts, options)
         results = await self.translate_sentences(texts, options, self.split_sentences)
-        # Combining the alternatives of many sentences takes time.
+        # Joining runs in a different thread, because combining the alternatives of many sentences takes time.
         return await asyncio.to_thread(_join_sentences, results)
 
     async def _translate_documents(self, documents: Sequence[str], options: TranslateOptions) -> list[Translation]:
-        """Translate the documents of one request; see `translate`."""
+        """Translate the HTML or XML documents of one request; see `translate`."""
         with self._admitted(documents):
             options_with_glossary = await asyncio.to_thread(self._with_glossary, options)
             tokens, work = await asyncio.to_thread(self._measure_documents, documents, options_with_glossary)
@@ -260,23 +269,23 @@ class Service:
     async def translate_sentences(
         self, texts: Sequence[str], options: TranslateOptions, split: bool
     ) -> list[SentenceTranslations]:
-        """Translate the texts of one request sentence by sentence.
+        """Translate the texts of one request, and return the translation of each sentence separately.
 
         Args:
-            texts, options: as in `translate`, without the option `format`.
-            split (`bool`): True to split texts into sentences. Otherwise, each text is one sentence.
+            texts, options: as in `translate`, except that the options must not contain `format`.
+            split (`bool`): True to split texts into sentences; False to treat each text as one sentence.
 
         Returns:
-            `list[SentenceTranslations]`: the sentences of each text with their translations.
+            `list[SentenceTranslations]`: for each text, its sentences and their translations.
 
         Raises:
-            RequestError: as in `translate`.
+            RequestError: for the same reasons as `translate`.
         """
         with self._admitted(texts):
             codes = self._codes(options)
             tokens_of_texts = await asyncio.to_thread(self._count_tokens, texts, codes, may_be_long=split)
             if split:
-                # The work is checked before splitting, because that takes time, too.
+                # The work is checked before splitting, because splitting a long text takes time.
                 self._check_work(tokens_of_texts, options)
                 pieces_of_texts = await asyncio.to_thread(self._split_texts, texts, codes)
             else:
@@ -284,7 +293,8 @@ class Service:
             sentences = [piece.text for piece in _flatten(pieces_of_texts) if not is_blank(piece.text)]
 
             sentence_options = {**options, "split_sentences": False}
-            # Each sentence has its code already, so sentences for several target languages may share a batch.
+            # Each sentence already starts with its language code, so sentences with different target languages may
+            # share a batch.
             sentence_options.pop("target_lang", None)
             sentence_options = await asyncio.to_thread(self._with_glossary, sentence_options)
             tokens, work = await asyncio.to_thread(self._measure, sentences, codes, sentence_options)
@@ -302,7 +312,10 @@ class Service:
             return results
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function that needs the model, such as one that draws attention, in the worker thread of a lane.
+        """Call a function in the worker thread for short requests, and return its result.
+
+        This is for functions that need the model, for example to draw attention weights. The call counts as one text in
+        flight.
 
         Raises:
             BusyError: if the server is full.
@@ -312,20 +325,20 @@ class Service:
             return await self.lanes.short.call(function, *arguments)
 
     def _choose_lane(self, work: int) -> Lane:
-        """Return the lane for a request with this work."""
+        """Return the lane for a request with a given work; see `is_short`."""
         return self.lanes.short if is_short(work) else self.lanes.long
 
     def _measure_documents(self, documents: Sequence[str], options: TranslateOptions) -> tuple[list[int], int]:
-        """Return the number of tokens of each document, and the work of all of them; check both."""
+        """Return the number of tokens in each document and the total work, after checking both against the limits."""
         self._limits.check_markup(documents)
         codes = self._codes(options)
-        # The texts of each document, with the codes of their target languages.
+        # For each document, its texts with the codes of their target languages.
         texts: list[list[str]] = []
         for markup in check_strings("the request", documents):
             _, sources = read_document(options["format"], markup, codes)
             texts.append([self._with_code(source.written, codes, source.code) for source in sources])
         if self.split_sentences:
-            # The work is checked before splitting, because that takes time, too.
+            # The work is checked before splitting, because splitting a long text takes time.
             tokens_of_texts = [
                 self._count_tokens(texts_of_document, codes, may_be_long=True) for texts_of_document in texts
             ]
@@ -337,7 +350,10 @@ class Service:
         return [sum(tokens_of_document) for tokens_of_document in tokens], work
 
     def _split_texts_of_document(self, texts: Sequence[str], codes: TargetCodes) -> list[str]:
-        """Return the sentences of a document that are translated, or its texts if the service does not split texts."""
+        """Return the sentences of a document's texts, without blank ones.
+
+        If the service does not split texts into sentences, return the texts themselves.
+        """
         if not self.split_sentences:
             return list(texts)
         pieces = _flatten([self._split_text(text, codes) for text in texts])
@@ -346,39 +362,43 @@ class Service:
     def _measure(
         self, sentences: Sequence[str], codes: TargetCodes, options: TranslateOptions
     ) -> tuple[list[int], int]:
-        """Return the number of tokens of each sentence, and the work of all of them; check both."""
+        """Return the number of tokens in each sentence and the total work, after checking both against the limits."""
         tokens = self._count_tokens(sentences, codes)
         work = self._check_work(tokens, options, _without_codes(sentences, codes))
         return tokens, work
 
     def _with_glossary(self, options: TranslateOptions) -> TranslateOptions:
-        """Return the options with a [`Glossary`] in the place of its terms, so that it is made once per request."""
+        """Return the options with the glossary terms replaced by a [`Glossary`], so that it is built once per request.
+
+        Options without terms are returned unchanged.
+        """
         terms = options.get("glossary")
         if terms is None or isinstance(terms, Glossary):
             return options
         return {**options, "glossary": Glossary(terms, self.tokenizer)}
 
     def _split_texts(self, texts: Sequence[str], codes: TargetCodes) -> list[list[Piece]]:
-        """Split each text into sentences that fit the model and the limits of the server."""
+        """Split each text into sentences that exceed neither the model's training length nor the server's limit."""
         most_tokens = min(longest_training_source(self.tokenizer), self.settings.max_source_tokens)
         return [self._split_text(text, codes, most_tokens) for text in texts]
 
     def _split_text(self, text: str, codes: TargetCodes, most_tokens: int | None = None) -> list[Piece]:
-        """Split a text into sentences, each with the code of the text's target language if the model needs one."""
+        """Split a text into sentences, and put the target language's code before each one if the model needs it."""
         code = codes.read(text).code
         pieces = split_into_pieces(self.tokenizer, text, self.card.source_language, most_tokens, code)
         return [piece._replace(text=self._with_code(piece.text, codes, code)) for piece in pieces]
 
     def _codes(self, options: TranslateOptions) -> TargetCodes:
-        """Return the `TargetCodes` of a request, which put the code of its target language before texts."""
+        """Return the `TargetCodes` of a request, which add the code of the target language to its texts."""
         target_lang = options.get("target_lang", self._generate_kwargs.get("target_lang"))
-        # An error names the fields by which clients of LibreTranslate and of the Hub set the target language.
+        # Error messages name the fields with which LibreTranslate clients and Hub clients set the target language.
         return TargetCodes(self.tokenizer, target_lang, "target or tgt_lang")
 
     def _with_code(self, text: str, codes: TargetCodes, default: str = "") -> str:
-        """Return a text with the code of its target language; see `TargetCodes.read`.
+        """Return a text with the code of its target language before it; see `TargetCodes.read`.
 
-        A text that is copied instead of translated gets no code, unless the client wrote one before it.
+        Blank texts get no code. A text without letters that is copied instead of translated has a code only if the
+        client wrote one before it.
         """
         source = codes.read(text, default)
         is_copied = self._copies_letterless and not has_letters(source.text)
@@ -389,13 +409,13 @@ class Service:
     def _check_work(
         self, tokens: Sequence[int], options: TranslateOptions, sentences: Sequence[str] | None = None
     ) -> int:
-        """Return the work of texts; raise TooMuchError if it exceeds the limit.
+        """Return the work of a request's texts; raise TooMuchError if it exceeds the limit.
 
         Args:
-            tokens: the number of source tokens of each text.
-            options: arguments of `translate()` that the request sets.
-            sentences: the texts themselves, without codes, to add the work of the terms in them. None if the work of
-                terms should not be computed yet.
+            tokens: the number of source tokens in each text.
+            options: the arguments of `translate()` that the request sets.
+            sentences: the texts themselves, without language codes. They are needed to add the work of the glossary
+                terms that occur in them. If None, this work is not added.
         """
         settings = {**self._generate_kwargs, **options}
         num_beams = settings.get("num_beams") or self.num_beams
@@ -409,14 +429,17 @@ class Service:
 
     @contextmanager
     def _admitted(self, texts: Sequence[str]) -> Iterator[None]:
-        """Count the texts of a request as in flight, and convert errors, while the context is open."""
+        """Count a request's texts as in flight, and convert errors to RequestError, for the duration of the block."""
         self._limits.check_number_of_texts(len(texts))
         with self._limits.admit(len(texts)), self._as_request_errors():
             yield
 
     @contextmanager
     def _as_request_errors(self) -> Iterator[None]:
-        """Raise TypeError and ValueError as UntranslatableError; note any other failure for `health`."""
+        """Convert TypeError and ValueError to UntranslatableError for the duration of the block.
+
+        Any other exception, except RequestError, is recorded for `health` and raised again.
+        """
         try:
             yield
         except (TypeError, ValueError) as error:
@@ -428,7 +451,11 @@ class Service:
             raise
 
     def _count_tokens(self, texts: Sequence[str], codes: TargetCodes, may_be_long: bool = False) -> list[int]:
-        """Return the number of tokens of each text; raise TooMuchError if a text has too many, unless `may_be_long`."""
+        """Return the number of tokens in each text.
+
+        Raises:
+            TooMuchError: if a text has too many tokens and `may_be_long` is False.
+        """
         coded_texts = [self._with_code(text, codes) for text in check_strings("the request", texts)]
         tokens: list[int] = []
         # Tokenizers do not accept an empty list.
@@ -441,7 +468,7 @@ class Service:
     def _translate_batch(
         self, texts: list[str], options: TranslateOptions, is_abandoned: Callable[[], bool]
     ) -> Sequence[Translation]:
-        """Translate a batch of texts or documents. The worker thread of a lane calls this; see `TranslateBatch`."""
+        """Translate a batch of texts or documents. A lane calls this in its worker thread; see `TranslateBatch`."""
         settings = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
         kwargs: TranslateOptions = {**settings, **self._generate_kwargs, **options}
         kwargs["stopping_criteria"] = [Interruption(is_abandoned)]
@@ -451,18 +478,18 @@ class Service:
         return translate(self.model, self.tokenizer, texts, **kwargs)
 
     def _observe(self, batch: BatchFigures) -> None:
-        """Record a translated batch for `health` and the metrics. The event loop's thread calls this."""
+        """Record a translated batch in `health` and in the metrics. This runs in the event loop's thread."""
         self.is_failing = False
         self.metrics.count_batch(batch)
 
 
 def _join_sentences(results: Sequence[SentenceTranslations]) -> list[Translation]:
-    """Join the sentences of each text."""
+    """Join the translated sentences of each text into one translation per text."""
     return [join_translations(result.pieces, result.translations) for result in results]
 
 
 def _flatten(lists: Sequence[Sequence[_Member]]) -> list[_Member]:
-    """Return the members of all lists in one list."""
+    """Concatenate lists into one list."""
     flat: list[_Member] = []
     for members in lists:
         flat.extend(members)
@@ -470,12 +497,15 @@ def _flatten(lists: Sequence[Sequence[_Member]]) -> list[_Member]:
 
 
 def _without_codes(sentences: Sequence[str], codes: TargetCodes) -> list[str]:
-    """Return sentences without the codes of their target languages, which contain no terms of a glossary."""
+    """Remove the target language codes from sentences, because glossary terms are searched only in the text itself."""
     return [codes.read(sentence).text for sentence in sentences]
 
 
 def _end_process_after_failure(task: "asyncio.Task[None]") -> None:
-    """End the server if the task that translates has failed; otherwise, it would accept requests and answer none."""
+    """End the server process if the task that translates has failed.
+
+    Otherwise, the server would continue to accept requests without ever answering them.
+    """
     if task.cancelled():
         return
     error = task.exception()

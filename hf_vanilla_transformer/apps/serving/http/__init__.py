@@ -1,1 +1,1 @@
-"""The HTTP side of the server: routes, bodies of requests and responses, error responses, and limits for clients."""
+"""The server's HTTP interface: routes, request and response bodies, error responses, and limits for clients."""

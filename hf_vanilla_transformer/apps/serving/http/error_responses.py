@@ -1,4 +1,4 @@
-"""Answer errors with a status and one sentence in JSON, and describe the statuses in the OpenAPI schema."""
+"""Convert exceptions to JSON error responses, and describe their HTTP statuses in the OpenAPI schema."""
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -10,7 +10,7 @@ from .request_bodies import content_type, error_sentence
 from .schemas import Error
 
 
-# The statuses of the routes that translate, for the OpenAPI schema.
+# The error statuses of the translation routes, as the OpenAPI schema describes them.
 ERRORS: dict[int | str, dict[str, object]] = {
     400: {"model": Error, "description": "The body is not JSON, or not UTF-8, or names other languages."},
     408: {"model": Error, "description": "The body arrives too slowly."},
@@ -23,7 +23,7 @@ _STATUSES = {TooMuchError: 413, BusyError: 503, UntranslatableError: 422, OtherL
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Make an app answer every exception with `{"error": SENTENCE}`."""
+    """Register error handlers, so that the app answers every exception with `{"error": SENTENCE}`."""
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestError, _answer_request_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid_request)
@@ -31,7 +31,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _answer_request_error(request: Request, error: Exception) -> Response:
-    """Answer an error of the service, with `Retry-After` if the client should try again."""
+    """Answer a RequestError of the service. If the client should try again, the response has `Retry-After`."""
     headers: dict[str, str] = {}
     if isinstance(error, BusyError):
         headers["Retry-After"] = str(error.retry_seconds)
@@ -40,20 +40,20 @@ async def _answer_request_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Answer an error that FastAPI, Starlette or this package raised with a status."""
+    """Answer an HTTPException from FastAPI, Starlette, or this package with the exception's status."""
     assert isinstance(error, HTTPException)
     reason = str(error.detail)
     if error.status_code == 400 and error.__cause__ is not None:
-        # FastAPI's own sentence for a body that it cannot parse does not say what is wrong.
+        # FastAPI's message for a body that it cannot parse does not say what is wrong.
         reason = f"the body is not JSON in UTF-8 ({error.__cause__})."
     return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
 
 async def _answer_invalid_request(request: Request, error: Exception) -> Response:
-    """Answer a request whose body does not match the schema; the sentence is about the first fault."""
+    """Answer a request whose body does not match the schema. The response names only the first fault."""
     assert isinstance(error, RequestValidationError)
     if isinstance(error.body, bytes):
-        # FastAPI parses a body only if its Content-Type is JSON, and passes on the bytes of any other body.
+        # FastAPI parses a body only if its Content-Type is JSON. It passes on any other body as bytes.
         reason = f"the Content-Type is {content_type(request)!a}; send application/json."
         return JSONResponse({"error": reason}, 415)
     first_fault = error.errors()[0]
@@ -62,5 +62,9 @@ async def _answer_invalid_request(request: Request, error: Exception) -> Respons
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:
-    """Answer any other exception; its message may contain secrets, such as paths, so it is only logged."""
+    """Answer any other exception with status 500.
+
+    The response does not contain the exception's message, because the message may reveal secrets such as paths. It is
+    only logged.
+    """
     return JSONResponse({"error": "the server failed to translate; its log has the reason."}, 500)

@@ -1,4 +1,7 @@
-"""Limits that uvicorn and FastAPI lack: the length of headers and bodies, and the seconds in which they must arrive."""
+"""Limit the size of request headers and bodies, and the time in which they must arrive.
+
+uvicorn and FastAPI do not have these limits themselves.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -12,51 +15,54 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 
 MOST_HEADER_BYTES = 16_384
-# The connection is closed after these errors, so that the rest of the body is not read as the next request.
+# The server closes the connection after these errors; it would otherwise read the rest of the body as a new request.
 _CLOSE = {"Connection": "close"}
 _TIMEOUT_RESPONSE = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
     b'{"error":"the headers of the request did not arrive in time."}'
 )
-# Characters of a Content-Encoding that an error message repeats.
+# Error messages quote at most this many characters of a Content-Encoding.
 _MOST_CHARACTERS_OF_ENCODING = 100
 
 
 def protocol_with_time_limit(seconds: float) -> type[H11Protocol]:
     """Return a protocol class for uvicorn that closes the connections of slow clients.
 
-    The headers of a request must arrive within `seconds`. A body that no route reads must arrive within one second
-    more. The second more lets a route that reads the body, whose limit [`RequestLimits`] checks, answer with status 408
-    before the connection is closed.
+    The headers of a request must arrive within `seconds`, and its body within one more second. If a route reads the
+    body, [`RequestLimits`] applies the shorter limit of `seconds`. The additional second allows it to answer with
+    status 408 before the connection is closed.
     """
-    # The keys are states of the client, as h11 tracks them.
+    # The keys are the client's states, as h11 tracks them.
     limits = {h11.IDLE: seconds, h11.SEND_BODY: seconds + 1}
 
     class TimeLimitedProtocol(H11Protocol):
-        """The protocol of one connection, with a timer for what the client is sending."""
+        """The protocol of one connection, with a timer for the headers or the body that the client is sending."""
 
         _timer: asyncio.TimerHandle | None = None
-        # What the timer runs for: the state of the client, and the request that is being answered, if there is one.
+        # The client's state and the request being answered, if any, for which the timer is running.
         _watched_state: type | None = None
         _watched_cycle: RequestResponseCycle | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            """Start the timer for the first headers."""
+            """Start the timer for the headers of the first request."""
             super().connection_made(cast(asyncio.Transport, transport))
             self._watch(h11.IDLE)
 
         def data_received(self, data: bytes) -> None:
-            """Start the timer anew if the client now sends something else."""
+            """Restart the timer if the received data has moved the client to a new state, such as sending a body."""
             super().data_received(data)
             self._watch(None if self.transport.is_closing() else self.conn.their_state)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            """Stop the timer."""
+            """Stop the timer when the connection has ended."""
             self._watch(None)
             super().connection_lost(exc)
 
         def _watch(self, state: type | None) -> None:
-            """Start the timer for a state of the client; stop it if the client sends nothing in this state."""
+            """Start the timer for a state of the client, or stop it if the client sends nothing in this state.
+
+            If neither the state nor the request has changed, a running timer continues.
+            """
             if state is self._watched_state and self.cycle is self._watched_cycle:
                 return
             if self._timer is not None:
@@ -68,7 +74,7 @@ def protocol_with_time_limit(seconds: float) -> type[H11Protocol]:
                 self._timer = self.loop.call_later(limits[state], self._close_slow_connection)
 
         def _close_slow_connection(self) -> None:
-            """Close the connection because the time is over; answer first if headers were expected."""
+            """Close the connection when the timer expires. If headers were expected, send status 408 first."""
             if self._watched_state is h11.IDLE:
                 self.transport.write(_TIMEOUT_RESPONSE)
             self.transport.close()
@@ -77,14 +83,18 @@ def protocol_with_time_limit(seconds: float) -> type[H11Protocol]:
 
 
 class RequestLimits:
-    """ASGI middleware that answers requests whose headers or body exceed a limit.
+    """ASGI middleware that rejects requests whose headers or body exceed a limit.
 
-    The statuses are 431 for headers that are too long, 413 for a body that is too long, 408 for a body that arrives too
-    slowly, and 415 for a body that is compressed.
+    It answers with one of these statuses:
+
+    - 431 if the headers are too long
+    - 413 if the body is too long
+    - 408 if the body arrives too slowly
+    - 415 if the body is compressed
 
     Args:
-        app (`ASGIApp`): the app that gets the other requests.
-        most_bytes (`int`): the maximum length of a body.
+        app (`ASGIApp`): the app that handles all other requests.
+        most_bytes (`int`): the maximum length of a body in bytes.
         seconds (`float`): the time in which a body must arrive.
     """
 
@@ -94,7 +104,7 @@ class RequestLimits:
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with an error."""
+        """Answer a request with an error if its headers exceed a limit; otherwise pass it on with a limited body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -106,7 +116,7 @@ class RequestLimits:
             return
         encoding = _content_encoding(scope["headers"])
         if encoding not in ("", "identity"):
-            # A compressed body could become much longer than its limit.
+            # Decompression could make the body much longer than its limit.
             reason = f"the body has the Content-Encoding {encoding!a}; send it without a compression."
             response = JSONResponse({"error": reason}, 415, headers={**_CLOSE, "Accept-Encoding": "identity"})
             await response(scope, receive, send)
@@ -114,16 +124,19 @@ class RequestLimits:
         await self._app(scope, self._limit_body(receive), send)
 
     def _limit_body(self, receive: Receive) -> Receive:
-        """Return a function that receives the messages of a request, and raises HTTPException beyond a limit."""
+        """Return a function that receives the messages of a request, and raises HTTPException if a limit is exceeded.
+
+        The time limit for the body starts when this method is called.
+        """
         deadline = asyncio.get_running_loop().time() + self._seconds
         received_bytes = 0
         is_complete = False
 
         async def receive_within_limits() -> Message:
-            """Receive the next message, and check the length and the time of the body so far."""
+            """Receive the next message, and check how much of the body has arrived and how long it has taken."""
             nonlocal received_bytes, is_complete
             if is_complete:
-                # The message after the body says that the client has disconnected. It may come at any time.
+                # The message after the body reports that the client has disconnected. It may arrive at any time.
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -142,6 +155,6 @@ class RequestLimits:
 
 
 def _content_encoding(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return how the body of a request is compressed, such as "gzip"; empty if no header says it."""
+    """Return the Content-Encoding of a request in lower case, such as "gzip"; empty if there is no such header."""
     encodings = [value.decode("latin-1") for name, value in headers if name == b"content-encoding"]
     return ", ".join(encodings).strip().lower()[:_MOST_CHARACTERS_OF_ENCODING]

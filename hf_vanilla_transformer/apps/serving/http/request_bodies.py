@@ -1,4 +1,4 @@
-"""Read the bodies of requests in the format of LibreTranslate, and write sentences about wrong values."""
+"""Read LibreTranslate request bodies (JSON or forms), and describe wrong values in one sentence."""
 
 import codecs
 from collections import defaultdict
@@ -16,24 +16,25 @@ from .schemas import LibreRequest
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 _JSON = "application/json"
-# How many characters of a client's Content-Type and of a field's name an error message repeats.
+# Error messages quote at most this many characters of a client's Content-Type and of a field's name.
 _MOST_CHARACTERS_OF_TYPE = 100
 _MOST_CHARACTERS_OF_FIELD = 200
 
 
 async def read_libre_request(request: Request) -> LibreRequest:
-    """Read a request of LibreTranslate.
+    """Read and validate a LibreTranslate request.
 
-    Its fields may be in a form, in JSON, or in the query of its address. If a field is both in the body and in the
-    query, the body's value is used.
+    Its fields may be in a form, in JSON, or in the query string of the URL. If a field is in both the body and the
+    query string, the body's value is used.
 
     Raises:
-        HTTPException: 415 for another Content-Type, 400 if the body cannot be read, 422 if a value is wrong.
+        HTTPException: 415 if the Content-Type is neither JSON nor a form, 400 if the body or the query string cannot be
+            read, 422 if a value is wrong.
     """
     body_type = content_type(request) or _JSON
     if body_type not in (FORM, MULTIPART, _JSON):
         raise HTTPException(415, f"the Content-Type is {body_type!a}; send {_JSON}, {FORM} or {MULTIPART}.")
-    # This reads the whole body within the limits of the middleware, so that the parsers need none of their own.
+    # The middleware limits the size of the body that is read here, so the parsers need no limits themselves.
     body = await request.body()
     try:
         fields = _parse_form(request.scope["query_string"].decode())
@@ -43,7 +44,7 @@ async def read_libre_request(request: Request) -> LibreRequest:
         fields.update(_parse_json(body))
     else:
         try:
-            # Both kinds of forms must be UTF-8.
+            # Both kinds of forms must be encoded in UTF-8.
             text = body.decode()
             if body_type == FORM:
                 fields.update(_parse_form(text))
@@ -60,7 +61,9 @@ async def read_libre_request(request: Request) -> LibreRequest:
 
 
 def _parse_json(body: bytes) -> dict[str, object]:
-    """Return the fields of a JSON object, which may have a byte-order mark; an empty body has no fields.
+    """Return the fields of a body that contains a JSON object.
+
+    A byte-order mark at the start is ignored. An empty body has no fields.
 
     Raises:
         HTTPException: 400 if the body is not JSON, 422 if it is not an object.
@@ -78,12 +81,15 @@ def _parse_json(body: bytes) -> dict[str, object]:
 
 
 def _parse_form(text: str) -> dict[str, object]:
-    """Return the fields of a form or a query; raise ValueError if they are not UTF-8."""
+    """Return the fields of a URL-encoded form or a query string; raise ValueError if they are not UTF-8."""
     return _collect_fields(parse_qsl(text, keep_blank_values=True, errors="strict"))
 
 
 def _collect_fields(fields: Iterable[tuple[str, str | UploadFile]]) -> dict[str, object]:
-    """Return the value of each field, or the list of its values if the name occurs several times, as `q` may."""
+    """Convert pairs of field names and values to a dictionary.
+
+    If a name occurs several times, as `q` may, the value is the list of all its values.
+    """
     values_by_name = defaultdict[str, list[str | UploadFile]](list)
     for name, value in fields:
         values_by_name[name].append(value)
@@ -94,18 +100,18 @@ def _collect_fields(fields: Iterable[tuple[str, str | UploadFile]]) -> dict[str,
 
 
 def content_type(request: Request) -> str:
-    """Return the Content-Type of a request without its parameters; empty if there is none.
+    """Return the Content-Type of a request in lower case, without its parameters; empty if there is none.
 
-    It is shortened to 100 characters, because error messages repeat it.
+    It is shortened to 100 characters, because error messages quote it.
     """
     header = request.headers.get("content-type", "")
     return header.partition(";")[0].strip().lower()[:_MOST_CHARACTERS_OF_TYPE]
 
 
 def error_sentence(fault: ErrorDetails) -> str:
-    """Return a sentence about one fault that a `ValidationError` lists, such as "q: Field required."."""
-    # A field name from a client may contain anything, such as a lone surrogate, which cannot be encoded. `ascii`
-    # escapes it, and adds quotation marks.
+    """Return a sentence that describes one fault of a `ValidationError`, such as "q: Field required."."""
+    # A field name from a client may contain any characters, such as a lone surrogate, which cannot be encoded. `ascii`
+    # escapes these, and adds quotation marks, which are removed here.
     field = ascii(".".join(map(str, fault["loc"])))[1:-1][:_MOST_CHARACTERS_OF_FIELD]
     if not field:
         return f"{fault['msg']}."

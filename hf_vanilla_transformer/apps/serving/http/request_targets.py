@@ -1,4 +1,4 @@
-"""Middleware that makes whole addresses, and the method HEAD, work for all routes."""
+"""ASGI middleware with which all routes accept absolute URLs and HEAD requests."""
 
 import re
 from urllib.parse import unquote
@@ -10,16 +10,16 @@ _ORIGIN = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
 
 class RelativeTargets:
-    """ASGI middleware that accepts requests for a whole address, such as `http://host/translate`, instead of a path.
+    """ASGI middleware that accepts requests for an absolute URL, such as `http://host/translate`, instead of a path.
 
-    Clients send these to a proxy. HTTP/1.1 demands that servers accept them (RFC 9112, section 3.2.2).
+    Clients send such requests to proxies. HTTP/1.1 requires that servers accept them (RFC 9112, section 3.2.2).
     """
 
     def __init__(self, app: ASGIApp):
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, with its path only."""
+        """Pass a request on to the app, with its path instead of its absolute URL."""
         relative_scope = scope
         if scope["type"] == "http":
             origin = _ORIGIN.match(scope.get("raw_path", b""))
@@ -30,13 +30,16 @@ class RelativeTargets:
 
 
 class AnswerHead:
-    """ASGI middleware that answers HEAD with the status and headers of GET. uvicorn leaves out the body."""
+    """ASGI middleware that answers HEAD requests with the status and headers of the corresponding GET request.
+
+    uvicorn leaves out the body of the response.
+    """
 
     def __init__(self, app: ASGIApp):
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, with GET instead of HEAD."""
+        """Pass a request on to the app, with the method HEAD replaced by GET."""
         get_scope = scope
         if scope["type"] == "http" and scope["method"] == "HEAD":
             get_scope = {**scope, "method": "GET"}

@@ -1,4 +1,4 @@
-"""The routes of the server, for clients of the Hub, of LibreTranslate, and of Prometheus."""
+"""Build the server's FastAPI app, with routes for clients of the Hugging Face Hub, LibreTranslate, and Prometheus."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,26 +33,26 @@ from .schemas import (
 )
 
 
-# The status that nginx logs if a client has disconnected. No client sees it.
+# The status that nginx logs if a client has disconnected. It appears in the metrics, but is never sent to a client.
 _CLIENT_CLOSED_REQUEST = 499
-# Routes of LibreTranslate, which web pages of other origins may call.
+# The LibreTranslate routes, which web pages from other origins may call.
 _TRANSLATE_PATH = "/translate"
 _LANGUAGES_PATH = "/languages"
 
 
 def build_app(service: Service) -> FastAPI:
-    """Build the ASGI app for a service, which runs from the app's start to its shutdown."""
+    """Build the ASGI app for a service. The service runs from the startup of the app until its shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with service.running():
             yield
 
-    # There are no interactive pages, because FastAPI's pages load scripts from other servers.
+    # FastAPI's interactive documentation is disabled, because its pages load scripts from other servers.
     app = FastAPI(title="hf-vanilla-transformer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    # Called on shutdown. The page replaces it.
+    # The server calls this function on shutdown. `add_page` replaces it with one that ends the streams of open pages.
     app.state.end_streams = lambda: None
-    # The middleware that is added last gets a request first.
+    # The middleware that is added last receives each request first.
     app.add_middleware(
         RequestLimits, most_bytes=service.settings.max_body_bytes, seconds=service.settings.arrival_seconds
     )
@@ -68,7 +68,10 @@ def build_app(service: Service) -> FastAPI:
 
 
 class _ShareLibreTranslate:
-    """ASGI middleware that lets web pages of any origin call the routes of LibreTranslate, and only these (CORS)."""
+    """ASGI middleware that allows web pages from any origin to call the LibreTranslate routes (CORS).
+
+    The other routes do not allow this.
+    """
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -77,14 +80,14 @@ class _ShareLibreTranslate:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Pass a request on to the app, through the CORS middleware if it is for a LibreTranslate route."""
         is_shared = scope["type"] == "http" and scope["path"] in (_TRANSLATE_PATH, _LANGUAGES_PATH)
         app = self._app_for_all_origins if is_shared else self._app
         await app(scope, receive, send)
 
 
 def _add_hub(app: FastAPI, service: Service) -> None:
-    """Add the route for clients of the Hub."""
+    """Add the route for clients of the Hugging Face Hub to the app."""
 
     @app.post("/", responses=ERRORS, response_model_exclude_none=True)
     async def translate(request: Request, body: HubRequest) -> list[HubTranslation]:
@@ -96,7 +99,7 @@ def _add_hub(app: FastAPI, service: Service) -> None:
         translations = await _translate_for_client(service, request, as_list(body.inputs), options)
         answers: list[HubTranslation] = []
         for translation in translations:
-            # Fields that are None are left out of the response.
+            # FastAPI leaves fields that are None out of the response.
             flags = sorted(translation.flags) or None
             score = finite_score(translation)
             answers.append(HubTranslation(translation_text=translation.text, score=score, flags=flags))
@@ -104,8 +107,8 @@ def _add_hub(app: FastAPI, service: Service) -> None:
 
 
 def _add_libre_translate(app: FastAPI, service: Service) -> None:
-    """Add the routes for clients of LibreTranslate."""
-    # FastAPI cannot derive the schema, because the route reads the body itself.
+    """Add the routes for LibreTranslate clients to the app."""
+    # FastAPI cannot derive the schema of the body, because the route reads the body itself.
     schema = {"schema": LibreRequest.model_json_schema()}
     content = {"required": True, "content": {"application/json": schema, FORM: schema, MULTIPART: schema}}
 
@@ -116,7 +119,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         response_model_exclude_none=True,
     )
     async def translate(request: Request) -> LibreTranslation:
-        """Translate one text or a list of texts for clients of LibreTranslate."""
+        """Translate a text or a list of texts, as the `/translate` route of LibreTranslate does."""
         body = await read_libre_request(request)
         service.check_languages(body.source, body.target)
         options = body.options(service.num_beams)
@@ -126,7 +129,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
 
     @app.get(_LANGUAGES_PATH)
     async def languages() -> list[LibreLanguage]:
-        """Return the languages that requests may name, if the model or its card states them."""
+        """Return the languages that requests may name. The list is empty if the model's languages are unknown."""
         answers: list[LibreLanguage] = []
         for code, targets in service.languages().items():
             answers.append(LibreLanguage(code=code, name=_english_name(code), targets=targets))
@@ -136,9 +139,10 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
 def _libre_response(
     request: LibreRequest, translations: list[Translation], source_language: str | None
 ) -> LibreTranslation:
-    """Return the response to a request, with the fields that it asks for.
+    """Return the response to a LibreTranslate request, with the fields that the request asks for.
 
-    Each field has a value for each text: in a list if the request has a list of texts, and alone otherwise.
+    If the request has a list of texts, each field is a list with one item per text. Otherwise, each field is the value
+    for the only text.
     """
     fields: dict[str, list[object]] = {"translatedText": [translation.text for translation in translations]}
     if request.source == "auto" and source_language is not None:
@@ -157,7 +161,7 @@ def _libre_response(
 
 
 def _english_name(code: str) -> str:
-    """Return the English name of a language; the code itself if the language is unknown."""
+    """Return the English name of a language, such as "German" for "de"; the code itself if it is unknown."""
     try:
         return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
     except (UnknownLocaleError, ValueError):
@@ -165,31 +169,31 @@ def _english_name(code: str) -> str:
 
 
 def _add_monitoring(app: FastAPI, service: Service) -> None:
-    """Add the routes for the health and the metrics of the server."""
+    """Add the routes that report the server's health and metrics to the app."""
     engine = type(service.model).__name__
 
     @app.get("/health", responses={503: {"model": Health, "description": "The last translation failed or hangs."}})
     async def health(response: Response) -> Health:
-        """Return whether the server translates."""
+        """Report whether the server works. The status is 503 if the last translation failed or if one hangs."""
         response.status_code = 200 if service.health == "ok" else 503
         return Health(status=service.health, model=service.card.title, engine=engine)
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
-        """Return the metrics for Prometheus."""
+        """Return the server's metrics in the Prometheus text format."""
         return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 async def _translate_for_client(
     service: Service, request: Request, texts: list[str], options: TranslateOptions
 ) -> list[Translation]:
-    """Translate texts until this is done, the client disconnects, or the time for the request is over.
+    """Translate the texts of a request, unless the client disconnects or the request times out first.
 
-    In the last two cases, the translation is cancelled; `service.py` explains what this stops.
+    In these two cases, the translation is cancelled; `service.py` explains the consequences.
 
     Raises:
-        RequestError: what `Service.translate` raises; BusyError if the time is over.
-        HTTPException: 499 if the client disconnected.
+        RequestError: for the same reasons as `Service.translate`. In addition, BusyError if the request times out.
+        HTTPException: 499 if the client has disconnected.
     """
     translation = asyncio.ensure_future(service.translate(texts, options))
     disconnection = asyncio.ensure_future(_wait_for_disconnection(request))
@@ -207,7 +211,7 @@ async def _translate_for_client(
 
 
 async def _wait_for_disconnection(request: Request) -> None:
-    """Return when the client has disconnected."""
+    """Wait until the client has disconnected."""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":

@@ -1,4 +1,8 @@
-"""Bodies of requests and responses, as the clients of the Hub and of LibreTranslate send and expect them."""
+"""Define the request and response bodies for clients of the Hugging Face Hub and of LibreTranslate.
+
+LibreTranslate is an open-source translation server, and the server implements its `/translate` and `/languages` routes.
+The docstrings of these classes appear in `/openapi.json`.
+"""
 
 import json
 import math
@@ -11,12 +15,12 @@ from ....translation.translation_details import Translation
 from ..batcher import TranslateOptions
 
 
-# Characters of a wrong value that an error repeats.
+# Error messages quote at most this many characters of a wrong value.
 _QUOTED_CHARACTERS = 50
 
 
 def _check_texts(value: object) -> object:
-    """Return the value of a field if it is a text or a list of texts; otherwise raise an error."""
+    """Return a field's value if it is a string or a list of strings; otherwise raise PydanticCustomError."""
     texts = value if isinstance(value, list) else [value]
     for number, text in enumerate(texts):
         if not isinstance(text, str):
@@ -29,7 +33,7 @@ def _check_texts(value: object) -> object:
 
 
 def _check_is_not_empty(value: object) -> object:
-    """Return the value of a field unless it is an empty list, which is an error."""
+    """Return a field's value; raise PydanticCustomError if it is an empty list."""
     if value == []:
         raise PydanticCustomError("texts", "the list is empty; give a text, or a list with at least one text")
     return value
@@ -47,7 +51,7 @@ _FLAGS = Field(default=None, description="What may be wrong, see docs/translate.
 
 
 class GenerateParameters(BaseModel, extra="forbid"):
-    """Settings of the search (docs/decoding.md) and terms (docs/translate.md)."""
+    """Beam search settings (see docs/decoding.md) and glossary terms (see docs/translate.md)."""
 
     num_beams: Annotated[int, Field(ge=1, le=16)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
@@ -58,7 +62,7 @@ class GenerateParameters(BaseModel, extra="forbid"):
 
     def options(self) -> TranslateOptions:
         """Return the arguments of `translate()` that the request sets."""
-        # An empty glossary is as good as none.
+        # An empty glossary is left out.
         excluded = {"return_scores"} if self.glossary else {"return_scores", "glossary"}
         options = self.model_dump(exclude_none=True, exclude=excluded)
         if self.return_scores:
@@ -67,7 +71,7 @@ class GenerateParameters(BaseModel, extra="forbid"):
 
 
 class HubParameters(BaseModel, extra="forbid"):
-    """The languages and the settings of a translation."""
+    """The source and target languages, and settings for generating the translation."""
 
     src_lang: Language | None = None
     tgt_lang: Language | None = None
@@ -75,7 +79,7 @@ class HubParameters(BaseModel, extra="forbid"):
 
 
 class HubRequest(BaseModel):
-    """The request that `huggingface_hub.InferenceClient.translation` sends."""
+    """A request as `huggingface_hub.InferenceClient.translation` sends it."""
 
     inputs: Texts
     parameters: HubParameters | None = None
@@ -88,7 +92,7 @@ class HubRequest(BaseModel):
 
 
 class HubTranslation(BaseModel):
-    """One translation of the list that `huggingface_hub.InferenceClient.translation` expects."""
+    """The translation of one text. The response is a list of these, as `InferenceClient.translation` expects it."""
 
     translation_text: str
     score: float | None = None
@@ -96,7 +100,7 @@ class HubTranslation(BaseModel):
 
 
 class LibreRequest(BaseModel):
-    """The request that clients of LibreTranslate send, as a form or as JSON."""
+    """A request as LibreTranslate clients send it, either as a form or as JSON."""
 
     q: SomeTexts
     source: Language
@@ -110,7 +114,10 @@ class LibreRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_empty_fields(cls, fields: object) -> object:
-        """Remove optional fields that are null or empty, so that they get their defaults; forms contain such fields."""
+        """Remove optional fields that are null or empty, so that they get their default values.
+
+        HTML forms send a field even if it is empty.
+        """
         if not isinstance(fields, dict):
             return fields
         given_fields: dict[object, object] = {}
@@ -121,10 +128,13 @@ class LibreRequest(BaseModel):
         return given_fields
 
     def options(self, num_beams: int) -> TranslateOptions:
-        """Return the arguments of `translate()`, or of `translate_documents()` with `format`, that the request sets.
+        """Return the arguments of `translate()` that the request sets.
+
+        For an HTML request, the result contains `format`, and is meant for `translate_documents()`.
 
         Args:
-            num_beams (`int`): the beam size for requests that do not need more beams for their alternatives.
+            num_beams (`int`): the default beam size. It is increased if the request needs more beams for its
+                alternatives.
         """
         options: TranslateOptions = {}
         if self.format == "html":
@@ -143,14 +153,14 @@ class LibreRequest(BaseModel):
 
 
 class DetectedLanguage(BaseModel):
-    """The source language of the model, for a request with the source language "auto"."""
+    """The model's source language, which is returned if the request's source language is "auto"."""
 
     confidence: float = Field(default=100.0, description="In percent; nothing is detected.")
     language: str
 
 
 class LibreTranslation(BaseModel):
-    """The response that clients of LibreTranslate expect. It has lists if the request has a list of texts."""
+    """A response as LibreTranslate clients expect it. If the request has a list of texts, each field is a list."""
 
     translatedText: Texts  # noqa: N815
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
@@ -160,7 +170,7 @@ class LibreTranslation(BaseModel):
 
 
 class LibreLanguage(BaseModel):
-    """A language that requests may name, and the languages that it is translated into."""
+    """A language that requests may name, and the languages that it can be translated into."""
 
     code: str
     name: str
@@ -168,7 +178,7 @@ class LibreLanguage(BaseModel):
 
 
 class Health(BaseModel):
-    """The state of the server, and its model."""
+    """The state of the server, the title of its model, and the engine that runs the model."""
 
     status: Literal["ok", "failing", "hanging"]
     model: str
@@ -176,16 +186,16 @@ class Health(BaseModel):
 
 
 class Error(BaseModel):
-    """The reason why a request failed, in one sentence."""
+    """The body of an error response: one sentence that says why the request failed."""
 
     error: str
 
 
 def finite_score(translation: Translation) -> float | None:
-    """Return the score of a translation, or None if there is none.
+    """Return the score of a translation, or None if it has no finite score.
 
-    A translation that was not scored has no log-probabilities, and its score is infinite if the search found nothing.
-    JSON has no infinite numbers.
+    A translation that was not scored has no log-probabilities. If the search found no translation, the score is
+    infinite, which JSON cannot represent.
     """
     if translation.log_probs and math.isfinite(translation.score):
         return translation.score
@@ -193,5 +203,5 @@ def finite_score(translation: Translation) -> float | None:
 
 
 def as_list(texts: Texts) -> list[str]:
-    """Return the texts of a field as a list, even if it is a single text."""
+    """Return a list of texts as it is, and a single text as a list with one item."""
     return [texts] if isinstance(texts, str) else texts

@@ -1,4 +1,4 @@
-"""Run an app with uvicorn, with limits of time, and finish the requests in work before it ends."""
+"""Run an app with the web server uvicorn, with time limits for requests and a graceful shutdown."""
 
 import contextlib
 import socket
@@ -11,20 +11,24 @@ from .header_and_body_limits import MOST_HEADER_BYTES, protocol_with_time_limit
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raise OSError if the address is in use or does not belong to this machine."""
+    """Return a socket that listens on the given host and port.
+
+    Raises:
+        OSError: if the address is in use, or does not belong to this machine.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise OSError(f"cannot listen on {host}, port {port} ({error}); choose another --host or --port.") from error
-    # Connections inherit this option. asyncio sets it only for sockets that were made with the number of a protocol.
-    # Without it, the body of a response waits about 40 ms until the client has acknowledged the headers.
+    # Connections inherit this option. asyncio sets it only for sockets that were created with a protocol number.
+    # Without it, the body of a response is delayed by about 40 ms, until the client has acknowledged the headers.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
     return listener
 
 
 def configuration(app: FastAPI, settings: ServingSettings) -> uvicorn.Config:
-    """Return the settings of uvicorn: limits of time, no WebSockets, and a log of errors only."""
+    """Return the server's uvicorn configuration, which sets time limits and disables WebSockets and the access log."""
     return uvicorn.Config(
         app,
         http=protocol_with_time_limit(settings.arrival_seconds),
@@ -39,16 +43,17 @@ def configuration(app: FastAPI, settings: ServingSettings) -> uvicorn.Config:
 
 
 def run(app: FastAPI, settings: ServingSettings, listener: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C, and then finish the requests that have arrived."""
-    # When uvicorn has finished, it raises the signal again for the handler that was installed before its own.
+    """Serve the app until SIGTERM or Ctrl-C, and then finish the requests that have already arrived."""
+    # When uvicorn has finished, it raises the signal again for the handler that was installed earlier.
     with contextlib.suppress(KeyboardInterrupt):
         _Server(app, configuration(app, settings)).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that ends the streams of open pages on shutdown, because it would wait for them otherwise.
+    """A uvicorn server that ends the streams of open web pages on shutdown.
 
-    The state of the app has the function `end_streams` for this.
+    Otherwise, uvicorn would wait until all pages are closed. The server calls the function `end_streams` of the app's
+    state.
     """
 
     def __init__(self, app: FastAPI, config: uvicorn.Config):
@@ -56,6 +61,6 @@ class _Server(uvicorn.Server):
         self._app = app
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams of open pages, and shut down as uvicorn does."""
+        """End the streams of open web pages, and then shut down in uvicorn's usual way."""
         self._app.state.end_streams()
         await super().shutdown(sockets)

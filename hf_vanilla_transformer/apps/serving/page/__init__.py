@@ -1,1 +1,1 @@
-"""The web page of `serve --page`, and the same page as a Space of the Hub."""
+"""The web page of `serve --page`, and a Hugging Face Space that shows the same page."""

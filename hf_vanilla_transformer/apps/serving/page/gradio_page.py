@@ -1,4 +1,7 @@
-"""The page of `serve --page`: a translation, its beams, the probabilities of its tokens, and attention."""
+"""Build the Gradio web page of `serve --page`.
+
+The page shows a translation, the hypotheses of its beam search, its token probabilities, and attention weights.
+"""
 
 import asyncio
 import math
@@ -31,11 +34,11 @@ if TYPE_CHECKING:
 
 PATH = "/page"
 _MOST_BEAMS = 16
-# Routes of gradio's API that the page does not use, and that would store what any client sends.
+# Routes of Gradio's API that the page does not use. They are blocked because they store data that clients send.
 _STORING_ROUTES = ("upload", "process_recording", "deep_link", "component_server", "run-history")
-# For this many open pages, the last translation is kept in memory, so that their tabs can show it.
+# The server keeps the last translation of this many open pages in memory, so that their tabs can show it.
 _MOST_SESSIONS = 500
-# Sentences with more tokens get no picture of attention, because it would be too small to read and slow to draw.
+# For sentences with more tokens, no attention plot is drawn, because it would be too small to read and slow to draw.
 _MOST_TOKENS_OF_PICTURE = 100
 _CSS = """
 .tokens {display: flex; flex-wrap: wrap; gap: 0.35rem; padding: 0.5rem 0}
@@ -52,7 +55,7 @@ _CSS = """
 .hypotheses.hypotheses :is(th, td):not(:first-child) {text-align: right; white-space: nowrap}
 """
 _HELP = "A term and its translation in each line. More beams place terms better."
-# What each flag of a translation means to a reader.
+# The explanation that the page shows for each translation flag.
 _FLAGS = {
     "split": "A sentence is longer than any that the model was trained on, so it was split.",
     "longer_than_training": "The text is longer than any that the model was trained on.",
@@ -68,24 +71,24 @@ _Result = TypeVar("_Result")
 
 
 class _Sentence(NamedTuple):
-    """A sentence that the model has translated, which the tabs of the page can show."""
+    """A translated sentence that the tabs of the page can show."""
 
     source: str
     translation: Translation
 
 
 def add_page(app: FastAPI, service: Service) -> None:
-    """Add the page to the server's app at `PATH`, and redirect the app's root to it."""
+    """Add the page to the server's app at `PATH`, and redirect the app's root URL to it."""
 
     @app.get("/", include_in_schema=False)
     async def redirect_to_page() -> RedirectResponse:
-        # A relative address also works behind a proxy that serves the app under a path.
+        # A relative URL works even if a proxy serves the app under a path.
         return RedirectResponse(f"{PATH[1:]}/")
 
     async def refuse_to_store() -> None:
         raise HTTPException(403, "the page stores no files.")
 
-    # These routes come before gradio's own, and so replace them.
+    # These routes replace Gradio's routes because they are added first.
     for name in _STORING_ROUTES:
         route = f"{PATH}/gradio_api/{name}"
         for path in (route, f"{route}/{{rest:path}}"):
@@ -93,14 +96,14 @@ def add_page(app: FastAPI, service: Service) -> None:
     gr.mount_gradio_app(
         app, build_page(service), PATH, theme=gr.themes.Default(), css=_CSS, ssr_mode=False, footer_links=[]
     )
-    # Each open page keeps a connection, and a shutdown would wait until all of them are closed.
-    # Starlette's class of routes does not declare the application that gradio mounts.
+    # Each open page keeps a connection open. Without this function, a shutdown would wait until all pages are closed.
+    # The variable has the type Any, because Starlette's route class does not declare the app that Gradio mounts.
     mounted: Any = app.routes[-1]
     app.state.end_streams = mounted.app.stop_event.set
 
 
 def build_page(service: Service) -> gr.Blocks:
-    """Build the page. The service does all work, in its batches and within its limits."""
+    """Build the page. `service` runs all translations and plots, and applies its limits to them."""
     with gr.Blocks(title=service.card.title, analytics_enabled=False) as page:
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():
@@ -121,26 +124,26 @@ def build_page(service: Service) -> gr.Blocks:
                 notes = gr.Markdown()
         if service.card.examples:
             gr.Examples([[text] for text in service.card.examples], source, label="Examples")
-        # The sentence that the tabs show; visible if there are several.
+        # This menu chooses the sentence that the tabs show. It is visible if there are several sentences.
         sentence_menu = gr.Dropdown([], label="Sentence", visible=False)
         with gr.Tab("Beams"):
             hypotheses = gr.HTML("<p>The hypotheses of beam search, best first.</p>")
         with gr.Tab("Tokens"):
             tokens = gr.HTML("<p>The probability of each token given the tokens before it.</p>")
-        # The translated sentences of this open page, a list of `_Sentence`.
+        # A list of `_Sentence`: the sentences that were last translated on this open page.
         sentences_state = gr.State([])
 
         async def translate(
             text: str, lines: str, count: int, split: bool, target_code: str | None = None
         ) -> tuple[object, ...]:
-            """Return the new values of all components in `outputs`."""
+            """Translate a text, and return the new values of all components in `outputs`."""
             options = _read_options(lines, int(count))
             options.update(service.target_options(target_code))
             (result,) = await _show_errors(service, service.translate_sentences([text], options, split))
             whole = join_translations(result.pieces, result.translations)
             sentences: list[_Sentence] = []
             for piece, translation in zip(result.pieces, result.translations, strict=True):
-                # The model did not translate blank pieces and numbers that are copied, so these have no tokens to show.
+                # Blank pieces and copied numbers have no tokens to show, because the model did not translate them.
                 if translation.tokens:
                     sentences.append(_Sentence(piece.text, translation))
             choices = [(f"{index + 1}. {sentence.source}", index) for index, sentence in enumerate(sentences)]
@@ -149,7 +152,7 @@ def build_page(service: Service) -> gr.Blocks:
             return whole.text, _describe_flags(whole), menu, hypotheses_table, token_row, sentences
 
         def show_sentence(sentences: list[_Sentence], index: int | None) -> tuple[str, str]:
-            """Return the HTML of the tabs "Beams" and "Tokens" for a sentence; empty if there is none."""
+            """Return the HTML of the tabs "Beams" and "Tokens" for a sentence; empty if there is no such sentence."""
             if index is None or index >= len(sentences):
                 return "", ""
             translation = sentences[index].translation
@@ -161,7 +164,7 @@ def build_page(service: Service) -> gr.Blocks:
         sentence_menu.input(show_sentence, [sentences_state, sentence_menu], [hypotheses, tokens], api_name="sentence")
         if service.runtime.has_forward_pass:
             _add_attention(service, page, sentences_state, sentence_menu)
-    # The service limits how much work is done at once, so the queue of gradio only needs room for all of it.
+    # The service limits the number of concurrent texts, so Gradio's queue only has to be large enough for all of them.
     most_requests = service.settings.max_in_flight
     page.queue(max_size=most_requests, default_concurrency_limit=most_requests)
     page.state_session_capacity = _MOST_SESSIONS
@@ -169,13 +172,13 @@ def build_page(service: Service) -> gr.Blocks:
 
 
 def _build_target_menu(service: Service) -> gr.Dropdown:
-    """Build the menu of target languages for a model that has several."""
+    """Build the menu in which users choose one of the model's target languages."""
     choices = [(short_name(service.target_codes, code), code) for code in service.target_codes]
     return gr.Dropdown(choices, value=service.default_target_code or service.target_codes[0], label="Into")
 
 
 def _add_attention(service: Service, page: gr.Blocks, sentences_state: gr.State, sentence_menu: gr.Dropdown) -> None:
-    """Add a tab with a picture of the attention weights for the chosen sentence."""
+    """Add a tab that plots the attention weights of the chosen sentence."""
     config = service.model.config
     with gr.Tab("Attention"):
         with gr.Row():
@@ -186,18 +189,18 @@ def _add_attention(service: Service, page: gr.Blocks, sentences_state: gr.State,
             layer_menu = gr.Dropdown(layers, value=layers[-1], label="Layer", min_width=240)
             head_menu = gr.Dropdown(heads, value="all", label="Head", min_width=240)
         plot = gr.Plot(show_label=False, elem_classes="attention")
-    # The browser sets this when the page is loaded, because only the browser knows its color scheme.
+    # The browser sets this checkbox when the page is loaded, because only the browser knows its color scheme.
     dark_box = gr.Checkbox(visible=False)
     page.load(None, None, dark_box, js="() => document.body.classList.contains('dark')")
 
     def plot_in_worker(
         source: str, target: str, attention_kind: str, layer: int, head: int | None, theme: str
     ) -> "Figure | None":
-        """Draw the attention of a sentence pair in a worker thread of the service; None if it is too long."""
+        """Plot the attention weights of a sentence pair in the service's worker thread; None if a text is too long."""
         for text in (source, target):
             if len(encode(service.tokenizer, text).input_ids) > _MOST_TOKENS_OF_PICTURE:
                 return None
-        # The page has this tab only if the model is a module of torch.
+        # The page has this tab only if the model is a PyTorch module.
         model = cast(PreTrainedModel, service.model)
         return plot_attention(
             model,
@@ -218,7 +221,10 @@ def _add_attention(service: Service, page: gr.Blocks, sentences_state: gr.State,
         head: int | str,
         is_dark: bool,
     ) -> "Figure | None":
-        """Return the picture for the chosen sentence; None if there is none, or its translation is blank."""
+        """Return the attention plot of the chosen sentence.
+
+        It is None if no sentence is chosen, if its translation is blank, or if it is too long to plot.
+        """
         if index is None or index >= len(sentences):
             return None
         sentence = sentences[index]
@@ -237,11 +243,14 @@ def _add_attention(service: Service, page: gr.Blocks, sentences_state: gr.State,
 
 
 def _read_options(lines: str, beams: int) -> TranslateOptions:
-    """Return the arguments of `translate()` for what the page contains.
+    """Convert the page's inputs to arguments of `translate()`.
 
     Args:
         lines: the glossary, with a term and its translation in each line.
-        beams: the beam size; all hypotheses are returned.
+        beams: the beam size. The arguments request all hypotheses.
+
+    Raises:
+        gr.Error: if the glossary cannot be parsed.
     """
     options: TranslateOptions = {"num_beams": beams, "num_return_sequences": beams, "return_details": True}
     try:
@@ -254,14 +263,14 @@ def _read_options(lines: str, beams: int) -> TranslateOptions:
 
 
 def _describe_flags(translation: Translation) -> str:
-    """Return a sentence for each flag of a translation, which says what may be wrong with it."""
+    """Return one sentence for each flag of a translation, which explains a possible problem with it."""
     return " ".join(sentence for flag, sentence in _FLAGS.items() if flag in translation.flags)
 
 
 async def _show_errors(service: Service, work: Awaitable[_Result]) -> _Result:
-    """Wait for the result of the service's work, and raise its errors as messages that the page shows.
+    """Wait for a result of the service, and convert errors to messages that the page shows.
 
-    The work is cancelled when the time for a request is over.
+    `work` is cancelled if it exceeds the time limit for a request.
     """
     try:
         return await asyncio.wait_for(work, service.settings.request_seconds)
@@ -272,12 +281,12 @@ async def _show_errors(service: Service, work: Awaitable[_Result]) -> _Result:
 
 
 def _label(text: str, language: str | None) -> str:
-    """Return a label with the language, if it is known, such as "Text (en)"."""
+    """Return a label that includes the language if it is known, such as "Text (en)"."""
     return f"{text} ({language})" if language else text
 
 
 def _write_hypotheses(best: Translation) -> str:
-    """Return a table of HTML with the text, the score and the log-probability of each hypothesis."""
+    """Return an HTML table with the text, the score, and the log-probability of each hypothesis."""
     rows = ""
     for hypothesis in (best, *best.alternatives):
         log_probability = sum(hypothesis.log_probs)
@@ -288,14 +297,17 @@ def _write_hypotheses(best: Translation) -> str:
 
 
 def _write_tokens(service: Service, translation: Translation) -> str:
-    """Return HTML with the tokens of a translation and their probabilities. Improbable tokens are red."""
+    """Return HTML that shows the tokens of a translation with their probabilities.
+
+    The less probable a token is, the redder is its background.
+    """
     target_tokenizer = sides_of(service.tokenizer)[1]
     ids = target_tokenizer.convert_tokens_to_ids(translation.tokens)
     texts = token_texts(service.tokenizer, ids, of_target=True)
     spans = ""
     for text, log_probability in zip(texts, translation.log_probs, strict=True):
         probability = math.exp(log_probability)
-        # At most 60 % of the color, so that the text stays readable.
+        # The opacity is at most 60 %, so that the text stays readable.
         opacity = 0.6 * (1 - probability)
         spans += f'<span style="background: rgb(220 38 38 / {opacity:.2f})">{escape(text)}'
         spans += f"<small>{probability:.0%}</small></span>"

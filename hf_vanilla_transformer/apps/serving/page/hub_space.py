@@ -1,4 +1,4 @@
-"""Write the page of `serve --page` as a folder for a Space of the Hub."""
+"""Write a folder that runs the page of `serve --page` as a Hugging Face Space."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from ....support.version import __version__
 from ..model_card_facts import CardFacts
 
 
-# A Space runs app.py, and expects the page at this port, unless the variable names another one.
+# A Space runs app.py. It expects the page at port 7860 unless the environment variable names a different port.
 _APP = '''"""A page that translates with {title}."""
 
 import os
@@ -29,18 +29,18 @@ hf-vanilla-transformer[page,marian]=={__version__}
 
 
 def write_space(folder: str, model: str, card: CardFacts) -> None:
-    """Write a folder that can be pushed to a Space, with `app.py`, `requirements.txt` and `README.md`.
+    """Write a folder that can be pushed to a Hugging Face Space: `app.py`, `requirements.txt`, and `README.md`.
 
     Args:
-        folder (`str`): the new folder.
-        model (`str`): a model's folder, which is copied into the new folder, or a name on the Hub, from which the Space
-            loads the model.
-        card (`CardFacts`): facts of the model's card, for the title of the Space.
+        folder (`str`): the folder to write; it must be empty or not exist yet.
+        model (`str`): a local model folder, whose files are copied into the new folder, or a model name on the Hub,
+            from which the Space loads the model.
+        card (`CardFacts`): facts from the model's card, which contain the title of the Space.
 
     Raises:
-        FileExistsError: if the folder contains files.
-        ValueError: if a file of the model is a link to a place outside of its folder, or the model's folder lacks
-            weights or a configuration.
+        FileExistsError: if `folder` exists and is not an empty folder.
+        ValueError: if a model file is a link to a place outside of its folder, or if the model folder lacks weights or
+            a configuration.
     """
     space = Path(folder)
     if space.exists() and (not space.is_dir() or any(space.iterdir())):
@@ -64,7 +64,7 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
         python_version="3.11",
         models=None if is_local else [model],
     )
-    # The title is inside of a docstring, which quotation marks would end.
+    # The title is part of a docstring in app.py, which quotation marks would end.
     title = card.title.replace('"', "'").replace("\\", "/")
     app = _APP.format(title=title, model="model" if is_local else model)
     write_text(space / "app.py", app)
@@ -73,7 +73,7 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
 
 
 def _check_model_files(folder: Path, files: list[Path]) -> None:
-    """Raise InputError if the files of a model's folder cannot be copied, or are no complete model."""
+    """Raise InputError if a model file links to a place outside of its folder, or if the model is incomplete."""
     check_links(files)
     has_weights = any(file.suffix == ".safetensors" for file in files)
     has_configuration = any(file.name == "config.json" for file in files)
