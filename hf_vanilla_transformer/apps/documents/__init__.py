@@ -1,1 +1,1 @@
-"""Translate documents of HTML and XML: read the texts out of them, and put the translations with their tags back."""
+"""Translate HTML and XML documents: extract their texts, and insert the translations together with the inline tags."""

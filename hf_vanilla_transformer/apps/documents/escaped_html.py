@@ -1,4 +1,7 @@
-"""Find and write HTML that is the text of an XML element, escaped or in a CDATA section, as in feeds."""
+"""Find and write HTML that XML elements contain as text, either escaped or in a CDATA section.
+
+News feeds, for example, contain their articles in this form.
+"""
 
 import html
 import re
@@ -15,9 +18,9 @@ _CDATA = re.compile(r"(?P<before>\s*<!\[CDATA\[)(?P<content>(?:(?!\]\]>).)*+)(?P
 
 
 def replace_escaped_html(element: Node) -> None:
-    """Replace the text of an XML element by a node with the role ESCAPED_HTML if the whole text is HTML.
+    """Replace the text of an XML element with an ESCAPED_HTML node if the whole text is HTML.
 
-    For example, the text of `<content>&lt;p&gt;one&lt;/p&gt;</content>` is replaced, because it is "<p>one</p>".
+    For example, the text of `<content>&lt;p&gt;one&lt;/p&gt;</content>` is replaced, because it reads "<p>one</p>".
     """
     if not element.raw_content or len(element.children) != 1:
         return
@@ -33,9 +36,9 @@ def replace_escaped_html(element: Node) -> None:
 
 
 def write_escaped_html(node: Node, translated_html: str) -> str:
-    """Return the source of a node with the role ESCAPED_HTML after its HTML was translated.
+    """Return the XML source of an ESCAPED_HTML node with its translated HTML.
 
-    It is in a CDATA section if the original is in one.
+    If the original is in a CDATA section, the result is in one as well, unless the HTML contains "]]>".
     """
     allowed_html = replace_forbidden_in_xml(translated_html)
     cdata_section = _CDATA.fullmatch(node.raw or "")
@@ -46,9 +49,9 @@ def write_escaped_html(node: Node, translated_html: str) -> str:
 
 
 def _is_html(text: str) -> bool:
-    """Return True if a text is HTML, and False if it only mentions HTML.
+    """Return True if a text is HTML, and False if it only mentions HTML tags.
 
-    It is HTML if it has tags, comments or entities of HTML, and each start tag has its end tag. For example, the text
+    A text is HTML if it contains HTML tags, comments, or entities, and if each start tag has its end tag. For example,
     "Use <b> for bold" is not HTML.
     """
     text_without_comments, number_of_comments = _COMMENT.subn("", text)
@@ -71,5 +74,8 @@ def _is_html(text: str) -> bool:
 
 
 def _has_entity(text: str) -> bool:
-    """Return True if a text has an entity that HTML defines, such as "&amp;". The "&D;" of "R&D;" is not an entity."""
+    """Return True if a text contains an entity that HTML defines, such as "&amp;".
+
+    For example, "R&D;" contains no entity, because HTML does not define "&D;".
+    """
     return any(html.unescape(entity[0]) != entity[0] for entity in _ENTITY.finditer(text))

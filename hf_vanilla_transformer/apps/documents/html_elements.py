@@ -1,7 +1,7 @@
-"""Names of HTML elements, grouped by how a translation treats them.
+"""Group the names of HTML elements by how they are treated in a translation.
 
-To support a further element, add its name to one of the sets below. For example, an inline element whose content must
-never be translated, such as `<code>`, is one more name in `NEVER_TRANSLATED`; nothing else has to change.
+To support another element, add its name to one of the sets below. For example, to add an inline element whose content
+must never be translated, such as `<code>`, add its name to `NEVER_TRANSLATED`. No other change is needed.
 """
 
 # Blocks: no sentence extends across the start or the end of these elements.
@@ -23,17 +23,17 @@ PHRASING = frozenset(
 # Inline elements whose content the model does not see. They are copied into the translation.
 NEVER_TRANSLATED = frozenset({"code", "kbd", "samp", "var"})
 
-# Elements inside `<ruby>` that show how its text is pronounced, and the brackets for browsers without `<ruby>`.
+# Elements inside `<ruby>` that show how its text is pronounced, and the brackets for browsers that do not support it.
 READINGS = frozenset({"rt", "rp", "rtc"})
 
 # Elements whose content browsers do not parse: it contains no elements and no entities.
 RAW = frozenset({"script", "style", "xmp", "iframe", "noembed", "noframes", "plaintext"})
 
-# Elements that are copied because their content is code, a different markup language, or only a replacement that
-# browsers show if they do not support the element.
+# Elements that are copied because their content is code, a different markup language, or a fallback for browsers that
+# do not support the element.
 FOREIGN = frozenset(RAW | {"svg", "math", "template", "object", "canvas", "audio", "video", "applet"})
 
-# Elements of SVG and MathML that contain HTML again.
+# SVG and MathML elements that may contain HTML.
 HTML_INSIDE_FOREIGN = frozenset(
     {"foreignObject", "desc", "title", "annotation-xml", "mi", "mo", "mn", "ms", "mtext"},
 )
@@ -44,7 +44,7 @@ VOID = frozenset(
     | {"wbr", "basefont", "bgsound", "keygen"}
 )
 
-# Elements whose line breaks readers see.
+# Elements whose line breaks are visible to readers.
 PREFORMATTED = frozenset({"pre", "listing", "textarea"})
 
 # Every name by which a text is recognized as HTML. The last set contains elements that need no special treatment.
@@ -58,7 +58,7 @@ HTML_NAMES = frozenset(
     | {"acronym", "datalist", "label", "map", "meter", "nobr", "output", "picture", "progress", "slot"}
 )
 
-# Attributes that readers see or hear as text, in the order in which they are translated.
+# Attributes whose values readers see or hear as text, in the order in which they are translated.
 TEXT_ATTRIBUTES = ("alt", "title", "placeholder", "aria-label")
 
 # The parent that HTML requires around an element. A fragment that starts with the element is parsed inside this parent,

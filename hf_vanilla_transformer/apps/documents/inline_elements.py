@@ -1,8 +1,8 @@
-"""Read the inline elements of a text, and protect elements that the translation must contain unchanged.
+"""Read the inline elements of a text, and protect the elements that must stay unchanged in the translation.
 
-The content of a text is a list of strings and elements. For example, "press <b>the key <kbd>k</kbd></b>" is the string
-"press " and an element `<b>`, which contains the string "the key " and the protected element `<kbd>`. The model does
-not see protected elements: it translates "press the key".
+The content of a text is a list of strings and elements. For example, "press <b>the key <kbd>k</kbd></b>" consists of
+the string "press " and an element `<b>`, which contains the string "the key " and the protected element `<kbd>`.
+Protected elements are hidden from the model, so it translates "press the key".
 """
 
 import re
@@ -18,27 +18,26 @@ from .placeholders import ELEMENT, find_placeholders
 
 OPENING_PUNCTUATION = "([{«“„‘‚‹¿¡「『（【《〈"  # noqa: RUF001
 CLOSING_PUNCTUATION = ",.;:!?)]}»”’›、。，；：！？」』）】》〉…"  # noqa: RUF001
-# The closing mark for each opening bracket or quotation mark that may be around a protected element.
+# The closing mark for each opening bracket or quotation mark that may enclose a protected element.
 _CLOSING_MARKS = dict(zip('([{«“„‘‹"「（', ')]}»”“’›"」）', strict=True))  # noqa: RUF001
 _OPENING_CLASS = re.escape("".join(_CLOSING_MARKS))
 _MARKS_CLASS = re.escape("".join([*_CLOSING_MARKS, *_CLOSING_MARKS.values()]))
 # An opening mark at the end of a text. French quotation marks have a space inside.
 _OPENING_MARK_AT_END = re.compile(rf"(?P<mark>[{_OPENING_CLASS}])(?P<space>(?:(?<=[«‹])\s)?)\Z")  # noqa: RUF001
-# Text that joins two protected elements: punctuation, symbols and spaces, but no end of a sentence and no bracket.
+# Text that joins two protected elements: punctuation, symbols and spaces, but no sentence end and no bracket.
 _JOINING = re.compile(rf"(?:(?![.!?…]\s|[。！？])[^\w\s{_MARKS_CLASS}]|\s|_)*")  # noqa: RUF001
 
 
 @dataclass(eq=False)
 class Element:
-    """An inline element of a text, or a protected element.
+    """An inline element of a text, which may be protected from translation.
 
     Args:
-        node (`Node`): the node that is written.
-        children (`list[str | Element]`): the content of the element; empty if it is protected.
-        is_protected (`bool`): True if the node is written with everything that it contains, and the model sees none of
-            it.
-        start, end (`int`): the range of characters inside the element, in the text that the model translates. An empty
-            range is the position of an element without text.
+        node (`Node`): the node that is written into the translated document.
+        children (`list[str | Element]`): the content of the element; empty if the element is protected.
+        is_protected (`bool`): True if the node and everything inside it is written unchanged and hidden from the model.
+        start, end (`int`): the range of characters inside the element, in the text that the model translates. For an
+            element without text, the range is empty and marks the element's position.
         follows_word (`bool`): True if a protected element belongs to the word before it, as a footnote mark does.
     """
 
@@ -51,34 +50,34 @@ class Element:
 
     @property
     def all_text(self) -> str:
-        """All text inside the node."""
+        """All text inside the node, including the text of nested nodes."""
         return "".join(_iterate_texts(self.node))
 
     @property
     def child_elements(self) -> "list[Element]":
-        """The children that are elements."""
+        """The children that are elements, without the strings."""
         return [child for child in self.children if isinstance(child, Element)]
 
     @property
     def is_reading(self) -> bool:
-        """True if the element shows how a text is pronounced, such as `<rt>`."""
+        """True if the element is part of a `<ruby>` and shows how a text is pronounced, such as `<rt>`."""
         return self.node.name in READINGS
 
 
 @dataclass(frozen=True)
 class Tag:
-    """The start tag or the end tag of an element."""
+    """The start tag or the end tag of an inline element."""
 
     element: Element
     is_opening: bool
 
 
-# A text with markup is a sequence of characters, tags, and protected elements, in the order in which they are written.
+# A text with markup is a sequence of strings, tags, and protected elements in document order.
 Token = str | Tag | Element
 
 
 def iterate_tokens(content: Sequence[str | Element]) -> Iterator[Token]:
-    """Yield the texts, tags and protected elements of some content, in the order in which they are written."""
+    """Yield the strings, tags, and protected elements of some content in document order."""
     for child in content:
         if isinstance(child, str) or child.is_protected:
             yield child
@@ -89,7 +88,7 @@ def iterate_tokens(content: Sequence[str | Element]) -> Iterator[Token]:
 
 
 def iterate_elements(content: Sequence[str | Element]) -> Iterator[Element]:
-    """Yield all elements of some content, including the elements inside of elements."""
+    """Yield all elements of some content, including nested elements."""
     for child in content:
         if isinstance(child, Element):
             yield child
@@ -97,14 +96,18 @@ def iterate_elements(content: Sequence[str | Element]) -> Iterator[Element]:
 
 
 def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
-    """Convert the nodes of a text into its content, and protect the elements that must not be translated.
+    """Convert the nodes of a text to strings and elements, and protect the elements that must not be translated.
 
-    Protected are placeholders, nodes with the role KEPT, and elements without letters. Examples of the latter are the
-    footnote mark `<sup>[1]</sup>`, an image, and an empty element. If the whole text has no letter, its numbers are
-    translated, so that only elements without any text are protected.
+    These elements are protected:
+
+    - placeholders, such as "{name}"
+    - nodes with the role KEPT
+    - elements without letters, such as the footnote mark `<sup>[1]</sup>`, an image, or an empty element
+
+    If the whole text has no letters, its numbers are translated. In this case, elements with numbers are not protected.
 
     Returns:
-        `list[str | Element]`: the content; empty if there is nothing to translate.
+        `list[str | Element]`: the content of the text; empty if there is nothing to translate.
     """
     content = _read_content(nodes)
     text = "".join(token for token in iterate_tokens(content) if isinstance(token, str))
@@ -115,7 +118,7 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
 
 
 def _read_content(nodes: Sequence[Node | str]) -> list[str | Element]:
-    """Convert nodes and texts into content, in which placeholders and kept nodes are protected elements."""
+    """Convert nodes and strings to content in which placeholders and KEPT nodes are protected elements."""
     content: list[str | Element] = []
     for node in _group_placeholders(nodes):
         if isinstance(node, str):
@@ -128,7 +131,15 @@ def _read_content(nodes: Sequence[Node | str]) -> list[str | Element]:
 
 
 def _set_ranges(content: Sequence[str | Element], start: int) -> int:
-    """Set the character range of each element in content that starts at `start`, and return the end of the content."""
+    """Set the character range of each element in some content.
+
+    Args:
+        content: strings and elements; the elements are changed.
+        start: the position at which the content starts.
+
+    Returns:
+        `int`: the position at which the content ends.
+    """
     position = start
     for child in content:
         if isinstance(child, str):
@@ -141,12 +152,12 @@ def _set_ranges(content: Sequence[str | Element], start: int) -> int:
 
 
 def _protect_elements(content: list[str | Element], text: str, text_has_letters: bool) -> list[str | Element]:
-    """Protect elements that have nothing to translate, and join the protected elements that belong together.
+    """Protect elements that have nothing to translate, and join protected elements that belong together.
 
     Args:
         content: the content of the text or of one of its elements; the elements are changed.
-        text: the whole text, in which the elements have their ranges.
-        text_has_letters: True if there is a letter anywhere in the text.
+        text: the whole text, to which the ranges of the elements refer.
+        text_has_letters: True if the whole text contains a letter.
     """
     for child in content:
         if isinstance(child, str) or child.is_protected:
@@ -160,16 +171,17 @@ def _protect_elements(content: list[str | Element], text: str, text_has_letters:
             child.children = []
         else:
             child.children = _protect_elements(child.children, text, text_has_letters)
-    # Brackets around single elements have to be added first: in `("<code>x</code>", <code>y</code>)`, only then the
-    # text between the two is ", ", which joins them. The second time adds the brackets around joined elements.
+    # The marks around single elements have to be added first. For example, in `("<code>x</code>", <code>y</code>)`, the
+    # text between the two elements is ", ", which joins them, only after the quotation marks have been added to the
+    # first one. The second call adds the brackets around the joined elements.
     return _add_enclosing_marks(_join_protected(_add_enclosing_marks(content)))
 
 
 def _is_inside_word(element: Element, text: str) -> bool:
-    """Return True if a word continues at both ends of an element.
+    """Return True if an element is surrounded by letters or digits of the same word.
 
-    For example, the "2" of "H<sub>2</sub>O" is inside a word. If it were protected, the model would see the word "HO".
-    Scripts without spaces do not show where words end, so nothing is inside a word there.
+    For example, the "2" in "H<sub>2</sub>O" is inside a word. If it were protected, the model would see the word "HO".
+    The result is always False in scripts without spaces, because they do not show where words end.
     """
     character_before = text[max(0, element.start - 1) : element.start]
     character_after = text[element.end : element.end + 1]
@@ -178,18 +190,18 @@ def _is_inside_word(element: Element, text: str) -> bool:
 
 
 def is_spaced_letter(character: str) -> bool:
-    """Return True for a letter or digit of a script that separates words by spaces."""
+    """Return True if a character is a letter or digit of a script that separates words with spaces."""
     return character.isalnum() and not UNSPACED_LETTER.match(character)
 
 
 def _join_protected(content: list[str | Element]) -> list[str | Element]:
-    """Join protected elements that have only punctuation, symbols or white space between them into one.
+    """Join protected elements that are separated only by punctuation, symbols, or white space.
 
     For example, "<kbd>Ctrl</kbd>+<kbd>C</kbd>" becomes one protected element, so that the model cannot move the "+".
     """
     joined: list[str | Element] = []
-    # The last group that was made here. Further elements are added to it, because groups inside of groups would be as
-    # deep as the text is long.
+    # The last group that was created here. Further elements are added to it, because nested groups could become as deep
+    # as the text is long.
     group: Element | None = None
     for child in content:
         separator = ""
@@ -211,9 +223,10 @@ def _join_protected(content: list[str | Element]) -> list[str | Element]:
 
 
 def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
-    """Extend protected elements by the brackets or quotation marks around them, which the model should not see alone.
+    """Extend protected elements to include the brackets or quotation marks that enclose them.
 
-    For example, in "see (<code>x</code>) here", the protected element becomes "(<code>x</code>)".
+    For example, in "see (<code>x</code>) here", the protected element becomes "(<code>x</code>)". Otherwise, the model
+    would see an empty pair of brackets.
     """
     enclosed = list(content)
     for index in range(1, len(enclosed) - 1):
@@ -234,21 +247,22 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
 
 
 def _is_visible(child: str | Element) -> bool:
-    """Return True for a protected element that readers see as text, such as code, but not for an image."""
+    """Return True if a child is a protected element with visible letters or digits, such as code but not an image."""
     if isinstance(child, str) or not child.is_protected or child.is_reading:
         return False
     return any(map(str.isalnum, child.all_text))
 
 
 def _protect_as_group(*content: str | Element) -> Element:
-    """Join protected elements and texts into one protected element."""
+    """Join protected elements and strings into one protected element, whose node has no tags."""
     children: list[Node | str] = []
     for child in content:
         if isinstance(child, str):
             if child:
                 children.append(child)
         elif child.node.has_no_tags:
-            # The element is a group itself. Groups inside of groups would be as deep as the text is long.
+            # The element is a group itself. Its members are added, because nested groups could become as deep as the
+            # text is long.
             children += child.node.children
         else:
             children.append(child.node)
@@ -256,7 +270,7 @@ def _protect_as_group(*content: str | Element) -> Element:
 
 
 def _iterate_texts(node: Node | str) -> Iterator[str]:
-    """Yield the texts inside a node, or the text itself."""
+    """Yield all strings inside a node in document order. If `node` is a string, yield it."""
     if isinstance(node, str):
         yield node
     else:
@@ -265,11 +279,12 @@ def _iterate_texts(node: Node | str) -> Iterator[str]:
 
 
 def _group_placeholders(nodes: Sequence[Node | str]) -> Iterator[Node | str]:
-    """Yield texts and nodes after putting each placeholder, with the elements inside of it, into a node of its own.
+    """Wrap each placeholder, including the elements inside it, in a KEPT node, and yield the resulting children.
 
-    For example, the texts and nodes of "one {n, plural, other {<b>#</b>}}" become "one " and one node for the plural.
+    For example, the strings and nodes of "one {n, plural, other {<b>#</b>}}" become the string "one " and one node that
+    contains the whole plural.
     """
-    # Each node becomes one character of the text that is searched, so that placeholders with nodes inside are found.
+    # In the text that is searched, each node is one character, so that placeholders with nodes inside are found.
     text = ""
     node_positions: dict[int, Node] = {}
     for node in nodes:
@@ -287,11 +302,17 @@ def _group_placeholders(nodes: Sequence[Node | str]) -> Iterator[Node | str]:
 
 
 def _restore_nodes(text: str, node_positions: dict[int, Node], start: int, end: int) -> Iterator[Node | str]:
-    """Split a part of a text at the characters that stand for nodes, and yield the texts and the nodes."""
+    """Yield the strings and nodes of a part of a text in which the character `ELEMENT` stands for each node.
+
+    Args:
+        text: the whole text.
+        node_positions: the node for each position at which the character stands for one.
+        start, end: the part of the text.
+    """
     start_of_text = start
     position = text.find(ELEMENT, start, end)
     while position >= 0:
-        # The document may contain this character, too. Then it has no node.
+        # The document itself may contain this character. In this case, there is no node for it.
         if position in node_positions:
             if start_of_text < position:
                 yield text[start_of_text:position]

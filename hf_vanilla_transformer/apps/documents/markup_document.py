@@ -1,9 +1,9 @@
-"""Find the texts to translate in a document of HTML or XML, and write the document with their translations.
+"""Find the texts to translate in an HTML or XML document, and write the document with their translations.
 
-A document is divided into blocks, such as paragraphs and cells. No sentence extends across the start or the end of a
-block. The texts and inline elements between two borders of blocks are an inline run, whose text is translated as one.
-Code, placeholders, URLs, e-mail addresses, and elements without letters are left out of this text, and are put next to
-the translations of their neighbors.
+A document is divided into blocks, such as paragraphs and table cells. No sentence extends across the start or the end
+of a block. The texts and inline elements between two block boundaries form an inline run, which is translated as one
+text. Code, placeholders, URLs, e-mail addresses, and elements without letters are left out of this text, and are placed
+next to the translations of their neighbors.
 """
 
 from collections import Counter
@@ -26,21 +26,21 @@ FORMATS = ("html", "xml")
 
 
 class Document:
-    """A document whose texts are translated.
+    """An HTML or XML document that lists its texts and can be written with their translations.
 
-    HTML that is the text of an XML element, escaped or in a CDATA section, is a document of its own inside.
+    If an XML element contains HTML as text, either escaped or in a CDATA section, this HTML is a nested document.
 
     Args:
         format (`str`): `"html"` or `"xml"`.
-        markup (`str`): a page, or a part of one.
+        markup (`str`): a document, or a part of one.
 
     Attributes:
-        texts (`list[str]`): the texts to translate. First come the texts of blocks, then those of attributes, and then
-            those of HTML inside of XML.
+        texts (`list[str]`): the texts to translate: first the texts of blocks, then attribute values, and then the
+            texts of HTML inside XML.
 
     Raises:
-        ImportError: if selectolax, which reads HTML, is missing.
-        ValueError: if XML is not well-formed, or more than 200 elements are inside each other.
+        ImportError: if `format` is `"html"`, or there is HTML inside XML, and selectolax is missing.
+        ValueError: if XML is not well-formed, or if elements are nested more than 200 levels deep.
     """
 
     def __init__(self, format: str, markup: str):
@@ -54,14 +54,14 @@ class Document:
         else:
             self._root = read_xml(markup_without_mark)
             self._escape = escape_xml
-        # How often each element name occurs at each depth, to check that a translation has the same elements.
+        # How often each element name occurs at each depth. `render` checks that a translation has the same elements.
         self._names = Counter(iterate_names(self._root))
         self._names_of_readings = dict(_iterate_names_of_readings(self._root, depth=0))
-        # Runs and attributes with text to translate.
+        # The inline runs and attributes that have text to translate.
         self._runs: list[_InlineRun] = []
         self._attributes: list[_Attribute] = []
         self._inner_documents: list[tuple[Node, Document]] = []
-        # What each block contains: its inner blocks, and the inline runs between them.
+        # The content of each block: its inner blocks, and the inline runs between them.
         self._contents: dict[Node, list[Node | _InlineRun]] = {}
         self._read_block(self._root)
         self.texts = [run.text for run in self._translated_runs]
@@ -69,7 +69,7 @@ class Document:
             self.texts += document.texts
 
     def _read_block(self, block: Node) -> None:
-        """Divide the children of a block into inner blocks, and the runs of texts and inline elements between them."""
+        """Divide the children of a block into inner blocks and the inline runs between them."""
         self._add_attributes(block)
         contents: list[Node | _InlineRun] = []
         inline_nodes: list[Node | str] = []
@@ -88,7 +88,7 @@ class Document:
         self._contents[block] = contents
 
     def _end_run(self, inline_nodes: list[Node | str], contents: list["Node | _InlineRun"]) -> None:
-        """Add a run of texts and inline nodes, if there are any, to the contents of a block."""
+        """Add the inline run that consists of the given nodes to the contents of a block, unless there are no nodes."""
         if not inline_nodes:
             return
         run = _InlineRun(inline_nodes)
@@ -99,7 +99,7 @@ class Document:
             self._add_attributes(node)
 
     def _add_attributes(self, node: Node) -> None:
-        """Add the attributes of a node that have text to translate."""
+        """Add the attributes of a node that have text to translate to the document's attributes."""
         for name in node.text_attributes():
             run = _InlineRun([node.attributes[name] or ""])
             if run.text:
@@ -107,31 +107,31 @@ class Document:
 
     @property
     def _translated_runs(self) -> "list[_InlineRun]":
-        """The runs of the document itself that have text to translate, including those of attributes."""
+        """The runs and attribute values with text to translate, without those of nested documents."""
         return [*self._runs, *(attribute.run for attribute in self._attributes)]
 
     @property
     def has_tags(self) -> bool:
-        """True if tags or protected elements have to be placed among the words of a translation."""
+        """True if any text contains tags or protected elements, which must be placed in its translation."""
         if any(run.has_elements for run in self._translated_runs):
             return True
         return any(document.has_tags for _, document in self._inner_documents)
 
     def render(self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]) -> str:
-        """Return the document with the translation of each of its `texts`.
+        """Return the document with each of its `texts` replaced by its translation.
 
-        Every element comes out once, except for the readings of a `<ruby>` whose text is translated. If the words
-        inside an element have translations that are apart, the element is around only one group of these. If each text
-        is its own translation, the result is the document itself.
+        The result contains every element exactly once, except that the readings of a `<ruby>` are left out if its text
+        is translated. If the translations of an element's words are not adjacent, the element encloses only one group
+        of them. If each text is translated as itself, the result is the original document.
 
         Args:
-            translations (`Sequence[str]`): a translation for each text.
-            links (`Sequence`): for each text, the links of its words as `align` returns them, with the words of
-                `WORDS_AND_LETTERS`.
+            translations (`Sequence[str]`): the translation of each text.
+            links (`Sequence`): for each text, the word alignment links as `align` returns them. The words are those
+                that `WORDS_AND_LETTERS` finds.
 
         Raises:
-            ValueError: if browsers would read elements in the result that differ from those of the document. This
-                happens for elements inside of others where HTML does not allow them.
+            ValueError: if browsers would read different elements in the result than in the document. This happens if
+                elements are nested in a way that HTML does not allow.
         """
         runs = self._translated_runs
         dropped_readings: list[Node] = []
@@ -147,7 +147,7 @@ class Document:
     def _render_inner_documents(
         self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]
     ) -> dict[Node, str]:
-        """Return the source of the translated HTML for each node with escaped HTML."""
+        """Return the source of each ESCAPED_HTML node with its HTML translated."""
         written: dict[Node, str] = {}
         start = 0
         for node, document in self._inner_documents:
@@ -159,24 +159,24 @@ class Document:
 
     @contextmanager
     def _translated_attributes(self) -> Iterator[None]:
-        """Replace attributes by their translations while the document is written.
+        """Replace attribute values with their translations for the duration of the block.
 
-        The original attributes come back at the end, because a document is rendered once for each alternative.
+        The original attributes are restored at the end, because a document is rendered once for each alternative.
         """
         originals = [(attribute.node, attribute.node.attributes) for attribute in self._attributes]
         try:
             for attribute in self._attributes:
-                # The value is not escaped here, because writing the start tag escapes it.
+                # The value is not escaped here, because it is escaped when the start tag is written.
                 value = attribute.run.write(escape=str)
                 attribute.node.attributes = {**attribute.node.attributes, attribute.name: value}
             yield
         finally:
-            # In reverse order, so that a node with several translated attributes gets its first state.
+            # The order is reversed so that a node with several translated attributes returns to its first state.
             for node, attributes in reversed(originals):
                 node.attributes = attributes
 
     def _write_block(self, block: Node, written_inner_documents: dict[Node, str]) -> Iterator[str]:
-        """Yield the source of a block with its translations, piece by piece."""
+        """Yield the source of a translated block, piece by piece."""
         if block in written_inner_documents:
             yield written_inner_documents[block]
             return
@@ -189,7 +189,10 @@ class Document:
         yield block.closing
 
     def _check_names(self, written_html: str, dropped_readings: list[Node]) -> None:
-        """Raise InputError if browsers would read other elements in a translation than in the document."""
+        """Raise InputError if browsers would read different elements in a translation than in the document.
+
+        The readings in `dropped_readings` may be missing.
+        """
         expected_names = Counter(self._names)
         for node in dropped_readings:
             expected_names -= self._names_of_readings[node]
@@ -201,7 +204,7 @@ class Document:
 
 
 class _InlineRun:
-    """A sequence of texts and inline nodes inside a block, which are translated as one text.
+    """A sequence of strings and inline nodes inside a block, which are translated together as one text.
 
     Attributes:
         text (`str`): the text to translate; empty if there is nothing to translate.
@@ -213,7 +216,7 @@ class _InlineRun:
         self._translated_tokens: list[Token] = []
         self._space_before = ""
         self._space_after = ""
-        # White space at the ends of a block stays there, whatever the translation moves to the ends.
+        # White space at the ends of a block stays there, whichever words and tags the translation has at its ends.
         if self._content and isinstance(self._content[0], str):
             first_text = self._content[0]
             stripped = first_text.lstrip()
@@ -229,14 +232,18 @@ class _InlineRun:
 
     @property
     def has_elements(self) -> bool:
-        """True if there are tags or protected elements in the text."""
+        """True if the run contains tags or protected elements."""
         return any(isinstance(child, Element) for child in self._content)
 
     def place_tags(self, translation: str, links: list[tuple[int, int]]) -> list[Node]:
-        """Place the tags in a translation, so that `write` returns it.
+        """Place the run's tags in its translation, which `write` then returns.
+
+        Args:
+            translation: the translation of `text`.
+            links: the word alignment links between `text` and its translation.
 
         Returns:
-            `list[Node]`: the readings of `<ruby>` that are left out because their text is translated.
+            `list[Node]`: the readings of `<ruby>` elements that are left out because their text is translated.
         """
         borders: set[int] = set()
         for element in iterate_elements(self._content):
@@ -247,7 +254,7 @@ class _InlineRun:
         return placement.dropped_readings
 
     def write(self, escape: Callable[[str], str]) -> str:
-        """Return the source of the translation with its tags, or of the original if there is nothing to translate."""
+        """Return the source of the translation with its tags. If the run has no text, return the original source."""
         if not self.text:
             return "".join(write_node(node, escape) for node in self._nodes)
         written = self._spaced_text.write(self._translated_tokens, escape)
@@ -256,7 +263,7 @@ class _InlineRun:
 
 @dataclass
 class _Attribute:
-    """An attribute of an element whose value is translated; the value has no tags."""
+    """An attribute whose value is translated. Its `run` contains the value as a text without tags."""
 
     node: Node
     name: str
@@ -264,7 +271,7 @@ class _Attribute:
 
 
 def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
-    """Yield the inline nodes that are translated, including the nodes inside of nodes."""
+    """Yield all nodes, including nested ones, except KEPT nodes and their content."""
     for node in nodes:
         if isinstance(node, Node) and node.role is not Role.KEPT:
             yield node
@@ -272,7 +279,7 @@ def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
 
 
 def _iterate_names_of_readings(node: Node, depth: int) -> Iterator[tuple[Node, Counter[tuple[int, str]]]]:
-    """Yield each reading of `<ruby>` inside a node, with the depths and names of its elements."""
+    """Yield each `<ruby>` reading inside a node, with a count of the depths and names of its elements."""
     for child in node.children:
         if not isinstance(child, Node):
             continue

@@ -1,4 +1,4 @@
-"""The tree that a document of HTML or XML is read into, and functions that write it."""
+"""Define the tree of nodes that represents an HTML or XML document, and functions that write it as markup."""
 
 import html
 import re
@@ -10,7 +10,7 @@ from ...support.user_errors import InputError
 from .html_elements import TEXT_ATTRIBUTES
 
 
-# White space of HTML and XML, which readers see as one space. No-break spaces are not part of it.
+# White space that HTML and XML display as one space. It does not include no-break spaces.
 _WHITE_SPACE = re.compile(r"[ \t\n\r\f]+")
 _FORBIDDEN_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 # The functions that read and write a tree call themselves for each level. Python's limit is about 1,000 nested calls.
@@ -18,7 +18,7 @@ _MOST_LEVELS = 200
 
 
 class Role(Enum):
-    """The treatment of a node in the translation."""
+    """How a node is treated in the translation."""
 
     BLOCK = "ends the sentence before it, and has sentences of its own inside"
     INLINE = "is part of a sentence, and its text is translated"
@@ -28,19 +28,19 @@ class Role(Enum):
 
 @dataclass(eq=False)
 class Node:
-    """An element, or markup that is written unchanged, such as a comment.
+    """A node of the document tree: an element, or markup that is written unchanged, such as a comment.
 
     Args:
-        role (`Role`): how the translation treats the node.
-        raw (`str`, *optional*): the source of the start tag; for a node without children, the source of the whole node.
-            None if the start tag is written from `name` and `attributes`.
+        role (`Role`): how the node is treated in the translation.
+        raw (`str`, *optional*): the source of the start tag. For a node without children, this is the source of the
+            whole node. If None, the start tag is written from `name` and `attributes`.
         closing (`str`): the end tag; empty if there is none.
-        children (`list[Node | str]`): nodes and texts. Texts contain characters, not entities.
-        name (`str`): the name of the element; empty if the node is no element.
+        children (`list[Node | str]`): nodes and strings. Entities in the strings are decoded.
+        name (`str`): the name of the element; empty if the node is not an element.
         attributes (`Mapping`): the attributes of the element. Attributes without a value have the value None.
-        is_translated (`bool`): True if the texts inside are translated, including the texts of attributes.
-        raw_content (`str`): the source of what an XML element contains, if this may be escaped HTML.
-        html (`str`): the HTML that is escaped in `raw`, for the role `ESCAPED_HTML`.
+        is_translated (`bool`): True if the texts inside the node are translated, including attribute values.
+        raw_content (`str`): the source of an XML element's content if it may be escaped HTML; otherwise empty.
+        html (`str`): the HTML that is escaped in `raw`; only for the role `ESCAPED_HTML`.
     """
 
     role: Role
@@ -55,7 +55,7 @@ class Node:
 
     @property
     def opening(self) -> str:
-        """The start tag."""
+        """The source of the start tag."""
         if self.raw is not None:
             return self.raw
         tag = f"<{self.name}"
@@ -65,11 +65,11 @@ class Node:
 
     @property
     def has_no_tags(self) -> bool:
-        """True if the node only groups its children."""
+        """True if the node has no start tag and no end tag, and only groups its children."""
         return self.raw == "" and self.closing == ""
 
     def text_attributes(self) -> list[str]:
-        """Return the names of the attributes whose values are translated, such as `alt`."""
+        """Return the names of the node's attributes whose values are translated, such as `alt`."""
         names: list[str] = []
         if self.raw is not None or not self.is_translated:
             return names
@@ -81,7 +81,7 @@ class Node:
 
 
 def escape_html(text: str, is_attribute: bool = False) -> str:
-    """Escape a text for HTML in the same way as browsers."""
+    """Escape a text for HTML in the same way as browsers do, including no-break spaces."""
     escaped = html.escape(text, quote=False).replace("\xa0", "&nbsp;")
     if is_attribute:
         escaped = escaped.replace('"', "&quot;")
@@ -89,22 +89,22 @@ def escape_html(text: str, is_attribute: bool = False) -> str:
 
 
 def replace_forbidden_in_xml(text: str) -> str:
-    """Replace the control characters that XML forbids, such as NUL, by spaces."""
+    """Replace each character that XML forbids, such as NUL, with a space."""
     return _FORBIDDEN_IN_XML.sub(" ", text)
 
 
 def escape_xml(text: str) -> str:
-    """Escape a text for XML, and replace the characters that XML forbids."""
+    """Escape a text for XML, and replace each character that XML forbids with a space."""
     return html.escape(replace_forbidden_in_xml(text), quote=False)
 
 
 def collapse_spaces(text: str) -> str:
-    """Replace each run of white space by one space, as browsers show it."""
+    """Replace each run of white space with one space, as browsers display it."""
     return _WHITE_SPACE.sub(" ", text)
 
 
 def write_node(node: Node | str, escape: Callable[[str], str]) -> str:
-    """Return the source of a node or a text. The function `escape` is applied to all texts."""
+    """Return the source of a node or a string. The function `escape` is applied to all strings."""
     if isinstance(node, str):
         return escape(node)
     content = "".join(write_node(child, escape) for child in node.children)
@@ -112,7 +112,10 @@ def write_node(node: Node | str, escape: Callable[[str], str]) -> str:
 
 
 def iterate_names(node: Node, depth: int = 0) -> Iterator[tuple[int, str]]:
-    """Yield the depth and the name of each element inside a node, in document order."""
+    """Yield the depth and the name of each element inside a node in document order.
+
+    The children of the node have the given depth.
+    """
     for child in node.children:
         if isinstance(child, Node):
             if child.name:
@@ -121,6 +124,6 @@ def iterate_names(node: Node, depth: int = 0) -> Iterator[tuple[int, str]]:
 
 
 def check_depth(depth: int, tag: str) -> None:
-    """Raise InputError if a tag is inside too many elements."""
+    """Raise InputError if a tag is nested inside too many elements."""
     if depth > _MOST_LEVELS:
         raise InputError(f"more than {_MOST_LEVELS} tags are inside each other, the last one {tag!r}; close them.")

@@ -1,4 +1,4 @@
-"""Decide how the translation treats each element of a tree: as a block, as part of a sentence, or unchanged."""
+"""Decide whether each element of a document is translated as a block, is part of a sentence, or stays unchanged."""
 
 import re
 from collections.abc import Callable
@@ -12,13 +12,14 @@ _LINE_BREAKS = re.compile(r"(\n\s*\n|\n)")
 
 
 def assign_roles(root: Node, escape: Callable[[str], str], is_sentence: bool) -> None:
-    """Assign a role to each element inside a tree, and find escaped HTML in it.
+    """Assign a role to each element inside a tree, and find text that is escaped HTML.
 
     Args:
         root (`Node`): the tree, which is changed.
-        escape (`Callable`): escapes a text that is not translated, because it becomes a node.
-        is_sentence (`bool`): True if elements that HTML does not know are part of a sentence even without text next to
-            them, as in HTML. In XML, `<entry><orth>one</orth></entry>` has no sentence outside of `<orth>`.
+        escape (`Callable`): escapes texts that are not translated, which become nodes.
+        is_sentence (`bool`): True if elements that HTML does not define are part of a sentence even without text next
+            to them, as in HTML documents. In XML, for example, `<entry><orth>one</orth></entry>` has no sentence
+            outside of `<orth>`.
     """
     _assign_roles_inside(root, escape, is_sentence, is_translated=True, is_in_ruby=False)
 
@@ -28,8 +29,8 @@ def _assign_roles_inside(
 ) -> None:
     """Assign roles to the elements inside a node.
 
-    The arguments are as in `assign_roles`. In addition, `is_translated` is True if the texts of the node are
-    translated, and `is_in_ruby` is True if the node is inside of a `<ruby>`.
+    `escape` and `is_sentence` are described in `assign_roles`. In addition, `is_translated` is True if the texts of the
+    node are translated, and `is_in_ruby` is True if the node is inside a `<ruby>`.
     """
     has_text = any(isinstance(child, str) and child.strip() for child in parent.children)
     has_sentence = is_sentence or has_text
@@ -38,7 +39,7 @@ def _assign_roles_inside(
         _keep_line_breaks(parent)
     for child in parent.children:
         if isinstance(child, str) or not child.name:
-            # Texts have no role, and comments have theirs already.
+            # Strings have no role, and comments already have one.
             continue
         is_reading = may_have_readings and child.name in READINGS
         if is_reading or _is_foreign(child):
@@ -56,9 +57,9 @@ def _assign_roles_inside(
 
 
 def _is_foreign(element: Node) -> bool:
-    """Return True if the content of an element is not text of the page.
+    """Return True if the content of an element is not text that readers see, such as a script or a drawing.
 
-    XML formats have elements of their own with names such as `<object>`. In XML, only the content of SVG, MathML, and
+    XML formats may use names such as `<object>` for elements with text. In XML, only the content of SVG, MathML, and
     elements such as `<script>` is foreign.
     """
     is_from_html = element.raw is None
@@ -68,7 +69,11 @@ def _is_foreign(element: Node) -> bool:
 
 
 def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
-    """Return True if the texts of an element are translated, by its attributes or else by its name."""
+    """Return True if the texts inside an element are translated.
+
+    The element's `class` and `translate` attributes decide this. If they do not, the element's name and its parent
+    decide.
+    """
     class_names = (element.attributes.get("class") or "").split()
     if "notranslate" in class_names:
         return False
@@ -83,16 +88,16 @@ def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
 
 
 def _role_of_element(element: Node, is_inline: bool) -> Role:
-    """Return the role of an element, which depends on the roles of its children.
+    """Return the role of an element, after its children have received their roles.
 
-    `is_inline` is True if the element itself may be part of a sentence.
+    `is_inline` is True if the element may be part of a sentence. It becomes a block if it contains one.
     """
     roles_inside = {child.role for child in element.children if isinstance(child, Node)}
     if Role.BLOCK in roles_inside:
         return Role.BLOCK
     if not element.is_translated:
         if Role.INLINE in roles_inside:
-            # Something inside is translated, as in <code>x <b translate="yes">one</b></code>.
+            # A nested element is translated, as in <code>x <b translate="yes">one</b></code>.
             return Role.BLOCK
         if is_inline:
             return Role.KEPT
@@ -100,7 +105,7 @@ def _role_of_element(element: Node, is_inline: bool) -> Role:
 
 
 def _keep_texts(block: Node, escape: Callable[[str], str]) -> None:
-    """Replace the texts of an untranslated block by nodes, so that they are written unchanged."""
+    """Replace the texts of an untranslated block with nodes, so that they are written unchanged."""
     children: list[Node | str] = []
     for child in block.children:
         if isinstance(child, str):
@@ -115,14 +120,14 @@ def _keep_line_breaks(preformatted: Node) -> None:
     preformatted.children = _separate_lines(preformatted.children)
     starts_with_line_break = len(preformatted.children) > 1 and preformatted.children[0] == ""
     if starts_with_line_break and preformatted.raw is None:
-        # Browsers ignore one line break after the start tag. A text that starts with a line break needs a second one.
+        # Browsers ignore one line break after the start tag, so a text that starts with a line break needs two.
         preformatted.children[0] = Node(Role.BLOCK, "\n")
 
 
 def _separate_lines(children: list[Node | str]) -> list[Node | str]:
-    """Return the children with a node for each line break, also inside of elements.
+    """Split strings at line breaks, replace each line break with a node, and return the new list of children.
 
-    For example, ["one\\ntwo"] becomes ["one", Node(Role.BLOCK, "\\n"), "two"].
+    For example, ["one\\ntwo"] becomes ["one", Node(Role.BLOCK, "\\n"), "two"]. Nested elements are changed in place.
     """
     separated: list[Node | str] = []
     for child in children:

@@ -1,9 +1,12 @@
-"""Find what a translation must contain unchanged: placeholders of software, URLs, e-mail addresses, and tags."""
+"""Find the parts of a text that must stay unchanged: software placeholders, URLs, e-mail addresses, and visible tags.
+
+Software placeholders, such as "{name}" or "%s", are replaced with values when a program shows the text.
+"""
 
 import re
 
 
-# Stands for an element in a text that is searched for placeholders. It is U+FFFC, the object replacement character.
+# In a text that is searched for placeholders, this character (U+FFFC, object replacement) stands for an element.
 ELEMENT = "\ufffc"
 # Arguments with these formats may have braces inside, such as {count, plural, one {# file} other {# files}}.
 _FORMATS = "number|date|time|spellout|ordinal|duration|choice|plural|select|selectordinal"
@@ -44,8 +47,8 @@ def find_placeholders(text: str) -> list[tuple[int, int]]:
     """Return the start and the end of each placeholder in a text.
 
     For example, "{0} of %s" has the placeholders (0, 3) and (7, 9). An argument with a format, such as an ICU plural,
-    is one placeholder up to the brace that closes it, and may have elements inside, which `ELEMENT` stands for. If the
-    closing brace is missing, it is not a placeholder.
+    is one placeholder up to its closing brace. It may contain elements, each of which the character `ELEMENT` stands
+    for. An argument without a closing brace is not a placeholder.
     """
     closing_braces: dict[int, int] | None = None
     spans: list[tuple[int, int]] = []
@@ -56,7 +59,8 @@ def find_placeholders(text: str) -> list[tuple[int, int]]:
             return spans
         position = match.end()
         if match["formatted"] is not None:
-            # Braces are matched once for the whole text, because doing so for each argument would take quadratic time.
+            # Braces are matched once for the whole text, because matching them for each argument would take quadratic
+            # time.
             if closing_braces is None:
                 closing_braces = _match_braces(text)
             closing_brace = closing_braces.get(text.index("{", match.start()))
@@ -67,7 +71,7 @@ def find_placeholders(text: str) -> list[tuple[int, int]]:
 
 
 def _match_braces(text: str) -> dict[int, int]:
-    """Return the position of the closing brace for the position of each opening brace that has one."""
+    """Map the position of each opening brace to the position of its closing brace. Unmatched braces are left out."""
     closing_braces = {}
     open_braces = []
     for brace in _BRACES.finditer(text):

@@ -1,4 +1,4 @@
-"""Read HTML into a tree. The parser, lexbor, builds the same tree as a browser without scripts."""
+"""Parse HTML into a tree of nodes with lexbor, which builds the same tree as a browser without scripts."""
 
 import re
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ _FIRST_TAG = re.compile(rf"{_LEADING_COMMENTS}<([a-zA-Z]+)", re.DOTALL)
 
 
 def read_html(markup: str) -> Node:
-    """Read a page, or a fragment of one, as browsers read it.
+    """Parse an HTML page, or a fragment of one, in the same way as browsers do.
 
-    A page gets the elements that browsers add, such as `<head>`. Nothing is added to a fragment.
+    In a page, missing elements that browsers add, such as `<head>`, are added. Nothing is added to a fragment.
 
     Raises:
         ImportError: if selectolax is missing; the message names the extra to install.
-        ValueError: if more than 200 elements are inside each other.
+        ValueError: if elements are nested more than 200 levels deep.
     """
     with needing("documents", "HTML needs"):
         from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
@@ -54,7 +54,7 @@ def read_html(markup: str) -> Node:
 
 
 def _parent_of_fragment(markup: str) -> str:
-    """Return the name of the element inside which a fragment is parsed, such as "tr" for "<td>one</td>"."""
+    """Return the name of the element inside which a fragment must be parsed, such as "tr" for "<td>one</td>"."""
     first_tag = _FIRST_TAG.match(markup)
     if first_tag is None:
         return "div"
@@ -62,13 +62,13 @@ def _parent_of_fragment(markup: str) -> str:
 
 
 def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, is_html: bool) -> Iterator[Node | str]:
-    """Convert a node of lexbor and the siblings after it into nodes and texts.
+    """Convert a lexbor node and all siblings after it to nodes and strings.
 
     Args:
-        lexbor_node: the first node, if there is any.
-        doctype: the source of the document type, which lexbor does not keep as it is written.
-        depth: the number of elements that the nodes are inside of, plus 1.
-        is_html: False inside of SVG and MathML.
+        lexbor_node: the first node; None if there are no nodes.
+        doctype: the source of the document type, because lexbor does not preserve its spelling.
+        depth: the number of elements around the nodes, plus 1.
+        is_html: False inside SVG and MathML.
     """
     while lexbor_node is not None:
         if lexbor_node.is_text_node:
@@ -83,7 +83,7 @@ def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, i
 
 
 def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
-    """Convert an element of lexbor, with its children."""
+    """Convert a lexbor element and its descendants to a node."""
     name = lexbor_node.tag or ""
     check_depth(depth, f"<{name}>")
     is_void = is_html and name in VOID
@@ -91,14 +91,14 @@ def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
     if not is_void:
         node.closing = f"</{name}>"
     if is_html and name in RAW:
-        # The content is one text or nothing. It becomes part of the start tag because it must not be escaped.
+        # The content is either empty or one text. It becomes part of the start tag because it must not be escaped.
         text = lexbor_node.first_child
         content = text.text_content if text is not None else None
         node.raw = node.opening + (content or "")
         return node
     first_child = lexbor_node.first_child
     if is_html and name == "template":
-        # lexbor keeps what a template contains in a tree of its own.
+        # lexbor keeps the content of a template in a separate tree.
         first_child = lexbor_node.template_fragments()[0].first_child
     is_html_inside = name in HTML_INSIDE_FOREIGN or (is_html and name not in ("svg", "math"))
     node.children = list(_read_siblings(first_child, "", depth + 1, is_html_inside))
@@ -106,7 +106,7 @@ def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
 
 
 def _read_comment(lexbor_node: "LexborNode") -> str:
-    """Return the source of a comment, or of something else that is neither an element nor a text."""
+    """Return the source of a comment, or of any other lexbor node that is neither an element nor a text."""
     source = lexbor_node.html or ""
     is_first_of_fragment = lexbor_node.parent is None and lexbor_node.prev is None
     if not is_first_of_fragment:

@@ -1,4 +1,4 @@
-"""Read XML into a tree. The parser is expat."""
+"""Parse XML into a tree of nodes with expat, the XML parser of Python's standard library."""
 
 import re
 from bisect import bisect_right
@@ -17,7 +17,7 @@ from .node_roles import assign_roles
 # The prolog: a document type with the comments and instructions before it, or only the XML declaration.
 _DOCUMENT_TYPE = r"""<!DOCTYPE\s(?>"[^"]*"|'[^']*'|[^]["'>])*(?:\[[^]]*\]\s*)?>"""
 _PROLOG = re.compile(rf"(?>\s+|<!--.*?-->|<\?.*?\?>)*+{_DOCUMENT_TYPE}|<\?xml\s.*?\?>", re.DOTALL)
-# An element around the document, because expat accepts only one element outside of others, and no text.
+# The document is wrapped in this element, because expat accepts only one root element, and no text outside of it.
 _WRAPPER_START = "<r>"
 _WRAPPER_END = "</r>"
 # The number of characters of a document that an error message quotes.
@@ -29,10 +29,10 @@ class _Event:
     """A tag, a text, or other markup that expat found in the source.
 
     Args:
-        position (`int`): the byte at which it starts.
+        position (`int`): the byte offset in the source at which it starts.
         type (`str`): "start" and "end" are tags. "other" is a comment or a processing instruction. "cdata" is the start
-            or the end of a CDATA section, which is recorded because the tag before it ends there.
-        data (`str`): the name of an element, or a text without entities.
+            or the end of a CDATA section, which is recorded because it marks the end of the tag before it.
+        data (`str`): the name of an element, or a text with decoded entities.
         attributes (`dict`): the attributes of a start tag.
     """
 
@@ -43,16 +43,17 @@ class _Event:
 
 
 def read_xml(markup: str) -> Node:
-    """Read an XML document, or a part of one, which needs no root element.
+    """Parse an XML document, or a part of one that need not have a root element.
 
     An element is part of a sentence if there is text next to it, or if HTML has an inline element with the same name.
 
     Raises:
-        ValueError: if the XML is not well-formed, or more than 200 elements are inside each other.
+        ValueError: if the XML is not well-formed, or if elements are nested more than 200 levels deep.
     """
     prolog_match = _PROLOG.match(markup)
     prolog = prolog_match[0] if prolog_match else ""
-    # No element may contain a prolog. Spaces in its place keep the numbers of lines and characters in errors correct.
+    # The wrapper element must not contain a prolog. Replacing it with spaces keeps the line and character numbers in
+    # error messages correct.
     content = re.sub(".", " ", prolog) + markup[len(prolog) :]
     source = f"{_WRAPPER_START}{content}{_WRAPPER_END}".encode()
     events = _parse(source, markup)
@@ -69,9 +70,14 @@ def read_xml(markup: str) -> Node:
 
 
 def _parse(source: bytes, markup: str) -> list[_Event]:
-    """Parse a wrapped document, and return the events of expat.
+    """Parse a document inside its wrapper element, and return the tags, texts, and other markup that expat finds.
 
-    Raises InputError, which quotes the document itself, `markup`, if it is not well-formed.
+    Args:
+        source: the wrapped document in UTF-8.
+        markup: the document itself, which an error message quotes.
+
+    Raises:
+        InputError: if the document is not well-formed.
     """
     parser = expat.ParserCreate("utf-8")
     events: list[_Event] = []
@@ -109,7 +115,7 @@ def _parse(source: bytes, markup: str) -> list[_Event]:
 
 
 def _error_with_place(markup: str, error: expat.ExpatError) -> InputError:
-    """Return the error for XML that is not well-formed, with the line and the character in the user's document."""
+    """Return an error for XML that is not well-formed; it names the line and the character in the user's document."""
     character = error.offset + 1
     if error.lineno == 1:
         character -= len(_WRAPPER_START)
@@ -121,22 +127,22 @@ def _error_with_place(markup: str, error: expat.ExpatError) -> InputError:
 
 
 def _add_children(root: Node, events: list[_Event], source: bytes, prolog_length: int) -> None:
-    """Add the nodes and texts of a document to its root.
+    """Build the tree of a document from the events that expat reported.
 
     Args:
-        root: the root, which may have the prolog as a child.
-        events: what expat found inside the wrapper.
+        root: the root of the tree, to which the nodes and strings are added. It may have the prolog as a child.
+        events: the events inside the wrapper element.
         source: the wrapped document in UTF-8.
-        prolog_length: the number of spaces at the start of the document that replace the prolog, and are left out.
+        prolog_length: the number of spaces at the start of the document that replace the prolog; they are skipped.
     """
-    # Each event ends where the next one starts. The end of an empty tag, such as <br/>, is an event without a length,
-    # which starts at the same position as the event after it.
+    # Each event ends where the next one starts. An empty tag, such as <br/>, has an end event without a length, which
+    # starts at the same position as the next event.
     end_of_content = len(source) - len(_WRAPPER_END)
     positions = sorted({event.position for event in events} | {end_of_content})
     positions.append(len(source))
 
     open_nodes = [root]
-    # Where the content of each open node starts.
+    # The byte offset at which the content of each open node starts.
     content_starts = [len(_WRAPPER_START)]
     characters_to_skip = prolog_length
     for event in events:
@@ -168,7 +174,7 @@ def _add_children(root: Node, events: list[_Event], source: bytes, prolog_length
 def _append_text(parent: Node, text: str) -> None:
     """Append a text to the children of a node.
 
-    It is joined with a text before it, because expat divides a text at its entities.
+    If the last child is a string, the text is joined with it, because expat splits a text at its entities.
     """
     if parent.children and isinstance(parent.children[-1], str):
         parent.children[-1] += text

@@ -1,4 +1,4 @@
-"""Translate documents of HTML or XML: their texts are translated, and everything else stays."""
+"""Translate HTML or XML documents: their texts are translated, and all other markup stays unchanged."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -64,15 +64,15 @@ def translate_documents(
     target_lang: str | None = None,
     **generate_kwargs: Any,
 ) -> list[str] | list[Translation]:
-    """Translate the texts of documents block by block, and put the tags inside a block around the right words.
+    """Translate HTML or XML documents block by block, and keep inline tags around the corresponding words.
 
-    An element of a translation is around the words that are linked with the words inside the original element; see
-    `align`. In scripts without spaces between words, such as Chinese and Thai, it is around letters.
+    In a translation, an inline element encloses the words that are aligned with the words inside the original element;
+    see `align`. In scripts without spaces between words, such as Chinese and Thai, letters are aligned instead.
 
     Args:
         model, tokenizer, tokens_per_batch, show_progress, return_details, glossary, generate_kwargs: as in `translate`.
-            If a document has tags inside of a block, the model must support alignments. The tokens, the score and the
-            alignment of a document are composed of those of its texts, one after the other.
+            If a document has tags inside a block, the model must support alignments. The tokens, the score and the
+            alignment of a document combine the details of its texts in order.
         documents (`Iterable[str]`): documents, or parts of documents.
         format (`str`): `"html"`, which needs selectolax, or `"xml"`.
         split_sentences (`bool` or `str`): True to translate each block sentence by sentence; see `translate`.
@@ -80,17 +80,17 @@ def translate_documents(
             of translating them; see `translate`. By default, they are copied unless the model has learned from its
             training pairs to translate such texts.
         target_lang (`str`, *optional*): the language to translate into, as in `translate`. Its code is put before each
-            block. If a document starts with a code, before its tags or in its first text, this code holds for all of
-            its texts that do not start with a code themselves.
+            block. If a document starts with a code, either before its tags or in its first text, this code applies to
+            all texts of the document that do not start with a code themselves.
 
     Returns:
         `list[str]`, or `list[Translation]` with `return_details`: one translation per document.
 
     Raises:
-        ImportError: if selectolax is needed for HTML, or sentencex for `split_sentences`, and it is missing.
-        TypeError: if `documents` is one string, or contains anything but strings.
-        ValueError: if `format` is unknown, if XML is not well-formed, if the model has no alignments to place tags by,
-            or for any reason for which `translate` raises it.
+        ImportError: if selectolax (needed for HTML) or sentencex (needed for `split_sentences`) is missing.
+        TypeError: if `documents` is a single string, or contains anything other than strings.
+        ValueError: if `format` is unknown, if XML is not well-formed, if tags must be placed but the model does not
+            support alignments, or for any reason for which `translate` raises it.
     """
     if format not in FORMATS:
         raise InputError(f"format is {format!r}; choose one of {', '.join(FORMATS)}.")
@@ -112,7 +112,7 @@ def translate_documents(
         document, sources_of_document = read_document(format, markup, codes)
         parsed_documents.append(document)
         sources += sources_of_document
-    # All texts are translated together, so that texts of several documents share batches.
+    # All texts are translated together, so that texts from different documents share batches.
     translations_of_texts = iter(translator.translate_texts(sources))
     translations: list[Translation] = []
     for document in parsed_documents:
@@ -124,26 +124,27 @@ def translate_documents(
 
 
 def read_document(format: str, markup: str, codes: TargetCodes) -> tuple[Document, list[Source]]:
-    """Parse a document of HTML or XML, and read its texts with the codes of their target languages.
+    """Parse an HTML or XML document, and return it with its texts and the codes of their target languages.
 
-    If the document starts with a code, before its tags or in its first text, this code holds for all texts that do not
-    start with a code themselves.
+    If the document starts with a code, either before its tags or in its first text, this code applies to all texts that
+    do not start with a code themselves.
     """
-    # A code before the tags is removed first, because XML would not be well-formed with it.
+    # A code before the tags is removed first, because XML with text before its prolog is not well-formed.
     whole = codes.read(markup)
     document = Document(format, whole.text)
     has_code_before_tags = whole.text != markup
     code_of_document = whole.code
     if document.texts and not has_code_before_tags:
-        # If the first text has no code either, this is the default code again.
+        # If the first text has no code either, this is the default code.
         code_of_document = codes.read(document.texts[0]).code
     return document, [codes.read(text, code_of_document) for text in document.texts]
 
 
 def _translate_document(document: Document, translations: list[Translation]) -> Translation:
-    """Return the translation of a document, with alternatives, from the translations of its texts.
+    """Assemble the translation of a document, and its alternatives, from the translations of its texts.
 
-    Its n-th alternative contains the n-th alternative of each text, or the last one of a text that has fewer.
+    The n-th alternative of the document contains the n-th alternative of each text. A text with fewer alternatives
+    contributes its last one.
     """
     lacks_alignment = any(translation.alignment is None for translation in translations if translation.text)
     if document.has_tags and lacks_alignment:
@@ -164,9 +165,9 @@ def _translate_document(document: Document, translations: list[Translation]) -> 
 
 
 def _write_document(document: Document, translations: list[Translation]) -> Translation:
-    """Return a document with one translation of each of its texts.
+    """Write a document with one translation of each of its texts, and combine the details of these translations.
 
-    The details, such as tokens and scores, are those of the texts one after the other, as if each text were a line.
+    The details, such as tokens and scores, are joined as if each text were one line of a longer text.
     """
     texts = [translation.text for translation in translations]
     links = [translation.alignment or [] for translation in translations]
