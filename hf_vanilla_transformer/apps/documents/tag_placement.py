@@ -1,14 +1,15 @@
-"""Place the tags of a text in its translation, by the links of a word alignment.
+"""Place the inline tags of a source text in its translation, based on word alignment links.
 
-For example, if "forty two" is translated as "zwei und vierzig", and "forty" is linked with "und" and with "vierzig",
-then "<b>forty</b> two" becomes "zwei <b>und vierzig</b>".
+An alignment link connects a source word with a word of the translation. For example, if "forty two" is translated as
+"zwei und vierzig", and "forty" is linked with "und" and "vierzig", then "<b>forty</b> two" becomes
+"zwei <b>und vierzig</b>".
 
 The placement has three steps:
 
-1. The words of both texts are linked. If an element starts or ends inside a word, the word is divided there.
-2. Each element gets a range of words of the translation: the range whose words have the largest sum of weights. The
-   weight of a word says how many of its links lead into the element; see `_weight`.
-3. Punctuation at the ends of the range is left out if it is outside of the element in the source.
+1. The words of both texts are linked. If an element starts or ends inside a word, the word is split there.
+2. Each element is placed around the range of translated words with the largest sum of weights. The weight of a word
+   depends on how many of its links lead to words inside the element; see `_weight`.
+3. Punctuation at the ends of the range is moved outside if it is outside the element in the source.
 """
 
 import re
@@ -23,19 +24,21 @@ from .inline_elements import Element, Tag, Token
 from .markup_tree import Node, Role
 
 
-# The weight of a word without links. It is negative, so that an element does not start or end with such a word. It is
-# small, so that an element continues across up to nine of them if the next linked word has the full weight of 1.
+# The weight of a word without links. It is negative, so that an element does not start or end with an unlinked word. It
+# is small, so that an element can extend across up to nine unlinked words to a linked word with the full weight of 1.
 _WEIGHT_OF_UNLINKED_WORD = -0.1
-# The weight of a word with as many links into an element as to words outside. It is positive, so that an element whose
-# only word this is gets it. It is less than an unlinked word costs, so that no element is extended for it alone.
+# The weight of a word with equally many links to words inside and outside the element. It is positive, so that an
+# element can be placed around this word if it has no other. It is smaller than the penalty for an unlinked word, so
+# that no element is extended across an unlinked word for its sake.
 _WEIGHT_OF_TIED_WORD = 0.05
-# The weight of a word whose links all lead to words outside. It cancels one word whose links all lead into the element.
+# The weight of a word whose links all lead to words outside the element. It cancels one word whose links all lead to
+# words inside.
 _WEIGHT_OF_OTHER_WORD = -1.0
-# How many words on each side are searched for a link to place an element without words. A text without spaces may have
-# very many words, and the links of words that are so far away say little.
+# To place an element without words, this many words on each side are searched for a link. The limit exists because a
+# text without spaces may have very many words, and links of distant words say little about the element's place.
 _MOST_NEIGHBORS = 100
-# How many characters before and after an element are searched for the word next to it. The word only has to be
-# recognized as punctuation, which is short.
+# To find the word next to an element, this many characters are searched. This is enough, because the word only has to
+# be recognized as punctuation, which is short.
 _MOST_CHARACTERS = 40
 # Punctuation at the ends of a word.
 _SURROUNDING_PUNCTUATION = re.compile(r"^[\W_]+|[\W_]+$")
@@ -44,7 +47,7 @@ _LAST_WORD = re.compile(rf"(?:{WORDS_AND_LETTERS.pattern})\Z")
 
 @dataclass(frozen=True)
 class _CharacterRange:
-    """The characters of a text from `start` to before `end`."""
+    """A range of characters in a text. `end` is exclusive."""
 
     start: int
     end: int
@@ -52,9 +55,9 @@ class _CharacterRange:
 
 @dataclass(frozen=True)
 class _WordRange:
-    """The words of a translation from `start` to before `end`.
+    """A range of words in a translation. `end` is exclusive.
 
-    An element without words has an empty range: it goes before the word `start`.
+    An element without words has an empty range, and is placed before the word `start`.
     """
 
     start: int
@@ -62,20 +65,21 @@ class _WordRange:
 
 
 class TagPlacement:
-    """Places the elements of a text in its translation.
+    """Places the inline elements of a source text in its translation.
 
-    If an element starts or ends inside a word, the word is divided there. Its translation is divided in the same way,
-    as far as both have the same characters. For example, "H<sub>2</sub>O" has the words "H", "2" and "O". Names and
-    numbers that both texts contain equally often are linked in their order, whatever the given links are.
+    If an element starts or ends inside a word, the word is split there. For example, "H<sub>2</sub>O" has the words
+    "H", "2" and "O". The translated word is split in the same way where it contains the same characters. If both texts
+    contain a name or number equally often, its occurrences are linked in order, regardless of the given links.
 
     Args:
         source, target (`str`): a text and its translation.
-        links (`list` of pairs of `int`): the numbers of linked words, source first. In Chinese, Thai and other scripts
-            without spaces, each letter is a word.
+        links (`list` of pairs of `int`): the alignment links. Each consists of the index of a source word and the index
+            of a target word. In Chinese, Thai, and other scripts without spaces, each letter is a word.
         borders (`set[int]`): the positions in the source at which elements start or end.
 
     Attributes:
-        dropped_readings (`list[Node]`): readings of `<ruby>` that `place` left out, because their text is translated.
+        dropped_readings (`list[Node]`): the readings of `<ruby>` elements that `place` has left out because their text
+            is translated.
     """
 
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
@@ -83,7 +87,7 @@ class TagPlacement:
         self._target = target
         self.dropped_readings: list[Node] = []
 
-        # The words of the source, divided at the borders. A whole word is a range of these.
+        # The words of the source, split at the borders. Each whole word is a range of these parts.
         self._source_words: list[_CharacterRange] = []
         whole_source_words: list[range] = []
         sorted_borders = sorted(borders)
@@ -94,9 +98,9 @@ class TagPlacement:
         self._starts = [word.start for word in self._source_words]
         self._ends = [word.end for word in self._source_words]
 
-        # The words of the translation, divided like the source words that they are linked with.
+        # The words of the translation, split like the source words that they are linked with.
         self._target_words: list[_CharacterRange] = []
-        # The source words with which each word of the translation is linked.
+        # For each word of the translation, the source words that it is linked with.
         self._linked_sources: list[set[int]] = []
         whole_links = defaultdict[int, list[range]](list)
         for source_index, target_index in sorted(_link_equal_words(links, source, target)):
@@ -104,21 +108,21 @@ class TagPlacement:
         for target_index, match in enumerate(WORDS_AND_LETTERS.finditer(target)):
             self._add_target_word(_CharacterRange(*match.span()), whole_links[target_index])
 
-        # The words of the translation with which each source word is linked.
+        # For each source word, the words of the translation that it is linked with.
         self._linked_targets = defaultdict[int, list[int]](list)
         for target_word, source_words in enumerate(self._linked_sources):
             for source_word in source_words:
                 self._linked_targets[source_word].append(target_word)
 
     def _add_target_word(self, word: _CharacterRange, linked_words: list[range]) -> None:
-        """Divide a word of the translation like a divided word that it is linked with, and add its parts.
+        """Add a word of the translation. If it is linked with a split source word, split it in the same way.
 
-        For example, if the source has the words "B" and "max" in "B<sub>max</sub>", the word "Bmax" of the translation
-        is divided into "B" and "max". Each of the two is linked with its own part of the source word, and with all
-        other words with which the whole word is linked.
+        For example, the source "B<sub>max</sub>" has the words "B" and "max", so the word "Bmax" of the translation is
+        split into "B" and "max". Each part is linked with the corresponding part of the source word, and with all
+        other source words that the whole word is linked with.
 
         Args:
-            word: the characters of the whole word.
+            word: the character range of the whole word.
             linked_words: the whole source words that it is linked with, each as the range of its parts.
         """
         all_sources: set[int] = set()
@@ -161,10 +165,10 @@ class TagPlacement:
             content (`Sequence[str | Element]`): the content of the source, as [`read_elements`] returns it.
 
         Returns:
-            `list[Token]`: the characters of the translation, with the tags and protected elements among them.
+            `list[Token]`: the text of the translation, with the tags and protected elements in their places.
         """
         tokens: list[Token] = []
-        # An element without tags, around everything.
+        # An element without tags that encloses the whole content.
         root = Element(Node(Role.BLOCK, ""), list(content), start=0, end=len(self._source))
         all_words = _WordRange(0, len(self._target_words))
         all_characters = _CharacterRange(0, len(self._target))
@@ -180,21 +184,21 @@ class TagPlacement:
         *,
         is_translated_base: bool,
     ) -> None:
-        """Append the content of an element, with all tags inside of it, to the tokens.
+        """Append the translated content of an element, including all tags inside it, to a list of tokens.
 
         Args:
             parent: the element.
-            words, characters: the part of the translation that is inside of it.
-            tokens: the tokens, to which its content is appended.
-            is_translated_base: True if the element is a `<ruby>` or inside of one whose text is translated. Its
-                readings are left out, because a translation is not pronounced like the original.
+            words, characters: the part of the translation that is inside the element.
+            tokens: the list to which the content is appended.
+            is_translated_base: True if the element is, or is inside, a `<ruby>` whose text is translated. Readings are
+                then left out, because a translation is not pronounced like the original.
         """
         position = characters.start
         for element, element_words in self._place_children(parent, words):
             if is_translated_base and element.is_reading:
                 self.dropped_readings.append(element.node)
                 continue
-            # An element cannot start before the end of the last one. Otherwise, punctuation that is inside of the last
+            # An element must not start before the end of the previous one. Otherwise, punctuation inside the previous
             # one would be written twice.
             allowed = _CharacterRange(position, characters.end)
             inside = self._characters_inside(element, element_words, allowed)
@@ -214,7 +218,7 @@ class TagPlacement:
         tokens.append(self._target[position : characters.end])
 
     def _add_copied_content(self, parent: Element, tokens: list[Token]) -> None:
-        """Append the content of an element whose text is the same in the translation, exactly as in the source."""
+        """Append an element's content exactly as in the source, for an element whose text the translation copies."""
         position = parent.start
         for element in parent.child_elements:
             tokens.append(self._source[position : element.start])
@@ -228,10 +232,10 @@ class TagPlacement:
         tokens.append(self._source[position : parent.end])
 
     def _place_children(self, parent: Element, words: _WordRange) -> list[tuple[Element, _WordRange]]:
-        """Place the children of an element among its words, where they do not overlap.
+        """Choose ranges of words for the child elements of an element, so that the ranges do not overlap.
 
         Returns:
-            `list`: the child elements with their words, in the order of the translation.
+            `list`: the child elements with their ranges, in the order of the translation.
         """
         places = self._place_around_words(parent, words)
         occupied = sorted(places.values(), key=lambda place: place.start)
@@ -241,26 +245,26 @@ class TagPlacement:
                 word = _move_outside(occupied, word)
                 places[child] = _WordRange(word, word)
         children_with_places = [(child, places[child]) for child in parent.child_elements]
-        # The sort is stable: children at the same place stay in the order of the source.
+        # The sort is stable, so children at the same place stay in source order.
         children_with_places.sort(key=lambda child_with_place: (child_with_place[1].start, child_with_place[1].end))
         return children_with_places
 
     def _place_around_words(self, parent: Element, words: _WordRange) -> dict[Element, _WordRange]:
-        """Choose words of the translation for each child of an element that has words in the source.
+        """Choose words of the translation for each child element that contains words in the source.
 
-        No word goes to two children. A word that is linked with several goes to the child with most of its links. In a
-        second pass, children that got no word take words that are left, even if most links of these lead to other
-        children. In each pass, children with more words choose first.
+        No word is assigned to two children. There are two passes, and in each, children with more source words choose
+        first. In the first pass, a word whose links lead mostly to words outside a child counts against this child. In
+        the second pass, children without words may take a free word if at least one of its links leads to them.
 
         Args:
-            parent: the element.
-            words: the words of the translation that are inside of it.
+            parent: the element whose children are placed.
+            words: the words of the translation that are inside the parent.
 
         Returns:
-            `dict[Element, _WordRange]`: the words of each child that got some.
+            `dict[Element, _WordRange]`: the words of each child; children without words are missing.
         """
         places: dict[Element, _WordRange] = {}
-        # For each word inside of the parent: True if no child has it yet.
+        # For each word inside the parent, True if it is not assigned to a child yet.
         is_free = [True] * (words.end - words.start)
         covered = {child: self._covered_words(child) for child in parent.child_elements}
         largest_first = sorted(parent.child_elements, key=lambda child: -len(covered[child]))
@@ -280,23 +284,23 @@ class TagPlacement:
         return places
 
     def _covered_words(self, element: Element) -> range:
-        """Return the source words of which an element contains at least a part."""
+        """Return the source words that are at least partly inside an element."""
         return range(bisect_right(self._ends, element.start), bisect_left(self._starts, element.end))
 
     def _find_best_range(self, covered: range, is_free: list[bool], first_word: int, is_strict: bool) -> _WordRange:
-        """Find the adjacent free words with the largest sum of weights for an element (Kadane's algorithm).
+        """Find the range of free words with the largest sum of weights for an element (Kadane's algorithm).
 
-        For example, for weights of 1.0, -0.1, 1.0, -1.0 and 1.0, these are the first three words.
+        For example, if the weights are 1.0, -0.1, 1.0, -1.0 and 1.0, the range consists of the first three words.
 
         Args:
             covered: the source words that the element covers.
-            is_free: True for each word of the translation that no element has, from `first_word` on. A range does not
-                extend across words that are not free.
+            is_free: for each word of the translation from `first_word` on, True if no other element has it. A range
+                does not extend across words that are not free.
             first_word: the first word of the translation that the element may get.
             is_strict: see `_weight`.
 
         Returns:
-            `_WordRange`: the words; an empty range if no sum is greater than 0.
+            `_WordRange`: the best range; empty if no sum is greater than 0.
         """
         linked_words = []
         for source_word in covered:
@@ -313,7 +317,7 @@ class TagPlacement:
             if not is_free[word - first_word]:
                 sum_from_start = 0.0
                 continue
-            # Words before this one whose sum is not positive make every range that they begin worse.
+            # If the sum so far is not positive, a range is better without the words before this one.
             if sum_from_start <= 0:
                 sum_from_start = 0.0
                 start = word
@@ -324,7 +328,7 @@ class TagPlacement:
         return best_range
 
     def _weight(self, word: int, covered: range, is_strict: bool) -> float:
-        """Return how strongly a word of the translation belongs to an element, from -1 to 1.
+        """Return a weight from -1 to 1 that measures how strongly a word of the translation belongs to an element.
 
         For example, a word with two links into the element and one link to a word outside has the weight 1/3 if
         `is_strict`, and 2/3 otherwise.
@@ -332,8 +336,9 @@ class TagPlacement:
         Args:
             word: the word of the translation.
             covered: the source words that the element covers.
-            is_strict: True if links to words outside count against the element, so that a word with most of its links
-                outside is left to a different element. Otherwise, a single link into the element is enough.
+            is_strict: True if links to words outside the element reduce the weight, so that a word with mostly such
+                links is left to a different element. If False, a single link into the element makes the weight
+                positive.
         """
         sources = self._linked_sources[word]
         if not sources:
@@ -349,15 +354,16 @@ class TagPlacement:
         return (links_inside - links_outside) / len(sources)
 
     def _find_word_after(self, covered: range, element: Element, words: _WordRange) -> int:
-        """Find the word of the translation before which an element without words goes.
+        """Return the index of the translated word before which an element without words is placed.
 
-        It goes before the translation of the next source word or, if that has no links, after the translation of the
-        previous one. An element that belongs to the previous word, such as a footnote mark, follows its translation.
+        The element is placed before the translation of the nearest following source word that has links. If there is no
+        such word, it is placed after the translation of the nearest preceding one. If the element belongs to the
+        preceding word, as a footnote mark does, or if punctuation follows it, the preceding words are tried first.
 
         Args:
             covered: the source words that the parent of the element covers.
             element: the element.
-            words: the words of the translation that are inside of the parent.
+            words: the words of the translation that are inside the parent.
         """
         next_source_word = bisect_left(self._starts, element.start)
         words_before = range(covered.start, min(next_source_word, covered.stop))
@@ -371,7 +377,8 @@ class TagPlacement:
         next_word = self._source_words[words_after[0]]
         is_before_punctuation = _is_punctuation(self._source[next_word.start : next_word.end])
         if element.follows_word or is_before_punctuation:
-            # Punctuation after an element says nothing about its place: it follows the element wherever that goes.
+            # Punctuation after an element does not help to place it, because the punctuation follows the element to
+            # any place.
             candidates = [*nearest_before, *nearest_after]
         else:
             candidates = [*nearest_after, *nearest_before]
@@ -382,15 +389,15 @@ class TagPlacement:
         return words.end
 
     def _characters_inside(self, element: Element, words: _WordRange, allowed: _CharacterRange) -> _CharacterRange:
-        """Return the characters of the translation that are inside of an element.
+        """Return the characters of the translation that an element encloses.
 
-        Punctuation that is outside of the element in the source stays outside. For example, in "(<b>one</b>)", the
-        brackets of "(eins)" stay outside of `<b>`.
+        Punctuation outside the element in the source stays outside. For example, if "(<b>one</b>)" is translated as
+        "(eins)", the brackets stay outside `<b>`.
 
         Args:
             element: the element.
-            words: the words of the translation that it is around.
-            allowed: the characters that may be inside of it. A range outside of these is moved to their nearest end.
+            words: the words of the translation that the element encloses.
+            allowed: the characters that may be inside the element. The result is clipped to this range.
         """
         if words.start == words.end:
             start = self._end_of_word(words.start - 1, element)
@@ -413,10 +420,10 @@ class TagPlacement:
         return _CharacterRange(start, end)
 
     def _end_of_word(self, word: int, element: Element) -> int:
-        """Return the position at which an element without words goes after a word of the translation.
+        """Return the character position at which an element without words is placed after a word of the translation.
 
-        For the word -1, this is the start of the translation. A footnote mark goes before the punctuation at the end of
-        the word, as in "word<sup>[1]</sup>.", if no punctuation is before it in the source.
+        For the word -1, this is the start of the translation. If no punctuation precedes a footnote mark in the source,
+        the mark is placed before the punctuation at the end of the word, as in "word<sup>[1]</sup>.".
         """
         if word < 0:
             return 0
@@ -429,14 +436,14 @@ class TagPlacement:
         return end
 
     def _is_other_punctuation(self, position: int, character: str) -> bool:
-        """Return True if the translation has punctuation at a position that differs from a given character."""
+        """Return True if the translation has a punctuation character at `position` that differs from `character`."""
         return _is_punctuation(self._target[position]) and self._target[position] != character
 
 
 def _split_word(word: _CharacterRange, sorted_borders: list[int]) -> list[_CharacterRange]:
-    """Split a word at the borders that are inside of it.
+    """Split a word at the borders inside it.
 
-    For example, the word from 4 to 7 and the borders [4, 5, 9] give the parts from 4 to 5 and from 5 to 7.
+    For example, a word from 4 to 7 and the borders [4, 5, 9] result in one part from 4 to 5 and one from 5 to 7.
     """
     first_border = bisect_right(sorted_borders, word.start)
     end_of_borders = bisect_left(sorted_borders, word.end)
@@ -450,10 +457,10 @@ def _split_word(word: _CharacterRange, sorted_borders: list[int]) -> list[_Chara
 
 
 def _move_outside(occupied: list[_WordRange], word: int) -> int:
-    """Move a word to the nearer end of the range that it is inside of, if there is one.
+    """Return a word index that is not inside any occupied range.
 
-    For example, if the range has the words 2 to 5, then the word 3 is moved to 2, and the word 6 stays, because the
-    range ends before it. The ranges are sorted and do not overlap.
+    An index inside a range is moved to the nearer end of this range. For example, if the words 2 to 5 are occupied, the
+    index 3 becomes 2, and the index 6 stays unchanged. The ranges must be sorted and must not overlap.
     """
     index = bisect_left(occupied, word, key=lambda place: place.start) - 1
     if index < 0:
@@ -466,11 +473,11 @@ def _move_outside(occupied: list[_WordRange], word: int) -> int:
 
 
 def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) -> set[tuple[int, int]]:
-    """Return the links of two texts, in which equal words are linked with each other.
+    """Replace the alignment links of names and numbers with links between their occurrences in both texts.
 
-    If both texts contain a word equally often, such as a name or a number, its first occurrences are linked, and so on.
-    The given links of these words are dropped. For example, "Calc" is
-    linked with "Calc" in "<b>Calc</b> and Writer" and "Writer und Calc", because an alignment of names is often wrong.
+    If both texts contain a name or number equally often, its first occurrences are linked, then its second ones, and so
+    on. The given links of these words are dropped, because alignments of names are often wrong. For example, "Calc" is
+    linked with "Calc" in "<b>Calc</b> and Writer" and "Writer und Calc".
     """
     source_positions = _find_names(source)
     target_positions = _find_names(target)
@@ -489,10 +496,10 @@ def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) ->
 
 
 def _find_names(text: str) -> defaultdict[str, list[int]]:
-    """Find the words of a text that can be names or numbers, and return the positions of each.
+    """Find the words of a text that could be names or numbers, and return the word indices of each.
 
-    Words are compared without case and without the punctuation around them. Single letters are left out, because they
-    are often articles or parts of other words; single digits are not.
+    Words are compared without case and without surrounding punctuation. Single letters are left out, because they are
+    often articles or parts of other words. Single digits are included.
     """
     positions = defaultdict[str, list[int]](list)
     for position, word in enumerate(WORDS_AND_LETTERS.findall(text)):
@@ -503,9 +510,9 @@ def _find_names(text: str) -> defaultdict[str, list[int]]:
 
 
 def _is_punctuation(text: str) -> bool:
-    """Return True if a text has only punctuation and symbols, and at least one of them.
+    """Return True if a text is not empty and consists only of punctuation and symbols.
 
-    Combining marks, such as the vowel signs of Hindi, are parts of letters.
+    Combining marks, such as the vowel signs of Hindi, do not count as punctuation, because they belong to letters.
     """
     if not text:
         return False

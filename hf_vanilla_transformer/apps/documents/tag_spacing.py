@@ -1,12 +1,13 @@
-"""Remove tags and protected elements from a text for the model, and put white space around them in the translation.
+"""Remove tags and protected elements from the text that the model sees, and restore their spacing in the translation.
 
-The words of a text are separated by gaps. A gap contains white space, tags and protected elements. The protected
-elements divide it into joints, each of which has white space and tags. For example, between "open" and "now" in
-"open <b> <code>x</code></b> now" is one gap with two joints around the protected `<code>`: the first has the tag `<b>`
-with a space at each side, and the second has the tag `</b>` with a space after it.
+The words of a text are separated by gaps, which contain white space, tags, and protected elements. The protected
+elements divide a gap into joints, each of which contains white space and tags. For example, in
+"open <b> <code>x</code></b> now", there is one gap between "open" and "now". It has two joints around the protected
+`<code>`: the first contains the tag `<b>` with a space on each side, and the second contains the tag `</b>` with a
+space after it.
 
-The gaps and joints of the source show which white space its tags and protected elements have. A gap of the translation
-gets the same white space if it has the same tags and protected elements.
+The gaps and joints of the source record the white space around its tags and protected elements. If a gap of the
+translation has the same tags and protected elements, it gets the same white space.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from .markup_tree import collapse_spaces, write_node
 
 @dataclass(frozen=True)
 class _JointKey:
-    """The neighbors and tags of a joint. Joints of a text and of its translation with equal keys belong together."""
+    """The neighbors and tags of a joint, by which joints of a source and of its translation are matched."""
 
     element_before: Element | None
     tags: tuple[Tag, ...]
@@ -27,17 +28,17 @@ class _JointKey:
 
 @dataclass
 class _Joint:
-    """White space and tags between two neighbors. A neighbor is a word, a protected element, or an end of the text.
+    """The white space and tags between two neighbors, which may be words, protected elements, or ends of the text.
 
     Args:
-        element_before, element_after (`Element`, *optional*): the neighbors that are protected elements.
-        character_before, character_after (`str`): the last character of a word before, and the first character of a
-            word after. They are empty if the neighbor is no word.
-        tags (`list[Tag]`): the tags, in order.
-        spaces (`list[str]`): the white space before the first tag, between the tags, and after the last one. It has one
-            more item than `tags`.
-        model_space (`str`): the white space between the two words in the text for the model; set for the joints of a
-            source.
+        element_before, element_after (`Element`, *optional*): the neighbors if they are protected elements.
+        character_before, character_after (`str`): the last character of the word before the joint, and the first
+            character of the word after it. They are empty if the neighbor is not a word.
+        tags (`list[Tag]`): the tags in order.
+        spaces (`list[str]`): the white space before the first tag, between the tags, and after the last one. The list
+            has one more item than `tags`.
+        model_space (`str`): the white space between the gap's two words in the text that the model sees. It is set only
+            for the joints of a source.
     """
 
     element_before: Element | None = None
@@ -50,35 +51,35 @@ class _Joint:
 
     @property
     def space(self) -> str:
-        """All white space of the joint, with one space for a run of spaces."""
+        """All white space of the joint, with each run of spaces collapsed into one space."""
         return collapse_spaces("".join(self.spaces))
 
     @property
     def closeness(self) -> int:
-        """How close the neighbors are: 2 without space, 1 with a no-break space, and 0 with an ordinary space."""
+        """How close the neighbors are: 2 without any space, 1 with only no-break spaces, 0 with an ordinary space."""
         if not self.space:
             return 2
         return 0 if " " in self.space else 1
 
     @property
     def key(self) -> _JointKey:
-        """The key by which a joint of the translation finds the joint of the source with the same tags."""
+        """The key with which a joint of the translation finds the corresponding joint of the source."""
         return _JointKey(self.element_before, tuple(self.tags), self.element_after)
 
     @property
     def is_at_start(self) -> bool:
-        """True if nothing comes before the joint."""
+        """True if the joint is at the start of the text."""
         return self.element_before is None and not self.character_before
 
     @property
     def is_at_end(self) -> bool:
-        """True if nothing comes after the joint."""
+        """True if the joint is at the end of the text."""
         return self.element_after is None and not self.character_after
 
     def spaces_outside_elements(self, space: str) -> list[str]:
-        """Return the white space around each tag if `space` is outside of the elements, and none is inside.
+        """Return the value of `spaces` that puts the white space `space` outside of all elements.
 
-        It goes after the end tags and before the start tags: "one</b> <i>two".
+        The space is placed after the end tags and before the start tags, as in "one</b> <i>two".
         """
         number_of_end_tags = 0
         while number_of_end_tags < len(self.tags) and not self.tags[number_of_end_tags].is_opening:
@@ -90,7 +91,7 @@ class _Joint:
 
 @dataclass
 class _Gap:
-    """Everything between two words: the protected elements, and the joints before, between and after them."""
+    """The protected elements between two words, and the joints before, between, and after these elements."""
 
     joints: list[_Joint]
     elements: list[Element]
@@ -102,18 +103,18 @@ class _Gap:
 
 
 class SpacedText:
-    """A text with inline elements, and the white space around them.
+    """A source text whose inline elements and spacing are removed for the model, and restored in the translation.
 
-    If a translation has the same tags and protected elements between two words, with the same space between the words,
-    then all white space around them is copied from the document. Otherwise, protected elements keep their own spaces,
-    except that there is no space before punctuation.
+    If the translation has the same tags and protected elements between two words as the source, and the same space
+    between the words, then all white space around the tags and elements is copied from the source. Otherwise, protected
+    elements keep the spaces next to them, except that there is no space before punctuation.
 
     Args:
-        tokens (`Sequence[Token]`): the characters, tags and protected elements of the text, in order. This sets
-            `start`, `end` and `follows_word` of the elements.
+        tokens (`Sequence[Token]`): the strings, tags, and protected elements of the text in order. The constructor sets
+            the attributes `start`, `end` and `follows_word` of the elements.
 
     Attributes:
-        text (`str`): the text for the model, without protected elements and without white space at its ends.
+        text (`str`): the text that the model sees, without protected elements and without white space at its ends.
     """
 
     def __init__(self, tokens: Sequence[Token]):
@@ -122,7 +123,7 @@ class SpacedText:
         self._joints: dict[_JointKey, _Joint] = {}
         words, gaps = _divide_tokens(tokens)
         text = ""
-        # Elements whose start tags come before the next word.
+        # Elements whose start tag is between the previous word and the next word.
         opened: list[Element] = []
         for index, gap in enumerate(gaps):
             space = self._model_space(gap)
@@ -138,11 +139,11 @@ class SpacedText:
 
     @staticmethod
     def _model_space(gap: _Gap) -> str:
-        """Return the white space between two words in the text for the model.
+        """Return the white space between a gap's two words in the text that the model sees.
 
-        Protected elements are removed from this text. For example, "press <kbd>k</kbd> now" becomes "press now" with
-        one space, and "press <kbd>k</kbd>, then" becomes "press, then" without a space, because punctuation directly
-        follows a word.
+        This text does not contain protected elements. For example, "press <kbd>k</kbd> now" becomes "press now" with
+        one space. "press <kbd>k</kbd>, then" becomes "press, then" without a space before the comma, because
+        punctuation directly follows a word.
         """
         first_joint = gap.joints[0]
         last_joint = gap.joints[-1]
@@ -159,13 +160,13 @@ class SpacedText:
         return "" if is_before_punctuation or is_after_punctuation else " "
 
     def _add_gap(self, gap: _Gap, space: str, text_length: int, opened: list[Element]) -> None:
-        """Store the joints of a gap, and set the character ranges of the elements whose tags are in it.
+        """Store the joints of a gap, and set the character ranges of the elements that start or end in it.
 
         Args:
             gap: the gap.
-            space: the white space between the two words in the text for the model.
-            text_length: the length of the text before the gap.
-            opened: the elements that start at the next word. The elements that start in this gap are added.
+            space: the white space between the gap's two words in the text that the model sees.
+            text_length: the length of the model's text before the gap.
+            opened: a list to which the elements that start in this gap and contain the next word are added.
         """
         for joint in gap.joints:
             joint.model_space = space
@@ -174,12 +175,13 @@ class SpacedText:
             for tag in joint.tags:
                 element = tag.element
                 if tag.is_opening:
-                    # This is the range of an element without words. If a word follows, `start` moves to this word.
+                    # This empty range is correct for an element without words. For other elements, `start` is later
+                    # moved to the next word.
                     element.start = text_length
                     element.end = text_length
                     opened.append(element)
                 elif element in opened:
-                    # Start and end are in the same gap, so the element contains no word.
+                    # The element starts and ends in the same gap, so it contains no word.
                     opened.remove(element)
                 else:
                     # The element ends before the white space of this gap.
@@ -194,9 +196,10 @@ class SpacedText:
             element.follows_word = self._follows_word(element)
 
     def _follows_word(self, element: Element) -> bool:
-        """Return True if a protected element is closer to the word before it than to what comes after it.
+        """Return True if a protected element belongs to the word before it.
 
-        For example, the footnote mark in "a word<sup>[1]</sup> here" follows "word".
+        This is the case if there is less space before the element than after it. For example, the footnote mark in
+        "a word<sup>[1]</sup> here" belongs to "word".
         """
         before = self._joint_before[element]
         after = self._joint_after[element]
@@ -207,11 +210,11 @@ class SpacedText:
         return before.space != "" or _can_have_suffix(before.character_before)
 
     def write(self, tokens: Sequence[Token], escape: Callable[[str], str]) -> str:
-        """Write a translation whose tags and protected elements are in place, with white space as in the source.
+        """Return the markup of a translation, with white space around tags and protected elements as in the source.
 
         Args:
-            tokens (`Sequence[Token]`): the characters, tags and protected elements of the translation, in order.
-            escape (`Callable`): escapes text.
+            tokens (`Sequence[Token]`): the strings, tags, and protected elements of the translation in order.
+            escape (`Callable`): the function that escapes text for HTML or XML.
         """
         words, gaps = _divide_tokens(tokens)
         written: list[str] = []
@@ -225,9 +228,10 @@ class SpacedText:
         return "".join(written)
 
     def _write_joint(self, joint: _Joint, space: str, escape: Callable[[str], str]) -> str:
-        """Write the tags of a joint of the translation, with `space` before, between or after them.
+        """Return the markup of a joint of the translation: its tags, with `space` before, between, or after them.
 
-        The space goes where the source has it, if the source has the same joint with the same amount of space.
+        If the source has the same joint with the same space, the space is placed as in the source. Otherwise, it is
+        placed outside the elements.
         """
         spaces = joint.spaces_outside_elements(space)
         source_joint = self._joints.get(joint.key)
@@ -244,10 +248,10 @@ class SpacedText:
         return written
 
     def _spaces_of_joints(self, gap: _Gap) -> list[str]:
-        """Return the white space for each joint of a gap of the translation.
+        """Return the white space for each joint of a gap in the translation.
 
-        The translation itself has only the space between the two words: in "press k now", the space before or after
-        the protected "k" comes from the source.
+        The model's translation contains only the space between the gap's two words. For example, if "k" in
+        "press k now" is protected, the model translates "press now", and the spaces around "k" come from the source.
         """
         word_space = ""
         for joint in gap.joints:
@@ -259,8 +263,8 @@ class SpacedText:
             spaces.append(self._space_between(joint))
         spaces.append(self._space_after(gap.elements[-1], gap.joints[-1], word_space))
         if word_space and not any(spaces) and not gap.has_space_in_elements:
-            # No joint has a space, but the two words need one: it goes to the side where the source does not attach the
-            # element.
+            # No joint has a space, but the two words need one. It is placed on the side on which the source does not
+            # attach the element to a word.
             is_attached_to_word_before = _can_have_suffix(self._joint_before[gap.elements[0]].character_before)
             if is_attached_to_word_before:
                 spaces[-1] = word_space
@@ -269,10 +273,12 @@ class SpacedText:
         return spaces
 
     def _space_before(self, element: Element, joint: _Joint, word_space: str) -> str:
-        """Return the white space between a word, or the start of the translation, and a protected element.
+        """Return the white space before the first protected element of a gap in the translation.
+
+        The element follows a word or the start of the translation.
 
         Args:
-            element: the first protected element of a gap of the translation.
+            element: the first protected element of the gap.
             joint: the first joint of the gap.
             word_space: the white space that the translation has between the words before and after the gap.
         """
@@ -292,9 +298,14 @@ class SpacedText:
         return " " if _needs_space(element, joint.character_before, word_space) else ""
 
     def _space_after(self, element: Element, joint: _Joint, word_space: str) -> str:
-        """Return the white space between a protected element and a word, or the end of the translation.
+        """Return the white space after the last protected element of a gap in the translation.
 
-        The arguments are as in `_space_before`, but for the last element and the last joint of the gap.
+        The element is followed by a word or by the end of the translation.
+
+        Args:
+            element: the last protected element of the gap.
+            joint: the last joint of the gap.
+            word_space: the white space that the translation has between the words before and after the gap.
         """
         source_joint = self._joint_after[element]
         if joint.is_at_end:
@@ -313,20 +324,22 @@ class SpacedText:
         return " " if _needs_space(element, joint.character_after, word_space) else ""
 
     def _space_between(self, joint: _Joint) -> str:
-        """Return the white space between two protected elements."""
+        """Return the white space between two adjacent protected elements of the translation."""
         assert joint.element_before is not None
         assert joint.element_after is not None
         source_joint = self._joint_after[joint.element_before]
         if source_joint.element_after is joint.element_after:
             return source_joint.space
-        # They are not next to each other in the source, so either of their spaces is good.
+        # The elements are not adjacent in the source, so either element's space can be used.
         return source_joint.space or self._joint_before[joint.element_after].space
 
 
 def _needs_space(element: Element, neighbor: str, word_space: str) -> bool:
-    """Return True if readers would read a protected element and the letter next to it as one word.
+    """Return True if a protected element needs a space to separate it from the character next to it.
 
-    An element without text, such as an image, needs a space only if the translation has one between the words.
+    This is the case if the character is a letter or digit and the element contains letters or digits, because readers
+    would read both as one word. An element without text, such as an image, needs a space only if the translation has
+    one between the words.
     """
     if not is_spaced_letter(neighbor):
         return False
@@ -334,17 +347,18 @@ def _needs_space(element: Element, neighbor: str, word_space: str) -> bool:
 
 
 def _can_have_suffix(character: str) -> bool:
-    """Return True if something that directly follows a character belongs to it, as a footnote mark does.
+    """Return True if an element directly after a character belongs to the preceding word, as a footnote mark does.
 
-    This is so for letters, digits and closing punctuation. What follows an opening bracket does not belong to it.
+    This applies to letters, digits, and closing punctuation, but not, for example, to an opening bracket.
     """
     return character.isalnum() or (character != "" and character in CLOSING_PUNCTUATION)
 
 
 def _divide_tokens(tokens: Sequence[Token]) -> tuple[list[str], list[_Gap]]:
-    """Divide tokens into words and the gaps around them, so that there is one gap more than words.
+    """Divide tokens into words and the gaps before, between, and after them.
 
-    A "word" is all text between two tags or protected elements, such as "one two", so it may have white space inside.
+    Here, a "word" is all text between two tags or protected elements, such as "one two", so it may contain white space.
+    There is one more gap than there are words.
     """
     words: list[str] = []
     gaps = [_Gap([_Joint()], [])]
@@ -363,7 +377,10 @@ def _divide_tokens(tokens: Sequence[Token]) -> tuple[list[str], list[_Gap]]:
 
 
 def _add_characters(characters: str, words: list[str], gaps: list[_Gap]) -> None:
-    """Add characters to the words, and the white space at their ends to the gaps before and after."""
+    """Add a string to the words, and add the white space at its ends to the gaps before and after it.
+
+    If the string contains only white space, it is added to the last gap.
+    """
     word = characters.strip()
     joint = gaps[-1].joints[-1]
     if not word:
