@@ -77,7 +77,7 @@ Token = str | Tag | Element
 
 
 def iterate_tokens(content: Sequence[str | Element]) -> Iterator[Token]:
-    """Yield the strings, tags, and protected elements of some content in document order."""
+    """Yield the strings, tags, and protected elements of a text's content in document order."""
     for child in content:
         if isinstance(child, str) or child.is_protected:
             yield child
@@ -88,7 +88,7 @@ def iterate_tokens(content: Sequence[str | Element]) -> Iterator[Token]:
 
 
 def iterate_elements(content: Sequence[str | Element]) -> Iterator[Element]:
-    """Yield all elements of some content, including nested elements."""
+    """Yield all elements of a text's content, including nested elements."""
     for child in content:
         if isinstance(child, Element):
             yield child
@@ -178,7 +178,7 @@ def _protect_elements(content: list[str | Element], text: str, text_has_letters:
 
 
 def _is_inside_word(element: Element, text: str) -> bool:
-    """Return True if an element is surrounded by letters or digits of the same word.
+    """Return True if the same word continues on both sides of an element.
 
     For example, the "2" in "H<sub>2</sub>O" is inside a word. If it were protected, the model would see the word "HO".
     The result is always False in scripts without spaces, because they do not show where words end.

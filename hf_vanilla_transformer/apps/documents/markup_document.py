@@ -88,7 +88,7 @@ class Document:
         self._contents[block] = contents
 
     def _end_run(self, inline_nodes: list[Node | str], contents: list["Node | _InlineRun"]) -> None:
-        """Add the inline run that consists of the given nodes to the contents of a block, unless there are no nodes."""
+        """Add an inline run with the given nodes to the contents of a block. Do nothing if there are no nodes."""
         if not inline_nodes:
             return
         run = _InlineRun(inline_nodes)
@@ -99,7 +99,7 @@ class Document:
             self._add_attributes(node)
 
     def _add_attributes(self, node: Node) -> None:
-        """Add the attributes of a node that have text to translate to the document's attributes."""
+        """Record the attributes of a node that have text to translate."""
         for name in node.text_attributes():
             run = _InlineRun([node.attributes[name] or ""])
             if run.text:

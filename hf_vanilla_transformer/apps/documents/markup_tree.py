@@ -18,7 +18,7 @@ _MOST_LEVELS = 200
 
 
 class Role(Enum):
-    """How a node is treated in the translation."""
+    """The way in which a node is treated in the translation."""
 
     BLOCK = "ends the sentence before it, and has sentences of its own inside"
     INLINE = "is part of a sentence, and its text is translated"

@@ -65,7 +65,7 @@ class _WordRange:
 
 
 class TagPlacement:
-    """Places the inline elements of a source text in its translation.
+    """The placement of a source text's inline elements in its translation.
 
     If an element starts or ends inside a word, the word is split there. For example, "H<sub>2</sub>O" has the words
     "H", "2" and "O". The translated word is split in the same way where it contains the same characters. If both texts
@@ -218,7 +218,7 @@ class TagPlacement:
         tokens.append(self._target[position : characters.end])
 
     def _add_copied_content(self, parent: Element, tokens: list[Token]) -> None:
-        """Append an element's content exactly as in the source, for an element whose text the translation copies."""
+        """Append the content of an element exactly as in the source, because the translation copies its text."""
         position = parent.start
         for element in parent.child_elements:
             tokens.append(self._source[position : element.start])

@@ -19,7 +19,7 @@ from .markup_tree import collapse_spaces, write_node
 
 @dataclass(frozen=True)
 class _JointKey:
-    """The neighbors and tags of a joint, by which joints of a source and of its translation are matched."""
+    """The neighbors and tags that identify a joint, used to match the joints of a source and its translation."""
 
     element_before: Element | None
     tags: tuple[Tag, ...]
@@ -56,7 +56,7 @@ class _Joint:
 
     @property
     def closeness(self) -> int:
-        """How close the neighbors are: 2 without any space, 1 with only no-break spaces, 0 with an ordinary space."""
+        """The closeness of the neighbors: 2 without any space, 1 with only no-break spaces, 0 with ordinary spaces."""
         if not self.space:
             return 2
         return 0 if " " in self.space else 1

@@ -1,4 +1,4 @@
-"""Translate HTML or XML documents: their texts are translated, and all other markup stays unchanged."""
+"""Translate HTML or XML documents: their texts are translated, and everything else stays unchanged."""
 
 from collections.abc import Iterable
 from itertools import islice

@@ -5,7 +5,7 @@
 
 
 class RequestError(Exception):
-    """Base class of the errors below. The message is one sentence, which the server sends to the client."""
+    """Base class of the exceptions in this module. The message is one sentence, which is sent to the client."""
 
 
 class TooMuchError(RequestError):

@@ -11,7 +11,7 @@ class SearchStoppedError(RuntimeError):
 
 
 class Interruption(StoppingCriteria):
-    """Stopping criterion for `generate()` that raises SearchStoppedError as soon as a given function returns True.
+    """A stopping criterion for `generate()` that raises SearchStoppedError once a given function returns True.
 
     The function is called at each decoding step, in the thread that runs the search. It may read values that other
     threads write.

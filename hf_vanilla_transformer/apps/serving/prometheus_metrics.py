@@ -58,7 +58,7 @@ class Metrics:
         )
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request.
+        """Record the duration of a request under its route and status.
 
         Args:
             route (`str`): the path of the request's route, or "other" if no route matches.

@@ -232,7 +232,7 @@ class Service:
 
     @property
     def num_beams(self) -> int:
-        """The beam size for requests that do not set one."""
+        """The default beam size, which is used if a request does not set one."""
         return self._generate_kwargs.get("num_beams") or self.model.generation_config.num_beams or 1
 
     async def translate(self, texts: Sequence[str], options: TranslateOptions) -> list[Translation]:

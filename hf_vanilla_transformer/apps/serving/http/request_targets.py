@@ -1,4 +1,4 @@
-"""ASGI middleware with which all routes accept absolute URLs and HEAD requests."""
+"""Make all routes accept absolute URLs and HEAD requests, with two ASGI middleware classes."""
 
 import re
 from urllib.parse import unquote

@@ -160,7 +160,10 @@ class DetectedLanguage(BaseModel):
 
 
 class LibreTranslation(BaseModel):
-    """A response as LibreTranslate clients expect it. If the request has a list of texts, each field is a list."""
+    """A response as LibreTranslate clients expect it.
+
+    If the request has a list of texts, each field is a list with one item per text.
+    """
 
     translatedText: Texts  # noqa: N815
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
