@@ -24,6 +24,8 @@ from .words_of_tokens import WORDS
 
 
 # The meaning of each flag of a translation, worded to complete a sentence such as "2 of the translations are ...".
+# It is shown by the command `translate`, by the server's page, and by the record of a distillation, which is saved in
+# results files and model cards.
 FLAG_MEANINGS = {
     "longer_than_training": "longer than any source of the training",
     "truncated": "truncated at the length limit",

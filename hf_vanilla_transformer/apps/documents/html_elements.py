@@ -47,7 +47,8 @@ VOID = frozenset(
 # Elements whose line breaks are visible to readers.
 PREFORMATTED = frozenset({"pre", "listing", "textarea"})
 
-# Every name by which a text is recognized as HTML. The last set contains elements that need no special treatment.
+# Every name by which a text is recognized as HTML. The last set contains elements that need no special treatment;
+# an element that gets a special treatment moves from there to the set of that treatment.
 HTML_NAMES = frozenset(
     BLOCKS
     | PHRASING

@@ -12,12 +12,21 @@ from .schemas import Error
 
 # The error statuses of the translation routes, as the OpenAPI schema describes them.
 ERRORS: dict[int | str, dict[str, object]] = {
-    400: {"model": Error, "description": "The body is not JSON, or not UTF-8, or names other languages."},
+    400: {
+        "model": Error,
+        "description": "The body is not JSON or not UTF-8, or it names other languages than the model's.",
+    },
     408: {"model": Error, "description": "The body arrives too slowly."},
-    413: {"model": Error, "description": "The body or a text is too long, or the texts take too much work."},
-    415: {"model": Error, "description": "The body is of another Content-Type."},
+    413: {
+        "model": Error,
+        "description": "The body or a text is too long, or the translation would take too much work.",
+    },
+    415: {"model": Error, "description": "The server does not accept this Content-Type."},
     422: {"model": Error, "description": "A value is missing or not allowed."},
-    503: {"model": Error, "description": "The server is full, or too slow; see Retry-After."},
+    503: {
+        "model": Error,
+        "description": "The server has too many requests, or was too slow; see the Retry-After header.",
+    },
 }
 _STATUSES = {TooMuchError: 413, BusyError: 503, UntranslatableError: 422, OtherLanguageError: 400}
 

@@ -45,9 +45,12 @@ SomeTexts = Annotated[
 ]
 Term = Annotated[str, Field(max_length=200)]
 Terms = Annotated[list[Term], Field(max_length=10)]
-Language = Annotated[str, Field(max_length=100, description="The model's, or auto.")]
+Language = Annotated[str, Field(max_length=100, description="A language code of the model, or auto.")]
 Glossary = Annotated[dict[Term, Term | Terms], Field(max_length=100)]
-_FLAGS = Field(default=None, description="What may be wrong, see docs/translate.md; missing where nothing is.")
+_FLAGS = Field(
+    default=None,
+    description="Possible faults of the translation, explained in docs/translate.md. Missing if there are none.",
+)
 
 
 class GenerateParameters(BaseModel, extra="forbid"):
@@ -109,7 +112,7 @@ class LibreRequest(BaseModel):
     alternatives: Annotated[int, Field(ge=0, le=15)] = 0
     glossary: Glossary | Json[Glossary] | None = None
     return_scores: bool = False
-    api_key: str | None = Field(default=None, description="Not needed.")
+    api_key: str | None = Field(default=None, description="Accepted for compatibility, and ignored.")
 
     @model_validator(mode="before")
     @classmethod
@@ -155,7 +158,7 @@ class LibreRequest(BaseModel):
 class DetectedLanguage(BaseModel):
     """The model's source language, which is returned if the request's source language is "auto"."""
 
-    confidence: float = Field(default=100.0, description="In percent; nothing is detected.")
+    confidence: float = Field(default=100.0, description="Always 100 percent, because the language is not detected.")
     language: str
 
 
