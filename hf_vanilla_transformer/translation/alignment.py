@@ -58,8 +58,8 @@ class Aligner:
 
     def __call__(self, source: TokenizedText, target: TokenizedText, attention: torch.Tensor) -> Links:
         """Return a sentence pair's alignment links, given its attention weights of shape `(target, source)`."""
-        source_words = self._source_texts.words(source.text, source.token_ids, self.words)
-        target_words = self._target_texts.words(target.text, target.token_ids, self.words)
+        source_words = self._source_texts.find_words(source.text, source.token_ids, self.words)
+        target_words = self._target_texts.find_words(target.text, target.token_ids, self.words)
         return link(attention, source_words, target_words, shift=self._shift, for_tags=self._for_tags)
 
 

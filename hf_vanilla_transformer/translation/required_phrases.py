@@ -84,22 +84,43 @@ def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: 
         `list[list[int]]`: the rows of each part.
     """
     parts: list[list[int]] = []
-    # The sizes to which the rows of the last part are padded, and the cells that they need without padding.
-    padded_sizes = PhraseSizes()
-    needed_cells = 0
-    # The sort puts rows with phrases of similar size next to each other. It is stable, so equal rows keep their order.
-    for row in sorted(rows, key=lambda row: -sizes[row].cells):
-        num_rows = len(parts[-1]) + 1 if parts else 1
-        padded_with_row = padded_sizes.pad(sizes[row])
-        needed_with_row = needed_cells + sizes[row].cells
-        computed_cells = num_rows * padded_with_row.cells
-        most_with_padding = 2 * needed_with_row + num_rows * CELLS_PER_TOKEN
-        if parts and computed_cells <= min(most_cells, most_with_padding):
+    # The load of the last part.
+    load = _PartLoad()
+    # Rows with phrases of similar size are next to each other. The sort is stable, so equal rows keep their order.
+    for row in sorted(rows, key=lambda row: sizes[row].cells, reverse=True):
+        load_with_row = load.add(sizes[row])
+        if parts and load_with_row.fits(most_cells):
             parts[-1].append(row)
-            padded_sizes = padded_with_row
-            needed_cells = needed_with_row
+            load = load_with_row
         else:
             parts.append([row])
-            padded_sizes = sizes[row]
-            needed_cells = sizes[row].cells
+            load = _PartLoad().add(sizes[row])
     return parts
+
+
+class _PartLoad(NamedTuple):
+    """The cells that the search computes for a part of a batch, from which follows whether the part is too large.
+
+    Args:
+        num_sentences (`int`): the number of sentences in the part.
+        padded_sizes (`PhraseSizes`): the sizes to which the phrases of each sentence are padded.
+        needed_cells (`int`): the cells that the sentences need without padding.
+    """
+
+    num_sentences: int = 0
+    padded_sizes: PhraseSizes = PhraseSizes()
+    needed_cells: int = 0
+
+    def add(self, sizes: PhraseSizes) -> "_PartLoad":
+        """Return the load of the part with one more sentence, whose phrases have the given sizes."""
+        return _PartLoad(
+            num_sentences=self.num_sentences + 1,
+            padded_sizes=self.padded_sizes.pad(sizes),
+            needed_cells=self.needed_cells + sizes.cells,
+        )
+
+    def fits(self, most_cells: int) -> bool:
+        """Return True if the part exceeds neither of the two limits of [`split_by_phrases`]."""
+        computed_cells = self.num_sentences * self.padded_sizes.cells
+        most_cells_with_padding = 2 * self.needed_cells + self.num_sentences * CELLS_PER_TOKEN
+        return computed_cells <= most_cells and computed_cells <= most_cells_with_padding

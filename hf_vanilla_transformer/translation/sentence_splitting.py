@@ -2,9 +2,8 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import nlargest
-from itertools import accumulate
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -85,20 +84,45 @@ def split_into_pieces(
 
     def fits(sentence: str) -> bool:
         # The code counts, because the model receives it as a token.
-        coded = f"{code} {sentence}" if code else sentence
-        return len(encode(tokenizer, coded).input_ids) <= most_tokens
+        coded_sentence = f"{code} {sentence}" if code else sentence
+        return len(encode(tokenizer, coded_sentence).input_ids) <= most_tokens
 
-    written_code = re.match(rf"(\s*)({re.escape(code)}\s*)", text) if code else None
-    if written_code is None:
-        return split_text(text, source_language, fits) or [Piece("", "")]
-
-    # The code is not a sentence, so the rest of the text is split, and the code is then put before the first piece.
-    pieces = split_text(text[written_code.end() :], source_language, fits) or [Piece("", "")]
-    leading_space, code_with_space = written_code.groups()
-    pieces[0] = pieces[0]._replace(text=code_with_space + pieces[0].text)
-    if leading_space:
-        pieces.insert(0, Piece("", leading_space))
+    # The code is not a sentence, so only the text after it is split.
+    prefix = _find_code(text, code)
+    pieces = split_text(text[len(prefix) :], source_language, fits)
+    if not pieces:
+        pieces = [Piece("", "")]
+    if prefix:
+        pieces = _put_code_before(pieces, prefix)
     return pieces
+
+
+def _find_code(text: str, code: str) -> str:
+    """Return the beginning of a text up to the end of its target-language code and of the white space after it.
+
+    The result includes white space before the code. It is empty if the text does not begin with the code.
+    """
+    text_from_code = text.lstrip()
+    if not code or not text_from_code.startswith(code):
+        return ""
+    text_after_code = text_from_code.removeprefix(code).lstrip()
+    return text[: len(text) - len(text_after_code)]
+
+
+def _put_code_before(pieces: list[Piece], prefix: str) -> list[Piece]:
+    """Return the pieces with a target-language code, which [`_find_code`] has found, before the first of them.
+
+    White space before the code becomes a separate piece without text.
+    """
+    code_with_space = prefix.lstrip()
+    leading_space = prefix.removesuffix(code_with_space)
+    coded_pieces = []
+    if leading_space:
+        coded_pieces.append(Piece("", leading_space))
+    first_piece = pieces[0]
+    coded_pieces.append(first_piece._replace(text=code_with_space + first_piece.text))
+    coded_pieces += pieces[1:]
+    return coded_pieces
 
 
 def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> list[Piece]:
@@ -124,24 +148,33 @@ def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> 
 def _split_line(line: str, language: str) -> list[str]:
     """Split a line into sentences, each with its white space.
 
-    The library sentencex proposes where sentences end, and [`is_sentence_end`] rejects some of its proposals.
+    The library sentencex divides the line into segments, and [`is_sentence_end`] rejects some of its divisions. In this
+    case, the sentence continues in the next segment.
     """
+    sentences = []
+    # The current sentence is the text of the line between these two positions.
+    sentence_start = 0
+    sentence_end = 0
+    for segment_text in _divide_into_segments(line, language):
+        if sentence_end > sentence_start:
+            sentence = _without_middle(line, sentence_start, sentence_end)
+            if is_sentence_end(sentence, segment_text, language):
+                sentences.append(line[sentence_start:sentence_end])
+                sentence_start = sentence_end
+        sentence_end += len(segment_text)
+    if sentence_end > sentence_start:
+        sentences.append(line[sentence_start:sentence_end])
+    return sentences
+
+
+def _divide_into_segments(line: str, language: str) -> Iterable[str]:
+    """Divide a line where sentencex proposes sentence ends. In the segments, spaces replace all other white space."""
     with needing("text", "split_sentences needs"):
         from sentencex import segment
     # sentencex 1.0 fails on multi-byte white space after an initial, such as "A\u00a0.". Each such character is
     # replaced by one space, so positions in the line stay valid.
     line_with_spaces = re.sub(r"\s", " ", line)
-    sentences = []
-    start = 0
-    position = 0
-    for segment_text in segment(language, line_with_spaces):
-        if start < position and is_sentence_end(_without_middle(line, start, position), segment_text, language):
-            sentences.append(line[start:position])
-            start = position
-        position += len(segment_text)
-    if start < position:
-        sentences.append(line[start:position])
-    return sentences
+    return segment(language, line_with_spaces)
 
 
 def _without_middle(line: str, start: int, end: int) -> str:
@@ -163,18 +196,23 @@ def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
     text = sentence.strip()
     if not text:
         return [Piece("", sentence)]
-    start = sentence.find(text)
-    end = start + len(text)
 
     pieces = []
-    if start > 0:
-        pieces.append(Piece("", sentence[:start]))
+    space_before = sentence[: len(sentence) - len(sentence.lstrip())]
+    if space_before:
+        pieces.append(Piece("", space_before))
+
     parts = split_at_clauses(text, fits)
-    for part in parts[:-1]:
-        space = part[len(part.rstrip()) :]
-        pieces.append(Piece(part.strip(), space, is_part=True))
-    pieces.append(Piece(parts[-1].strip(), sentence[end:], is_part=len(parts) > 1))
+    is_split = len(parts) > 1
+    parts[-1] += _trailing_space(sentence)
+    for part in parts:
+        pieces.append(Piece(part.strip(), _trailing_space(part), is_part=is_split))
     return pieces
+
+
+def _trailing_space(text: str) -> str:
+    """Return the white space at the end of a text."""
+    return text[len(text.rstrip()) :]
 
 
 def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
@@ -187,17 +225,18 @@ def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
     if len(stripped) < 2 or fits(stripped):
         return [sentence]
 
-    forbidden = {len(sentence)}
+    # Positions inside numbers and URLs, and the end of the sentence, where a split would leave an empty part.
+    forbidden_positions = {len(sentence)}
     for match in _UNBREAKABLE.finditer(sentence):
-        forbidden.update(range(match.start() + 1, match.end()))
+        forbidden_positions.update(range(match.start() + 1, match.end()))
 
     middle = len(sentence) // 2
-    for pattern in _BREAKS:
-        breaks = {match.end() for match in pattern.finditer(sentence)}
-        breaks -= forbidden
-        if breaks:
-            # If two breaks are equally near to the middle, the first one is taken.
-            nearest = min(breaks, key=lambda position: (abs(position - middle), position))
+    for breaking_text in _BREAKS:
+        positions = {match.end() for match in breaking_text.finditer(sentence)}
+        positions -= forbidden_positions
+        if positions:
+            # The positions are sorted, because `min` takes the first one if two are equally near to the middle.
+            nearest = min(sorted(positions), key=lambda position: abs(position - middle))
             return split_at_clauses(sentence[:nearest], fits) + split_at_clauses(sentence[nearest:], fits)
     return [sentence]
 
@@ -258,19 +297,41 @@ def _best_combinations(translations: list[Translation]) -> list[list[Translation
     kept after each sentence, because a combination that scores lower than another one still scores lower after both are
     extended by the same hypotheses.
     """
-    count = max(1 + len(translation.alternatives) for translation in translations)
-    combinations = [_Combination(0.0)]
+    most_combinations = max(1 + len(translation.alternatives) for translation in translations)
+    no_hypotheses_yet = _Combination(0.0)
+    best_combinations = [no_hypotheses_yet]
     for translation in translations:
-        hypotheses = [translation, *translation.alternatives]
-        # The search returns truncated hypotheses after all finished ones, even if their scores are higher. To keep this
-        # order, no hypothesis gets a higher ranking score than the one before it.
-        ranking_scores = list(accumulate((hypothesis.score for hypothesis in hypotheses), min))
-        extended = []
-        for combination in combinations:
-            for hypothesis, score in zip(hypotheses, ranking_scores, strict=True):
-                extended.append(_Combination(combination.score + score, hypothesis, combination))
-        combinations = nlargest(count, extended, key=lambda combination: combination.score)
-    return [combination.hypotheses() for combination in combinations]
+        extended_combinations = _extend(best_combinations, translation)
+        best_combinations = nlargest(
+            most_combinations, extended_combinations, key=lambda combination: combination.score
+        )
+    return [combination.hypotheses() for combination in best_combinations]
+
+
+def _extend(combinations: list[_Combination], translation: Translation) -> list[_Combination]:
+    """Extend each combination by each hypothesis for the next sentence: its translation and the alternatives."""
+    hypotheses = [translation, *translation.alternatives]
+    ranking_scores = _ranking_scores(hypotheses)
+    extended_combinations = []
+    for combination in combinations:
+        for hypothesis, ranking_score in zip(hypotheses, ranking_scores, strict=True):
+            score = combination.score + ranking_score
+            extended_combinations.append(_Combination(score, hypothesis, previous=combination))
+    return extended_combinations
+
+
+def _ranking_scores(hypotheses: list[Translation]) -> list[float]:
+    """Return a score for each hypothesis, none of which is higher than the score before it.
+
+    The search returns truncated hypotheses after all finished ones, even if their scores are higher. With these scores,
+    the best combinations keep this order.
+    """
+    ranking_scores = []
+    lowest_score = hypotheses[0].score
+    for hypothesis in hypotheses:
+        lowest_score = min(lowest_score, hypothesis.score)
+        ranking_scores.append(lowest_score)
+    return ranking_scores
 
 
 def join_without_alternatives(
@@ -286,35 +347,44 @@ def join_without_alternatives(
     Returns:
         `Translation`: the joined translation. Its alignment is None if the alignment of any piece is None.
     """
-    sources = [piece.text for piece in pieces]
-    targets = [translation.text for translation in translations]
-    first_source_words = _find_first_words(pieces, sources, words)
-    first_target_words = _find_first_words(pieces, targets, words)
-
     tokens: list[str] = []
     log_probs: list[float] = []
-    links: set[tuple[int, int]] = set()
     flags: set[str] = set()
-    for translation, first_source, first_target in zip(
-        translations, first_source_words, first_target_words, strict=True
-    ):
+    for translation in translations:
         tokens += translation.tokens
         log_probs += translation.log_probs
         flags |= translation.flags
-        for source_word, target_word in translation.alignment or ():
-            links.add((first_source + source_word, first_target + target_word))
     if any(piece.is_part for piece in pieces):
         flags.add("split")
 
-    lacks_alignment = any(translation.alignment is None for translation in translations)
     return Translation(
-        text=join_texts(pieces, targets),
+        text=join_texts(pieces, [translation.text for translation in translations]),
         score=sum(translation.score for translation in translations),
         tokens=tokens,
         log_probs=log_probs,
-        alignment=None if lacks_alignment else sorted(links),
+        alignment=_join_alignments(pieces, translations, words),
         flags=frozenset(flags),
     )
+
+
+def _join_alignments(
+    pieces: list[Piece], translations: list[Translation], words: re.Pattern[str]
+) -> list[tuple[int, int]] | None:
+    """Join the alignments of the pieces' translations, or return None if any of them has no alignment.
+
+    In the links of a piece, words are counted from the beginning of the piece. In the result, they are counted from the
+    beginning of the text.
+    """
+    first_source_words = _find_first_words(pieces, [piece.text for piece in pieces], words)
+    first_target_words = _find_first_words(pieces, [translation.text for translation in translations], words)
+
+    links: set[tuple[int, int]] = set()
+    for index, translation in enumerate(translations):
+        if translation.alignment is None:
+            return None
+        for source_word, target_word in translation.alignment:
+            links.add((first_source_words[index] + source_word, first_target_words[index] + target_word))
+    return sorted(links)
 
 
 def _find_first_words(pieces: list[Piece], texts: list[str], words: re.Pattern[str]) -> list[int]:
@@ -328,10 +398,13 @@ def _find_first_words(pieces: list[Piece], texts: list[str], words: re.Pattern[s
         words (`re.Pattern[str]`): matches the words.
     """
     texts_with_space = [text + piece.space for text, piece in zip(texts, pieces, strict=True)]
-    word_ends = [word.end() for word in words.finditer("".join(texts_with_space))]
+    joined_text = "".join(texts_with_space)
+    word_ends = [word.end() for word in words.finditer(joined_text)]
     first_words = []
-    start = 0
+    piece_start = 0
     for text in texts_with_space:
-        first_words.append(bisect_right(word_ends, start))
-        start += len(text)
+        # As many words come before the piece as end before it or at its start.
+        num_words_before = bisect_right(word_ends, piece_start)
+        first_words.append(num_words_before)
+        piece_start += len(text)
     return first_words

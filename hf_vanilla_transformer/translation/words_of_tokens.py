@@ -21,10 +21,15 @@ WORDS = re.compile(r"\S+")
 def _combining_marks() -> str:
     """Return the combining marks that may follow a letter of `_UNSPACED`, as the content of a regex character class."""
     marks = ""
-    for character in map(chr, range(0xE00, 0x1800)):
-        if unicodedata.category(character).startswith("M"):
+    # The blocks of Thai, Lao, Burmese and Khmer lie in this range.
+    for code_point in range(0x0E00, 0x1800):
+        character = chr(code_point)
+        is_combining_mark = unicodedata.category(character).startswith("M")
+        if is_combining_mark:
             marks += character
-    return marks + "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
+    # The sound marks of Japanese, and the variation selectors that may follow any Chinese character.
+    marks += "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
+    return marks
 
 
 # Letters of scripts that are written without spaces between words: Thai and Lao, Burmese, Khmer, and then Chinese and
@@ -39,7 +44,7 @@ WORDS_AND_LETTERS = re.compile(rf"[{_UNSPACED}][{_combining_marks()}]*|[^\s{_UNS
 # Markers in the names of tokens: a word begins here (SentencePiece), ends here, or continues (byte-pair encodings).
 _WORD_MARKERS = ("\N{LOWER ONE EIGHTH BLOCK}", "</w>", "@@")
 # SentencePiece represents the bytes of characters that are not in the vocabulary by tokens such as <0xE2>.
-_SENTENCEPIECE_BYTE = re.compile("<0x([0-9A-F]{2})>")
+_SENTENCEPIECE_BYTE = re.compile("<0x(?P<hexadecimal>[0-9A-F]{2})>")
 # Byte-level vocabularies represent each byte by one printable character.
 _BYTE_OF_CHARACTER = {character: byte for byte, character in bytes_to_unicode().items()}
 # Stands for text without a token in the vocabulary. UTF-8 never contains this byte.
@@ -66,24 +71,22 @@ class TokenTexts:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, is_target: bool):
         source_side, target_side = sides_of(tokenizer)
         side = target_side if is_target else source_side
-        self.names: dict[int, str] = {token: name for name, token in side.get_vocab().items()}
-        if is_target and not side.is_fast and hasattr(side, "decoder"):
-            # If there are two vocabularies, MarianTokenizer and FSMTTokenizer keep the target's here.
-            self.names = dict(side.decoder)
-            for token, added_token in side.added_tokens_decoder.items():
-                self.names[token] = str(added_token)
-        self._special = set(side.all_special_ids)
-        self._unknown = side.unk_token_id
-        self._added = set(side.get_added_vocab().values())
+        self.names = _names_of_tokens(side, is_target)
+        self._unknown_token = side.unk_token_id
+        self._added_tokens = set(side.get_added_vocab().values())
 
-        # Only sources begin with target-language codes. Like special tokens, these tokens have no text.
-        self._codes: TargetCodes | None = None
+        # Only sources begin with target-language codes, so targets need no object that reads the codes.
+        self._code_reader: TargetCodes | None = None
         if not is_target and codes_of(tokenizer):
-            self._codes = TargetCodes(tokenizer)
-            for token, name in self.names.items():
-                if name in self._codes.codes:
-                    self._special.add(token)
+            self._code_reader = TargetCodes(tokenizer)
 
+        self._tokens_without_text = set(side.all_special_ids)
+        if self._code_reader is not None:
+            for token, name in self.names.items():
+                if name in self._code_reader.codes:
+                    self._tokens_without_text.add(token)
+
+        # Slow tokenizers have no backend.
         backend = getattr(side, "backend_tokenizer", None)
         self._normalizer = getattr(backend, "normalizer", None)
         self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
@@ -92,9 +95,9 @@ class TokenTexts:
 
     def __call__(self, ids: list[int]) -> list[bytes]:
         """Return the text of each token in UTF-8, without white space. The text of special tokens is empty."""
-        return [self._text_without_space(token) for token in ids]
+        return [self._text_without_spaces(token) for token in ids]
 
-    def words(self, text: str, ids: list[int], pattern: re.Pattern[str] = WORDS) -> list[list[int]]:
+    def find_words(self, text: str, ids: list[int], pattern: re.Pattern[str] = WORDS) -> list[list[int]]:
         """Return, for each token of a text, the indices of the words that it belongs to.
 
         A token may span several words; see [`map_tokens_to_words`]. A target-language code, such as `>>fr<<`, belongs
@@ -105,50 +108,86 @@ class TokenTexts:
             ids (`list[int]`): the text's token ids.
             pattern (`re.Pattern[str]`): matches the words of the text.
         """
-        if self._codes is None:
-            return self._words_without_code(text, ids, pattern)
-        text_without_code = self._codes.read(text).text
-        end_of_code = len(text) - len(text_without_code)
-        first_word = word_at(text, end_of_code, pattern)
+        if self._code_reader is None:
+            return self._find_words_without_code(text, ids, pattern)
+
+        text_without_code = self._code_reader.read(text).text
+        length_of_code = len(text) - len(text_without_code)
+        # The words of the text are counted from its beginning, so this number is larger than 0 if a code is a word.
+        first_word_after_code = word_at(text, length_of_code, pattern)
         words_of_tokens = []
-        for words in self._words_without_code(text_without_code, ids, pattern):
-            words_of_tokens.append([first_word + word for word in words])
+        for words_of_token in self._find_words_without_code(text_without_code, ids, pattern):
+            words_of_tokens.append([first_word_after_code + word for word in words_of_token])
         return words_of_tokens
 
-    def _words_without_code(self, text: str, ids: list[int], pattern: re.Pattern[str]) -> list[list[int]]:
-        """Find the words of each token, as [`words`] does, for a text that does not begin with a language code."""
-        words = pattern.findall(text)
-        tokens = self(ids)
-        if self._normalizer is not None and "".join(words).encode() != b"".join(tokens):
-            # The tokens were made from the normalized text, so they are easier to match with its normalized words.
-            words = ["".join(self._normalizer.normalize_str(word).split()) for word in words]
-        return map_tokens_to_words(words, tokens)
+    def _find_words_without_code(self, text: str, ids: list[int], pattern: re.Pattern[str]) -> list[list[int]]:
+        """Find the words of each token, as [`find_words`] does, for a text that does not begin with a code."""
+        words: list[str] = pattern.findall(text)
+        token_texts = self(ids)
+        is_unchanged = "".join(words).encode() == b"".join(token_texts)
+        if is_unchanged or self._normalizer is None:
+            return map_tokens_to_words(words, token_texts)
 
-    def _text_without_space(self, token: int) -> bytes:
+        # The tokens were made from the normalized text, so they are easier to match with its normalized words.
+        normalized_words = []
+        for word in words:
+            normalized_word = self._normalizer.normalize_str(word)
+            # Normalization may add white space, which the texts of the tokens do not have.
+            normalized_words.append("".join(normalized_word.split()))
+        return map_tokens_to_words(normalized_words, token_texts)
+
+    def _text_without_spaces(self, token: int) -> bytes:
         """Return the text of a token without white space, which is empty for special tokens."""
-        if token == self._unknown:
+        if token == self._unknown_token:
             return _UNKNOWN
-        if token in self._special:
+        if token in self._tokens_without_text:
             return b""
-        text = self.spelled(token)
+        text = self.text_with_spaces(token)
         if self._is_moses:
             text = unescape(text.decode()).encode()
         return b"".join(text.split())
 
-    def spelled(self, token: int) -> bytes:
+    def text_with_spaces(self, token: int) -> bytes:
         """Return the text of a token in UTF-8, in which spaces replace word-boundary markers such as `</w>`.
 
         The text of a special token is its name, such as `</s>`.
         """
         name = self.names.get(token, "")
-        if self._is_byte_level and token not in self._added:
-            return bytes(map(_BYTE_OF_CHARACTER.__getitem__, name))
-        sentencepiece_byte = _SENTENCEPIECE_BYTE.fullmatch(name)
-        if sentencepiece_byte:
-            return bytes.fromhex(sentencepiece_byte[1])
+
+        # Added tokens, such as special tokens, have their text as their name in every vocabulary.
+        if self._is_byte_level and token not in self._added_tokens:
+            # Each character of the name stands for one byte.
+            return bytes(_BYTE_OF_CHARACTER[character] for character in name)
+
+        byte_token = _SENTENCEPIECE_BYTE.fullmatch(name)
+        if byte_token is not None:
+            return bytes.fromhex(byte_token["hexadecimal"])
+
+        text = name
         for marker in _WORD_MARKERS:
-            name = name.replace(marker, " ")
-        return name.encode()
+            text = text.replace(marker, " ")
+        return text.encode()
+
+
+def _names_of_tokens(side: PreTrainedTokenizerBase, is_target: bool) -> dict[int, str]:
+    """Return the name in the vocabulary of each token id.
+
+    Args:
+        side (`PreTrainedTokenizerBase`): the tokenizer of the source or of the target, as `sides_of` returns it.
+        is_target (`bool`): whether it is the tokenizer of the target.
+    """
+    names: dict[int, str] = {}
+    if is_target and not side.is_fast and hasattr(side, "decoder"):
+        # MarianTokenizer and FSMTTokenizer are one object for both sides. If they have two vocabularies, `get_vocab()`
+        # returns the source's, and this attribute has the target's, without the added tokens.
+        names.update(side.decoder)
+        for token, added_token in side.added_tokens_decoder.items():
+            names[token] = str(added_token)
+        return names
+
+    for name, token in side.get_vocab().items():
+        names[token] = name
+    return names
 
 
 def word_at(text: str, position: int, pattern: re.Pattern[str] = WORDS) -> int:
@@ -172,56 +211,73 @@ def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]
         word_of_byte += [index] * len(word.encode())
     text = "".join(words).encode()
 
-    ranges = iter(_match_bytes(b"".join(tokens), text))
+    # For each byte of the joined tokens, the slice of `text`, and so of `word_of_byte`, that corresponds to it.
+    slices_of_text = _match_bytes(b"".join(tokens), text)
     words_of_tokens = []
+    token_start = 0
     for token in tokens:
+        token_end = token_start + len(token)
         words_of_token: set[int] = set()
-        for _ in token:
-            start, end = next(ranges)
-            words_of_token.update(word_of_byte[start:end])
+        for slice_of_text in slices_of_text[token_start:token_end]:
+            words_of_token.update(word_of_byte[slice_of_text])
         words_of_tokens.append(sorted(words_of_token))
+        token_start = token_end
     return words_of_tokens
 
 
-# Results are cached, because all hypotheses for a sentence need the ranges of the same source, and the comparison of
+# Results are cached, because all hypotheses for a sentence need the slices of the same source, and the comparison of
 # different texts is slow.
 @lru_cache(maxsize=8)
-def _match_bytes(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
-    """Find the byte range `(start, end)` of the text that corresponds to each byte of the joined tokens."""
-    if tokens == text:
-        return [(position, position + 1) for position in range(len(text))]
+def _match_bytes(tokens: bytes, text: bytes) -> list[slice]:
+    """Find the slice of a text that corresponds to each byte of the text's tokens.
 
-    if _OTHER_WHITE_SPACE.search(tokens):
-        # The text has no white space, so white space in the tokens corresponds to nothing. Without it, the two are
-        # probably equal, which saves the comparison below.
-        return _match_without_white_space(tokens, text)
+    Args:
+        tokens (`bytes`): the joined tokens. They may differ from the text, because a tokenizer may change it.
+        text (`bytes`): the text, without white space.
 
-    # The time of this comparison grows with the cube of the length in the worst case.
-    matcher = SequenceMatcher(None, tokens, text, autojunk=False)
-    ranges = []
-    for operation, tokens_start, tokens_end, text_start, text_end in matcher.get_opcodes():
-        for offset in range(tokens_end - tokens_start):
-            if operation == "equal":
-                ranges.append((text_start + offset, text_start + offset + 1))
-            else:
-                ranges.append((text_start, text_end))
-    return ranges
-
-
-def _match_without_white_space(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
-    """Find byte ranges, as [`_match_bytes`] does, for tokens that contain white space.
-
-    The bytes of the white space get the empty range (0, 0).
+    Returns:
+        `list[slice]`: one slice of `text` per byte of `tokens`. It is empty if nothing corresponds to the byte.
     """
-    white_space: set[int] = set()
-    for match in _OTHER_WHITE_SPACE.finditer(tokens):
-        white_space.update(range(match.start(), match.end()))
+    if tokens == text:
+        return [slice(position, position + 1) for position in range(len(text))]
+    if _OTHER_WHITE_SPACE.search(tokens) is not None:
+        return _match_without_white_space(tokens, text)
+    return _match_different_bytes(tokens, text)
 
-    other_ranges = iter(_match_bytes(_OTHER_WHITE_SPACE.sub(b"", tokens), text))
-    ranges = []
-    for position in range(len(tokens)):
-        if position in white_space:
-            ranges.append((0, 0))
+
+def _match_without_white_space(tokens: bytes, text: bytes) -> list[slice]:
+    """Find the slices of [`_match_bytes`] for tokens that contain white space, to which nothing corresponds.
+
+    Without their white space, the tokens are probably equal to the text, which saves a slow comparison.
+    """
+    is_white_space = [False] * len(tokens)
+    for match in _OTHER_WHITE_SPACE.finditer(tokens):
+        for position in range(match.start(), match.end()):
+            is_white_space[position] = True
+    other_positions = [position for position in range(len(tokens)) if not is_white_space[position]]
+    other_bytes = bytes(tokens[position] for position in other_positions)
+
+    nothing = slice(0, 0)
+    slices_of_text = [nothing] * len(tokens)
+    for position, slice_of_text in zip(other_positions, _match_bytes(other_bytes, text), strict=True):
+        slices_of_text[position] = slice_of_text
+    return slices_of_text
+
+
+def _match_different_bytes(tokens: bytes, text: bytes) -> list[slice]:
+    """Find the slices of [`_match_bytes`] for tokens that differ from the text, with a general comparison.
+
+    In the worst case, the time grows with the cube of the length.
+    """
+    slices_of_text = []
+    matcher = SequenceMatcher(None, tokens, text, autojunk=False)
+    # Each operation turns a range of the tokens into a range of the text. Together, the operations cover both.
+    for operation, tokens_start, tokens_end, text_start, text_end in matcher.get_opcodes():
+        if operation == "equal":
+            for position in range(text_start, text_end):
+                slices_of_text.append(slice(position, position + 1))
         else:
-            ranges.append(next(other_ranges))
-    return ranges
+            # The operation does not say which bytes correspond, so each byte gets the whole range.
+            num_bytes = tokens_end - tokens_start
+            slices_of_text += [slice(text_start, text_end)] * num_bytes
+    return slices_of_text

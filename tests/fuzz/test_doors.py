@@ -503,7 +503,7 @@ def test_noisy_texts(model, tokenizer, normalizing_tokenizer, texts, terms, is_n
         links = align_words(model, tokenizer, texts, [translation.text for translation in translations])
         assert len(links) == len(texts)
         for text in [] if is_normalized else texts:
-            words = TokenTexts(tokenizer, False).words(text, tokenizer(text).input_ids)
+            words = TokenTexts(tokenizer, False).find_words(text, tokenizer(text).input_ids)
             assert words == words_by_offsets(tokenizer, text)
     marked = [f"<b>{html.escape(text)}</b><br/>" for text in texts]
     for markup_format in ("html", "xml"):

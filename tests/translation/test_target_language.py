@@ -329,13 +329,13 @@ class TestAlignments:
     def test_words_of_tokens(self, tokenizer, texts):
         ids = tokenizer(">>fr<< fr Two").input_ids
         assert tokenizer.convert_ids_to_tokens(ids)[0] == ">>fr<<"
-        without_code = texts.words("fr Two", ids)
+        without_code = texts.find_words("fr Two", ids)
         assert without_code[0] == []
         assert {word for words in without_code for word in words} == {0, 1}
         shifted = [[word + 1 for word in words] for words in without_code]
-        assert texts.words(">>fr<< fr Two", ids) == shifted
-        assert texts.words(">>fr<<fr Two", ids) == without_code
-        assert texts.words(">>fr<< fr Two", ids, WORDS_AND_LETTERS) == shifted
+        assert texts.find_words(">>fr<< fr Two", ids) == shifted
+        assert texts.find_words(">>fr<<fr Two", ids) == without_code
+        assert texts.find_words(">>fr<< fr Two", ids, WORDS_AND_LETTERS) == shifted
 
     def test_align(self, model, tokenizer, read, coded):
         rows = read(model, "forward")

@@ -67,7 +67,7 @@ def test_separators_of_ascii_shift_no_word():
     """`str.split()` splits at U+001C to U+001F, `bytes.split()` does not."""
     tokenizer = byte_level(normalization="none")
     text = "c\xa0twozwölf\x1ezwölfzwölf"
-    assert TokenTexts(tokenizer, False).words(text, tokenizer(text).input_ids) == words_by_offsets(tokenizer, text)
+    assert TokenTexts(tokenizer, False).find_words(text, tokenizer(text).input_ids) == words_by_offsets(tokenizer, text)
 
 
 @pytest.mark.parametrize("is_target", [False, True])
@@ -81,7 +81,7 @@ def test_normalizers(monkeypatch, is_target):
         texts = TokenTexts(tokenizer, is_target)
         for text in ("\ufefftwo  hun\xaddred \u200b and\u200b zwo\u0308lf ", "\xa0e\u0301 \u200bx", "\x07", "a\x85b"):
             ids = (tokenizer(text_target=text) if is_target else tokenizer(text)).input_ids
-            words_by_token = texts.words(text, ids)
+            words_by_token = texts.find_words(text, ids)
             # The words of the normalized text, in their places of the given one.
             visible = [place for place, word in enumerate(text.split()) if word not in ("\u200b", "\x07")]
             plain = normalizer().normalize_str(text)

@@ -44,7 +44,7 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_ta
     tokens = []
     for token_id in ids:
         start = len(sentence)
-        sentence += texts.spelled(int(token_id))
+        sentence += texts.text_with_spaces(int(token_id))
         tokens.append(_Span(start, len(sentence)))
     characters = [_Span(*match.span()) for match in _CHARACTER.finditer(sentence)]
     return [_label_token(sentence, characters, token) for token in tokens]
