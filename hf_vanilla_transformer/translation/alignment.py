@@ -49,9 +49,11 @@ class Aligner:
         words: re.Pattern[str] = WORDS,
         for_tags: bool = False,
     ):
-        self.has_attention = bool(runtime_of(model, tokenizer).alignment_heads)
+        runtime = runtime_of(model, tokenizer)
+        self.has_attention = len(runtime.alignment_heads) > 0
         self.words = words
         self._for_tags = for_tags
+        # Only the configurations of this package have this field.
         self._shift = getattr(model.config, "alignment_shift", False)
         self._source_texts = TokenTexts(tokenizer, is_target=False)
         self._target_texts = TokenTexts(tokenizer, is_target=True)
@@ -99,26 +101,54 @@ def link(
         # The last token, `</s>`, is never an input, so it keeps its own step.
         weights = torch.cat([attention[1:], attention[-1:]])
 
-    best_weights, best_source_tokens = weights.max(dim=1)
     least_weight = _LEAST_WEIGHT_OF_TARGET if for_tags else 0
-    is_sure = (best_weights >= least_weight).tolist()
-    links: set[tuple[int, int]] = set()
-    for words_of_target, source_token, is_linked in zip(
-        target_words, best_source_tokens.tolist(), is_sure, strict=True
-    ):
-        if is_linked:
-            links.update(product(source_words[source_token], words_of_target))
-
+    links = _link_targets(weights, source_words, target_words, least_weight)
     if for_tags:
-        linked_source_words = {source_word for source_word, _ in links}
-        highest_weights, best_target_tokens = weights.max(dim=0)
-        for words_of_source, weight, target_token in zip(
-            source_words, highest_weights.tolist(), best_target_tokens.tolist(), strict=True
-        ):
-            has_link = not linked_source_words.isdisjoint(words_of_source)
-            if weight >= _LEAST_WEIGHT_OF_UNLINKED_SOURCE and not has_link:
-                links.update(product(words_of_source, target_words[target_token]))
+        links |= _link_unlinked_sources(weights, source_words, target_words, links)
     return sorted(links)
+
+
+def _link_targets(
+    weights: torch.Tensor, source_words: list[list[int]], target_words: list[list[int]], least_weight: float
+) -> set[tuple[int, int]]:
+    """Link the words of each target token to the words of the source token with the largest weight in its row.
+
+    `weights` has the shape `(target, source)`. Target tokens whose largest weight is below `least_weight` get no link.
+    """
+    row_maxima, best_sources = weights.max(dim=1)
+    largest_weight_of_target: list[float] = row_maxima.tolist()
+    best_source_of_target: list[int] = best_sources.tolist()
+    links: set[tuple[int, int]] = set()
+    for target_token, words_of_target in enumerate(target_words):
+        if largest_weight_of_target[target_token] >= least_weight:
+            words_of_source = source_words[best_source_of_target[target_token]]
+            links.update(product(words_of_source, words_of_target))
+    return links
+
+
+def _link_unlinked_sources(
+    weights: torch.Tensor,
+    source_words: list[list[int]],
+    target_words: list[list[int]],
+    links: set[tuple[int, int]],
+) -> set[tuple[int, int]]:
+    """Return additional links for source tokens whose words have none in `links`.
+
+    The words of such a token are linked to the words of the target token with the largest weight in its column of
+    `weights`, which has the shape `(target, source)`, unless this weight is too small.
+    """
+    linked_source_words = {source_word for source_word, _ in links}
+    column_maxima, best_targets = weights.max(dim=0)
+    largest_weight_of_source: list[float] = column_maxima.tolist()
+    best_target_of_source: list[int] = best_targets.tolist()
+    additional_links: set[tuple[int, int]] = set()
+    for source_token, words_of_source in enumerate(source_words):
+        has_link = not linked_source_words.isdisjoint(words_of_source)
+        has_enough_weight = largest_weight_of_source[source_token] >= _LEAST_WEIGHT_OF_UNLINKED_SOURCE
+        if has_enough_weight and not has_link:
+            words_of_target = target_words[best_target_of_source[source_token]]
+            additional_links.update(product(words_of_source, words_of_target))
+    return additional_links
 
 
 @torch.inference_mode()
@@ -183,7 +213,10 @@ def compute_attention(inference: Inference, sources: Iterable[str], targets: Ite
     """Compute the cross-attention weights of sentence pairs by forced decoding, and yield the longest pairs first."""
     tokenized_sources, tokenized_targets = inference.tokenize_pairs(sources, targets)
     with evaluating(inference.model):
-        for row, forced in forced_decoding(inference, tokenized_sources, tokenized_targets, True, "aligning"):
+        forced_targets = forced_decoding(
+            inference, tokenized_sources, tokenized_targets, with_attention=True, task="aligning"
+        )
+        for row, forced_target in forced_targets:
             # The caller has checked that the model gives attention.
-            assert forced.attention is not None
-            yield PairAttention(row, tokenized_sources[row], tokenized_targets[row], forced.attention)
+            assert forced_target.attention is not None
+            yield PairAttention(row, tokenized_sources[row], tokenized_targets[row], forced_target.attention)

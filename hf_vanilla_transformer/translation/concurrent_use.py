@@ -14,10 +14,11 @@ from .engine import Engine
 # A tokenizer changes its own state while it encodes if it truncates or has a separate mode for targets, so only one
 # thread may encode at a time. The lock is reentrant, because `encoding_alone()` may surround `encode()`.
 _encoding = threading.RLock()
-# For each module in evaluation mode: the number of open `evaluating()` contexts, and the mode that the module had
-# before the first of them.
-_evaluated: dict[nn.Module, tuple[int, bool]] = {}
-_switching = threading.Lock()
+# For each module in an `evaluating()` context: the number of its open contexts, and the mode that it had before the
+# first of them. A thread that reads or writes these must hold the lock.
+_open_contexts: dict[nn.Module, int] = {}
+_previous_modes: dict[nn.Module, bool] = {}
+_modes_lock = threading.Lock()
 
 
 def encoding_alone() -> AbstractContextManager[Any]:
@@ -41,18 +42,19 @@ def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
     Several threads may enter such a block for the same model. The last one to leave restores the mode of each module.
     """
     modules = list(model.modules())
-    with _switching:
+    with _modes_lock:
         for module in modules:
-            open_contexts, was_training = _evaluated.get(module, (0, module.training))
-            _evaluated[module] = (open_contexts + 1, was_training)
+            if module not in _open_contexts:
+                _open_contexts[module] = 0
+                _previous_modes[module] = module.training
+            _open_contexts[module] += 1
         model.eval()
     try:
         yield
     finally:
-        with _switching:
+        with _modes_lock:
             for module in modules:
-                open_contexts, was_training = _evaluated.pop(module)
-                if open_contexts > 1:
-                    _evaluated[module] = (open_contexts - 1, was_training)
-                else:
-                    module.training = was_training
+                _open_contexts[module] -= 1
+                if _open_contexts[module] == 0:
+                    _open_contexts.pop(module)
+                    module.training = _previous_modes.pop(module)

@@ -52,14 +52,13 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def __init__(self, models: Sequence[VanillaTransformerForConditionalGeneration]):
         members = list(models)
         _check_models(members)
-        config = copy.deepcopy(min((model.config for model in members), key=_rank_by_positions))
-        # transformers creates a cache with this number of layers.
-        config.decoder_layers = sum(model.config.decoder_layers for model in members)
-        super().__init__(config)
+        super().__init__(_combine_configurations([model.config for model in members]))
         # The annotation is Any because the type of a ModuleList's modules lacks the models' own methods.
         self.models: Any = nn.ModuleList(members)
-        self.generation_config = copy.deepcopy(members[0].generation_config)
-        self.training = members[0].training
+        first_model = members[0]
+        self.generation_config = copy.deepcopy(first_model.generation_config)
+        # `super().__init__()` set the mode of a new module, which is training.
+        self.training = first_model.training
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Raise ValueError, because an ensemble has no single set of weights."""
@@ -101,14 +100,16 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             raise InputError("an ensemble returns neither attentions nor hidden states; ask one of its models.")
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+        # (batch, source, sum of the models' d_model)
         joined_states = encoder_outputs[0]
         joined_cache = self._cache_of_all_models(either_cache(cache, past_key_values))
 
         logits = []
-        caches = self._split_cache(joined_cache)
-        for model, states, model_cache in zip(self.models, self._split_states(joined_states), caches, strict=True):
+        states_of_models = self._split_states(joined_states)
+        caches_of_models = self._split_cache(joined_cache)
+        for model, source_states, model_cache in zip(self.models, states_of_models, caches_of_models, strict=True):
             output = model(
-                encoder_outputs=BaseModelOutput(states),
+                encoder_outputs=BaseModelOutput(source_states),
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
@@ -164,26 +165,32 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         """
         if cache is None:
             return None
-        if not isinstance(cache, EncoderDecoderCache):
-            cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
-        for attention_cache in (cache.self_attention_cache, cache.cross_attention_cache):
-            _add_layers(attention_cache, self.config.decoder_layers)
-        return cache
+        if isinstance(cache, EncoderDecoderCache):
+            joined_cache = cache
+        else:
+            joined_cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
+        # The configuration of an ensemble counts the decoder layers of all models.
+        num_layers = self.config.decoder_layers
+        _add_layers(joined_cache.self_attention_cache, num_layers)
+        _add_layers(joined_cache.cross_attention_cache, num_layers)
+        return joined_cache
 
     def _split_cache(self, cache: EncoderDecoderCache | None) -> Iterator[EncoderDecoderCache | None]:
         """Yield each model's part of a cache, or None for each model if there is no cache.
 
         The parts share their layers with the whole cache, so what a model writes is visible in both.
         """
+        if cache is None:
+            for _ in self.models:
+                yield None
+            return
+
         first_layer = 0
         for model in self.models:
             end_layer = first_layer + model.config.decoder_layers
-            if cache is None:
-                yield None
-            else:
-                self_attention_cache = _slice_layers(cache.self_attention_cache, first_layer, end_layer)
-                cross_attention_cache = _slice_layers(cache.cross_attention_cache, first_layer, end_layer)
-                yield EncoderDecoderCache(self_attention_cache, cross_attention_cache)
+            self_attention_cache = _slice_layers(cache.self_attention_cache, first_layer, end_layer)
+            cross_attention_cache = _slice_layers(cache.cross_attention_cache, first_layer, end_layer)
+            yield EncoderDecoderCache(self_attention_cache, cross_attention_cache)
             first_layer = end_layer
 
 
@@ -196,6 +203,7 @@ def _add_layers(cache: Cache, count: int) -> None:
     Raises:
         ValueError: if the cache cannot grow to `count` layers, or already has more.
     """
+    # This is the class of the layers that a cache adds itself. It is None if the number of layers is fixed.
     if cache.layer_class_to_replicate is not None:
         while len(cache.layers) < count:
             cache.layers.append(cache.layer_class_to_replicate())
@@ -234,20 +242,33 @@ def _check_models(models: Sequence[nn.Module]) -> None:
             raise InputError(
                 f"a {type(model).__name__} cannot be in an ensemble; convert it into a model of this package first."
             )
-        for name in _SHARED_FIELDS:
-            first = getattr(models[0].config, name)
-            other = getattr(model.config, name)
-            if first != other:
-                raise InputError(f"models of an ensemble have {name} {first} and {other}; give models that share it.")
+        _check_shared_fields(models[0].config, model.config)
 
 
-def _rank_by_positions(config: VanillaTransformerConfig) -> tuple[bool, int]:
-    """Return a sort key that puts first the configuration that limits the ensemble's sequence length.
+def _check_shared_fields(first_config: VanillaTransformerConfig, config: VanillaTransformerConfig) -> None:
+    """Raise ValueError if a model's configuration differs from the first model's in a vocabulary or a special token."""
+    for name in _SHARED_FIELDS:
+        first_value = getattr(first_config, name)
+        value = getattr(config, name)
+        if value != first_value:
+            raise InputError(f"models of an ensemble have {name} {first_value} and {value}; give models that share it.")
 
-    This is the one with the fewest learned positions, because sinusoids do not limit the length.
+
+def _combine_configurations(configurations: Sequence[VanillaTransformerConfig]) -> VanillaTransformerConfig:
+    """Return the configuration of an ensemble, given those of its models.
+
+    It is a copy of the configuration that limits the sequence length most, with the decoder layers of all models.
     """
-    has_sinusoids = config.position_embedding_type != "learned"
-    return has_sinusoids, config.max_position_embeddings
+    # Only learned positions limit the length, because sinusoids can be computed for any position.
+    limiting = [config for config in configurations if config.position_embedding_type == "learned"]
+    if not limiting:
+        limiting = list(configurations)
+    strictest = min(limiting, key=lambda config: config.max_position_embeddings)
+
+    combined = copy.deepcopy(strictest)
+    # transformers creates a cache with this number of layers.
+    combined.decoder_layers = sum(config.decoder_layers for config in configurations)
+    return combined
 
 
 class _Encoders(nn.Module):

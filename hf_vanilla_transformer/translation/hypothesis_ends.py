@@ -19,6 +19,7 @@ class HypothesisEnds:
         self._settings = settings
         self._pad_token_id = pad_token_id
 
+        # Both settings may be a single value, a list, or None.
         eos = settings.eos_token_id
         if eos is None:
             self._eos_token_ids = set()
@@ -27,8 +28,13 @@ class HypothesisEnds:
         else:
             self._eos_token_ids = set(eos)
 
-        stop_strings = settings.stop_strings or []
-        self._stop_strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
+        stop_strings = settings.stop_strings
+        if not stop_strings:
+            self._stop_strings = []
+        elif isinstance(stop_strings, str):
+            self._stop_strings = [stop_strings]
+        else:
+            self._stop_strings = list(stop_strings)
 
     def trim(self, sequence: list[int]) -> list[int]:
         """Return the generated tokens of a sequence, without the start token and the padding.
@@ -55,6 +61,7 @@ class HypothesisEnds:
         has_stop_string = any(stop_string in text for stop_string in self._stop_strings)
         if not ends_in_eos and not has_stop_string:
             return True
+        # The search may have forced EOS at the length limit.
         return len(token_ids) >= self._length_of_forced_eos(source_length)
 
     def _length_of_forced_eos(self, source_length: int) -> float:
@@ -66,6 +73,7 @@ class HypothesisEnds:
         settings = self._settings
         if settings.forced_eos_token_id is None:
             return math.inf
+        # Only models of this package have `max_length_offset`. It applies unless a different limit is set.
         offset = getattr(settings, "max_length_offset", None)
         if offset is not None and not limits_length(settings):
             return source_length + offset

@@ -108,12 +108,13 @@ class Inference:
         Returns:
             `Iterator[list[int]]`: for each batch, its indices into `lengths`.
         """
-        rows = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        rows = sorted(range(len(lengths)), key=lambda row: lengths[row], reverse=True)
         start = 0
         with tqdm(total=len(rows), desc=task, unit=f" {unit}", disable=not self.show_progress) as progress:
             while start < len(rows):
-                longest = max(1, lengths[rows[start]])
-                batch_size = max(1, self.tokens_per_batch // longest)
+                # The first row is the longest, and the others are padded to its length. A text may have no tokens.
+                padded_length = max(1, lengths[rows[start]])
+                batch_size = max(1, self.tokens_per_batch // padded_length)
                 batch = rows[start : start + batch_size]
                 yield batch
                 progress.update(len(batch))
@@ -148,4 +149,5 @@ def forced_decoding(
     for batch in inference.batches(lengths, task, "pairs"):
         source_ids = [sources[row].token_ids for row in batch]
         target_ids = [targets[row].token_ids for row in batch]
-        yield from zip(batch, runtime.decode_forced(source_ids, target_ids, with_attention), strict=True)
+        forced_targets = runtime.decode_forced(source_ids, target_ids, with_attention)
+        yield from zip(batch, forced_targets, strict=True)

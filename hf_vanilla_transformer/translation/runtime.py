@@ -6,7 +6,6 @@ itself.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -93,11 +92,11 @@ class EngineRuntime(Runtime):
         """
         source_ids = list(sources)
         target_ids = list(targets)
-        attentions: Sequence[torch.Tensor | None] = [None] * len(target_ids)
+        attention_of_pairs: Sequence[torch.Tensor | None] = [None] * len(target_ids)
         if with_attention:
-            attentions = self._engine.attention(source_ids, target_ids)
-        log_probs = self._engine.log_probs(source_ids, target_ids)
-        return map(ForcedTarget, log_probs, attentions)
+            attention_of_pairs = self._engine.attention(source_ids, target_ids)
+        log_probs_of_pairs = self._engine.log_probs(source_ids, target_ids)
+        return map(ForcedTarget, log_probs_of_pairs, attention_of_pairs)
 
 
 class TorchRuntime(Runtime):
@@ -114,9 +113,11 @@ class TorchRuntime(Runtime):
         model_type = model.config.model_type
         self.description = f'a model of the type "{model_type}"'
         self.takes_phrases = model_type == VanillaTransformerConfig.model_type
-        self.alignment_heads = []
         # An ensemble has a configuration with alignment heads, but no decoder layers of its own to read them from.
-        if hasattr(model, "get_decoder") and hasattr(model.get_decoder(), "layers"):
+        has_decoder_layers = hasattr(model, "get_decoder") and hasattr(model.get_decoder(), "layers")
+        self.alignment_heads = []
+        if has_decoder_layers:
+            # Only the configurations of this package have this field.
             self.alignment_heads = list(getattr(model.config, "heads_for_alignment", []))
 
     def decode_forced(
@@ -126,33 +127,45 @@ class TorchRuntime(Runtime):
 
         See [`Runtime.decode_forced`].
         """
-        model = self._model
-        source = self._pad(sources)
-        target = self._pad(targets)
-        labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
-        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
-        options = {"output_hidden_states": True} if with_attention else {}
-        output = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False, **options)
+        padded_source = self._pad(sources)
+        padded_target = self._pad(targets)
+        # -100 marks padding in labels.
+        labels = padded_target.input_ids.masked_fill(padded_target.attention_mask == 0, -100)
+        inputs = {**padded_source, "decoder_input_ids": self._model.prepare_decoder_input_ids_from_labels(labels)}
+        if with_attention:
+            # The attention weights are computed from the inputs of the decoder layers.
+            inputs["output_hidden_states"] = True
+        output = self._model(**inputs, use_cache=False)
 
+        # (batch, padded target, padded source)
         attention = None
         if with_attention:
             attention = self._average_attention(
-                output.decoder_hidden_states, output.encoder_last_hidden_state, source.attention_mask
+                output.decoder_hidden_states, output.encoder_last_hidden_state, padded_source.attention_mask
             )
-        # An ensemble returns log-probabilities instead of logits, and its method passes them on.
-        log_softmax = partial(torch.log_softmax, dim=-1)
-        log_probabilities = getattr(model, "log_probabilities", log_softmax)
 
         # The loop goes row by row, because the log-probabilities of all rows would take as much memory as the logits.
         for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
-            source_length = len(source_ids)
-            target_length = len(target_ids)
-            target_tokens = target.input_ids[row, :, None]
-            log_probs = log_probabilities(output.logits[row].float()).gather(-1, target_tokens)
+            log_probs = self._log_probs_of_tokens(output.logits[row], padded_target.input_ids[row])
             attention_of_pair = None
             if attention is not None:
-                attention_of_pair = attention[row, :target_length, :source_length].cpu()
-            yield ForcedTarget(log_probs[:target_length, 0].tolist(), attention_of_pair)
+                attention_of_pair = attention[row, : len(target_ids), : len(source_ids)].cpu()
+            yield ForcedTarget(log_probs[: len(target_ids)].tolist(), attention_of_pair)
+
+    def _log_probs_of_tokens(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the log-probability of each token of one target, as a tensor of shape `(target)`.
+
+        Args:
+            logits (`torch.Tensor` of shape `(target, vocabulary)`): the model's logits for each position.
+            tokens (`torch.Tensor` of shape `(target)`): the target's token ids.
+        """
+        if hasattr(self._model, "log_probabilities"):
+            # All models of this package have this method. The logits of an ensemble are log-probabilities already, and
+            # its method passes them on.
+            log_probs = self._model.log_probabilities(logits.float())
+        else:
+            log_probs = torch.log_softmax(logits.float(), dim=-1)
+        return log_probs.gather(-1, tokens[:, None])[:, 0]
 
     def _pad(self, rows: Sequence[list[int]]) -> BatchEncoding:
         """Pad token ids on the right, and return them with their attention mask on the model's device."""
@@ -170,34 +183,45 @@ class TorchRuntime(Runtime):
             source_mask (`torch.Tensor` of shape `(batch, source)`): 0 for padding.
         """
         decoder_layers = self._model.get_decoder().layers
-        attention_of_layer = {}
-        for layer in {layer for layer, _ in self.alignment_heads}:
-            attention_of_layer[layer] = _cross_attention(
-                decoder_layers[layer], layer_inputs[layer], source_states, source_mask
-            )
-        heads = [attention_of_layer[layer][:, head].float() for layer, head in self.alignment_heads]
-        return torch.stack(heads).mean(dim=0)
+        # Several alignment heads may be in one layer, whose attention is computed only once. Each tensor has the shape
+        # (batch, heads, target, source).
+        attention_of_layer: dict[int, torch.Tensor] = {}
+        # The attention of each alignment head, (batch, target, source).
+        attention_of_heads = []
+        for layer, head in self.alignment_heads:
+            if layer not in attention_of_layer:
+                attention_of_layer[layer] = _compute_cross_attention(
+                    decoder_layers[layer], layer_inputs[layer], source_states, source_mask
+                )
+            attention_of_heads.append(attention_of_layer[layer][:, head].float())
+        return torch.stack(attention_of_heads).mean(dim=0)
 
 
-def _cross_attention(
-    layer: nn.Module, layer_input: torch.Tensor, source_states: torch.Tensor, source_mask: torch.Tensor
+def _compute_cross_attention(
+    decoder_layer: nn.Module, layer_input: torch.Tensor, source_states: torch.Tensor, source_mask: torch.Tensor
 ) -> torch.Tensor:
     """Compute the cross-attention weights of one decoder layer, of shape `(batch, heads, target, source)`.
 
     If the model returned the weights itself, it would compute and keep the weights of all layers.
 
     Args:
-        layer (`VanillaTransformerDecoderLayer`): the layer.
+        decoder_layer (`VanillaTransformerDecoderLayer`): the layer.
         layer_input (`torch.Tensor` of shape `(batch, target, d_model)`): its input.
         source_states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
         source_mask (`torch.Tensor` of shape `(batch, source)`): 0 for padding.
     """
+    # Each target position may attend to itself and to the positions before it. Padding needs no mask, because it comes
+    # after the tokens of a target.
     target_length = layer_input.shape[1]
     all_positions = torch.ones(target_length, target_length, dtype=torch.bool, device=layer_input.device)
+    # (1, 1, target, target); the first two axes stand for any sentence of the batch and any head.
     look_ahead_mask = all_positions.tril()[None, None]
-    decoder_layer: Any = layer
-    states = decoder_layer.attend_to_target(layer_input, attention_mask=look_ahead_mask, output_attentions=True)
-    _, weights = decoder_layer.encoder_attn(
-        states, source_states, source_mask[:, None, None].bool(), output_attentions=True
-    )
+    # (batch, 1, 1, source)
+    padding_mask = source_mask[:, None, None].bool()
+
+    # The annotation is Any because the type of a module lacks the layer's own method and attribute.
+    layer: Any = decoder_layer
+    # Self-attention, which comes before cross-attention in a decoder layer: (batch, target, d_model).
+    target_states = layer.attend_to_target(layer_input, attention_mask=look_ahead_mask, output_attentions=True)
+    _, weights = layer.encoder_attn(target_states, source_states, padding_mask, output_attentions=True)
     return weights

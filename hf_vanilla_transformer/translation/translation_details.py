@@ -51,10 +51,13 @@ class DetailLevel(StrEnum):
     def from_argument(cls, return_details: bool | str) -> "DetailLevel":
         """Convert the argument `return_details` into a level; raise ValueError if it is an unknown string."""
         if isinstance(return_details, str):
-            if return_details not in tuple(cls):
+            levels = list(cls)
+            if return_details not in levels:
                 raise InputError(f'return_details is "{return_details}"; give True or False.')
             return cls(return_details)
-        return cls.ALL if return_details else cls.TEXT
+        if return_details:
+            return cls.ALL
+        return cls.TEXT
 
 
 class Translation(NamedTuple):
@@ -124,8 +127,10 @@ def describe(
     """
     tokenizer = inference.tokenizer
     ends = HypothesisEnds(settings, tokenizer.pad_token_id)
+    # Without an aligner, there are no alternatives.
     num_hypotheses = 1 if aligner is None else sequences.shape[1]
 
+    # All hypotheses of all sentences stand in one list, with the hypotheses of a sentence next to each other.
     source_of_hypothesis: list[TokenizedText] = []
     token_ids_of_hypothesis: list[list[int]] = []
     for source, sequences_of_sentence in zip(sources, sequences[:, :num_hypotheses].tolist(), strict=True):
@@ -142,29 +147,45 @@ def describe(
     length_penalty = length_penalty_of(settings)
     target_tokenizer = sides_of(tokenizer)[1]
     longest_source = longest_training_source(tokenizer)
-    details = []
-    for index, (source, hypothesis) in enumerate(zip(source_of_hypothesis, hypotheses, strict=True)):
-        log_probs: list[float] = []
-        score = -math.inf
-        alignment = None
-        forced = forced_targets.get(index)
-        if forced is not None:
-            log_probs = forced.log_probs
-            score = sum(log_probs) / length_penalty(len(log_probs))
-        if aligner is not None and forced is not None and forced.attention is not None:
-            alignment = aligner(source, hypothesis, forced.attention)
-        tokens = target_tokenizer.convert_ids_to_tokens(hypothesis.token_ids)
-        flags = _find_flags(source, hypothesis, ends, longest_source)
-        details.append(Translation(hypothesis.text, score, tokens, log_probs, alignment, flags=flags))
-
     translations = []
-    for start in range(0, len(details), num_hypotheses):
-        best = details[start]
+    for index, hypothesis in enumerate(hypotheses):
+        source = source_of_hypothesis[index]
+        translation = Translation(
+            text=hypothesis.text,
+            score=-math.inf,
+            tokens=target_tokenizer.convert_ids_to_tokens(hypothesis.token_ids),
+            log_probs=[],
+            alignment=None,
+            flags=_find_flags(source, hypothesis, ends, longest_source),
+        )
+        # Hypotheses without tokens have no forced target.
+        forced_target = forced_targets.get(index)
+        if forced_target is not None:
+            log_probs = forced_target.log_probs
+            score = sum(log_probs) / length_penalty(len(log_probs))
+            translation = translation._replace(score=score, log_probs=log_probs)
+            if aligner is not None and forced_target.attention is not None:
+                alignment = aligner(source, hypothesis, forced_target.attention)
+                translation = translation._replace(alignment=alignment)
+        translations.append(translation)
+    return _group_alternatives(translations, num_hypotheses)
+
+
+def _group_alternatives(translations: list[Translation], num_hypotheses: int) -> list[Translation]:
+    """Make each sentence's other hypotheses the alternatives of its best one, and return the best ones.
+
+    Args:
+        translations (`list[Translation]`): all hypotheses; each sentence has `num_hypotheses` of them in a row, the
+            best one first.
+        num_hypotheses (`int`): the number of hypotheses per sentence.
+    """
+    best_translations = []
+    for start in range(0, len(translations), num_hypotheses):
+        best, *others = translations[start : start + num_hypotheses]
         # If a search finds fewer hypotheses than were requested, the missing ones have no tokens.
-        others = details[start + 1 : start + num_hypotheses]
         alternatives = tuple(hypothesis for hypothesis in others if hypothesis.tokens)
-        translations.append(best._replace(alternatives=alternatives))
-    return translations
+        best_translations.append(best._replace(alternatives=alternatives))
+    return best_translations
 
 
 def _force_hypotheses(
@@ -215,17 +236,18 @@ def has_loop(tokens: Sequence[Hashable], most_tokens: int = 8, least_times: int 
         least_times (`int`): number of times that a run must occur, without other tokens in between. For runs of one or
             two tokens, this number is tripled, because ordinary text has such repetitions, for example rows of dots.
     """
-    for length in range(1, most_tokens + 1):
-        times = least_times if length > 2 else 3 * least_times
-        # If this number of consecutive tokens each equal the token `length` positions earlier, the run has occurred
-        # `times` times.
-        needed = length * (times - 1)
-        repeated = 0
-        for position in range(length, len(tokens)):
-            if tokens[position] == tokens[position - length]:
-                repeated += 1
+    for run_length in range(1, most_tokens + 1):
+        times = least_times
+        if run_length <= 2:
+            times *= 3
+        # In a loop, each token equals the token one run earlier. The first occurrence of the run has none before it.
+        needed_tokens = run_length * (times - 1)
+        repeated_tokens = 0
+        for position in range(run_length, len(tokens)):
+            if tokens[position] == tokens[position - run_length]:
+                repeated_tokens += 1
             else:
-                repeated = 0
-            if repeated >= needed:
+                repeated_tokens = 0
+            if repeated_tokens >= needed_tokens:
                 return True
     return False
