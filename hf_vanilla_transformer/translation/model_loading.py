@@ -1,7 +1,7 @@
 """Load a tokenizer and a model from a folder or the Hub, and explain any failure in one sentence."""
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ def explaining_missing_files(
         yield
     except OSError as error:
         if folder.is_dir():
+            # The message names the file that cannot be read.
             raise
         raise FileNotFoundError(f"there is no folder {folder}, and the Hub answered: {error}") from error
     except pickle.UnpicklingError as error:
@@ -55,6 +56,7 @@ def explaining_missing_files(
             "in model.safetensors."
         ) from error
     except (ImportError, UserError):
+        # These messages say what to do.
         raise
     except Exception as error:
         # transformers, tokenizers and safetensors raise many exception types, and their messages often do not name the
@@ -98,11 +100,11 @@ def load(
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model: Any = load_model(name, **options)
         check_vocabulary(model.config, tokenizer)
-    # `current_accelerator` returns the accelerator that PyTorch was built for, even if the machine has none, so
-    # `is_available` is tested first.
-    if device is None and torch.accelerator.is_available():
-        device = torch.accelerator.current_accelerator()
-    chosen_device = torch.device(device or "cpu")
+    if device is None:
+        chosen_device = _default_device()
+    else:
+        # An empty name means the CPU.
+        chosen_device = torch.device(device or "cpu")
     if chosen_device.type == "cpu":
         # Logits are large. Without this, the allocator would return their memory to the OS at every step.
         keep_freed_memory()
@@ -139,6 +141,18 @@ def load_ensemble(
     return tokenizers[0], Ensemble(models)
 
 
+def _default_device() -> torch.device:
+    """Return an accelerator such as a GPU if PyTorch finds one, or else the CPU."""
+    # `current_accelerator` returns the accelerator that PyTorch was built for, even if the machine has none, so
+    # `is_available` is tested first.
+    accelerator = None
+    if torch.accelerator.is_available():
+        accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return torch.device("cpu")
+    return accelerator
+
+
 def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     """Load a model, and check that its weights are complete and finite.
 
@@ -151,7 +165,8 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     """
     config = AutoConfig.from_pretrained(name, **options)
     if config.model_type == VanillaTransformerConfig.model_type:
-        _check_files(name, is_quantized=hasattr(config, "quantization_config"), **options)
+        is_quantized = hasattr(config, "quantization_config")
+        _check_files(name, is_quantized, options)
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
     except RuntimeError as error:
@@ -160,25 +175,32 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     return model
 
 
-def _check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
+def _check_files(name: str | Path, is_quantized: bool, options: Mapping[str, Any]) -> None:
     """Raise ValueError unless a model's files contain exactly the weights that its config.json describes.
 
     The check loads the model onto the meta device, which takes no memory for weights, because a damaged config.json may
     describe more weights than fit in memory.
     """
     if Path(name).is_dir() and not is_quantized:
+        # This raises an error that names the file if a file of weights is damaged.
         read_layout(Path(name))
     meta_options = {**options, "device_map": "meta", "output_loading_info": True}
     with _quiet():
-        _, report = AutoModelForSeq2SeqLM.from_pretrained(name, **meta_options)
-    for key, fault in (("missing_keys", "are not in"), ("unexpected_keys", "are left over in")):
-        weights = sorted(report[key])
-        if weights:
-            examples = ", ".join(weights[:2])
-            raise InputError(
-                f"{len(weights)} weights {fault} the files of {name} ({examples}, ...): they belong to another "
-                "config.json, or were truncated; use a complete model."
-            )
+        _, loading_info = AutoModelForSeq2SeqLM.from_pretrained(name, **meta_options)
+    if loading_info["missing_keys"]:
+        raise InputError(_describe_wrong_weights(name, loading_info["missing_keys"], "are not in"))
+    if loading_info["unexpected_keys"]:
+        raise InputError(_describe_wrong_weights(name, loading_info["unexpected_keys"], "are left over in"))
+
+
+def _describe_wrong_weights(name: str | Path, weights: Iterable[str], fault: str) -> str:
+    """Return the message about weights that "are not in" or "are left over in" a model's files, as `fault` says."""
+    sorted_weights = sorted(weights)
+    examples = ", ".join(sorted_weights[:2])
+    return (
+        f"{len(sorted_weights)} weights {fault} the files of {name} ({examples}, ...): they belong to another "
+        "config.json, or were truncated; use a complete model."
+    )
 
 
 @contextmanager

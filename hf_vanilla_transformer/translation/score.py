@@ -69,12 +69,13 @@ def score(
     target_tokenizer = sides_of(tokenizer)[1]
     scores: dict[int, Score] = {}
     with evaluating(model):
-        for row, forced in forced_decoding(inference, tokenized_sources, tokenized_targets, task="scoring"):
-            log_probs = forced.log_probs
+        for row, forced_target in forced_decoding(inference, tokenized_sources, tokenized_targets, task="scoring"):
+            log_probs = forced_target.log_probs
             total = sum(log_probs)
             if math.isnan(total):
                 # If a weight is NaN or infinite, this raises an error that names it.
                 check_weights(model)
             tokens = target_tokenizer.convert_ids_to_tokens(tokenized_targets[row].token_ids)
-            scores[row] = Score(tokens, log_probs, total, normalized=total / length_penalty(len(log_probs)))
+            normalized = total / length_penalty(len(log_probs))
+            scores[row] = Score(tokens, log_probs, total, normalized)
     return [scores[row] for row in range(len(scores))]

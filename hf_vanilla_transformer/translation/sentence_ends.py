@@ -175,8 +175,9 @@ def is_sentence_end(before: str, after: str, language: str) -> bool:
         return _ends_without_space(before, after, language)
 
     words = before.split()
-    has_text_after = any(map(str.isalnum, after))
-    if not words or not has_text_after:
+    letters_and_digits_after = list(filter(str.isalnum, after))
+    if not words or not letters_and_digits_after:
+        # One of the two texts is only white space or punctuation.
         return True
 
     last_word = words[-1].lstrip(_OPENING_MARKS)
@@ -186,14 +187,21 @@ def is_sentence_end(before: str, after: str, language: str) -> bool:
         return not has_letters_after
 
     # If the text's sentences begin with capitals, a word in lower case continues the sentence.
-    first_character_after = next(filter(str.isalnum, after))
-    if _begins_with_capital(before) and _is_small(first_character_after):
+    if _begins_with_capital(before) and _is_small(letters_and_digits_after[0]):
         return False
 
     # Only periods are ambiguous; sentencex is right about question marks and other marks.
     if not last_word.endswith("."):
         return True
-    stem = last_word.removesuffix(".")
+    return _ends_at_period(last_word.removesuffix("."), after, language)
+
+
+def _ends_at_period(stem: str, after: str, language: str) -> bool:
+    """Return True if a sentence ends at the period of its last word, which is given without the period.
+
+    After an abbreviation, a pair of initials or an ordinal, the period ends a sentence only if the next word is one
+    that often begins sentences.
+    """
     if _is_abbreviation(stem, language):
         return _begins_with_opener(after, language)
     # The decision about a single initial is left to sentencex, because "A and B." may end a sentence.

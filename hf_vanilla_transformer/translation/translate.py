@@ -7,9 +7,8 @@ translates each batch. The methods of [`TextTranslator`] follow this order.
 import copy
 import logging
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
 import torch
@@ -185,9 +184,9 @@ class _Sentence:
 
     index: int
     source: Source
-    phrases: list[Phrase]
-    sizes: PhraseSizes
-    token_ids: list[int]
+    phrases: list[Phrase] = field(default_factory=list)
+    sizes: PhraseSizes = field(default_factory=PhraseSizes)
+    token_ids: list[int] = field(default_factory=list)
 
 
 class TextTranslator:
@@ -217,20 +216,24 @@ class TextTranslator:
         copy_letterless: bool,
     ):
         _check_former_arguments(generate_kwargs)
-        self._settings = _collect_search_settings(inference.model, generate_kwargs)
+        search_settings = _collect_search_settings(inference.model, generate_kwargs)
         if glossary is not None:
             _check_glossary(glossary, inference, generate_kwargs)
-            glossary.check(self._settings)
-        self._inference = _with_smaller_batches(inference, self._settings.num_beams)
-        self._generate_kwargs = dict(generate_kwargs)
-        if self._settings.stop_strings and inference.runtime.calls_processors:
-            # `generate()` needs the tokenizer to find stop strings in the tokens of translations.
-            self._generate_kwargs["tokenizer"] = sides_of(inference.tokenizer)[1]
+            glossary.check(search_settings)
+
+        self._search_settings = search_settings
+        self._inference = _with_smaller_batches(inference, search_settings.num_beams)
         self._aligner = aligner
+        # Matches the words that alignments link.
         self._words = WORDS if aligner is None else aligner.words
         self._glossary = glossary
         self._split_sentences = split_sentences
         self._copy_letterless = copy_letterless
+
+        self._generate_kwargs = dict(generate_kwargs)
+        if search_settings.stop_strings and inference.runtime.calls_processors:
+            # `generate()` needs the tokenizer to find stop strings in the tokens of translations.
+            self._generate_kwargs["tokenizer"] = sides_of(inference.tokenizer)[1]
 
     def translate_texts(self, texts: list[Source]) -> list[Translation]:
         """Translate each text as a whole, or sentence by sentence if `split_sentences` is set.
@@ -240,6 +243,7 @@ class TextTranslator:
         if not self._split_sentences:
             return self._translate_sentences(texts)
 
+        # True means the tokenizer's language.
         language = self._split_sentences if isinstance(self._split_sentences, str) else None
         tokenizer = self._inference.tokenizer
         codes = self._inference.codes()
@@ -250,11 +254,14 @@ class TextTranslator:
             pieces_of_texts.append(pieces)
             sentences += [codes.read(piece.text, text.code) for piece in pieces]
 
-        translations = iter(self._translate_sentences(sentences))
+        # The sentences of all texts are translated together, because large batches are faster.
+        translations = self._translate_sentences(sentences)
         translations_of_texts = []
+        start = 0
         for pieces in pieces_of_texts:
-            translations_of_pieces = list(islice(translations, len(pieces)))
-            translations_of_texts.append(join_translations(pieces, translations_of_pieces, self._words))
+            end = start + len(pieces)
+            translations_of_texts.append(join_translations(pieces, translations[start:end], self._words))
+            start = end
         return translations_of_texts
 
     def _translate_sentences(self, sources: list[Source]) -> list[Translation]:
@@ -264,34 +271,44 @@ class TextTranslator:
         sentences = self._prepare_sentences(sources)
         with evaluating(self._inference.model):
             for batch in self._batches(sentences):
-                for sentence, translation in zip(batch, self._translate_batch(batch), strict=True):
+                translations_of_batch = self._translate_batch(batch)
+                for sentence, translation in zip(batch, translations_of_batch, strict=True):
                     translations[sentence.index] = translation
         return translations
 
     def _prepare_sentences(self, sources: list[Source]) -> list[_Sentence]:
-        """Select the sentences that need translation, tokenize them, and find their required phrases."""
+        """Select the sentences that need translation, find their required phrases, and tokenize them."""
         sentences = []
         for index, source in enumerate(sources):
-            phrases: list[Phrase] = []
+            sentence = _Sentence(index, source)
             if self._glossary is not None:
-                phrases = self._glossary.phrases(source.text)
-            # A text without letters may be a term of the glossary, such as "24/7".
-            is_copied = self._copy_letterless and not has_letters(source.text) and not phrases
-            if is_copied or is_blank(source.text):
-                continue
-            sizes = PhraseSizes()
-            if self._glossary is not None:
-                sizes = self._glossary.sizes(source.text)
-            sentences.append(_Sentence(index, source, phrases, sizes, token_ids=[]))
+                sentence.phrases = self._glossary.phrases(source.text)
+            if not self._is_copied(sentence):
+                sentences.append(sentence)
 
+        if self._glossary is not None:
+            for sentence in sentences:
+                sentence.sizes = self._glossary.sizes(sentence.source.text)
         if sentences:
-            codes = self._inference.codes()
-            texts = [codes.join(sentence.source) for sentence in sentences]
-            # A single call tokenizes all sentences, because this is faster.
-            token_ids_of_sentences = encode(self._inference.tokenizer, texts).input_ids
-            for sentence, token_ids in zip(sentences, token_ids_of_sentences, strict=True):
-                sentence.token_ids = token_ids
+            self._tokenize(sentences)
         return sentences
+
+    def _is_copied(self, sentence: _Sentence) -> bool:
+        """Return True if a sentence needs no translation, because it is blank or has no letters."""
+        text = sentence.source.text
+        if is_blank(text):
+            return True
+        # A text without letters may be a term of the glossary, such as "24/7".
+        return self._copy_letterless and not has_letters(text) and not sentence.phrases
+
+    def _tokenize(self, sentences: list[_Sentence]) -> None:
+        """Set the token ids of sentences, which begin with a target-language code if the model needs one."""
+        codes = self._inference.codes()
+        coded_texts = [codes.join(sentence.source) for sentence in sentences]
+        # A single call tokenizes all sentences, because this is faster.
+        token_ids_of_sentences = encode(self._inference.tokenizer, coded_texts).input_ids
+        for sentence, token_ids in zip(sentences, token_ids_of_sentences, strict=True):
+            sentence.token_ids = token_ids
 
     def _batches(self, sentences: list[_Sentence]) -> Iterator[list[_Sentence]]:
         """Group sentences of similar length into batches, which are smaller if required phrases are many or long."""
@@ -304,9 +321,21 @@ class TextTranslator:
 
     def _translate_batch(self, batch: list[_Sentence]) -> list[Translation]:
         """Translate a batch with one call of `generate()`, and return the translations with their details."""
+        # (sentences, hypotheses, target), with the best hypothesis of each sentence first.
+        sequences = self._search(batch)
+        best_sequences = sequences[:, 0]
+        check_generated(self._inference.model, self._inference.tokenizer, best_sequences)
+
+        sources = [TokenizedText(sentence.source.written, sentence.token_ids) for sentence in batch]
+        # The progress bar counts translated sentences, so forced decoding must not show a second one.
+        without_progress = replace(self._inference, show_progress=False)
+        return describe(without_progress, self._aligner, sources, sequences, self._search_settings)
+
+    def _search(self, batch: list[_Sentence]) -> torch.Tensor:
+        """Search for translations of a batch, and return token ids of shape `(sentences, hypotheses, target)`."""
         model = self._inference.model
-        tokenizer = self._inference.tokenizer
-        inputs = tokenizer.pad({"input_ids": [sentence.token_ids for sentence in batch]}, return_tensors="pt")
+        token_ids = [sentence.token_ids for sentence in batch]
+        inputs = self._inference.tokenizer.pad({"input_ids": token_ids}, return_tensors="pt")
 
         generate_kwargs = dict(self._generate_kwargs)
         phrases = [sentence.phrases for sentence in batch]
@@ -314,14 +343,10 @@ class TextTranslator:
             generate_kwargs["custom_generate"] = self._glossary.search(model, phrases)
         output = _generate(self._inference, inputs.to(model.device), generate_kwargs)
 
-        # `generate()` returns an object with `sequences` if scores or other outputs are requested.
-        sequences = getattr(output, "sequences", output)
-        sequences_of_sentences = sequences.unflatten(0, (len(batch), -1))
-        best_sequences = sequences_of_sentences[:, 0]
-        check_generated(model, tokenizer, best_sequences)
-        sources = [TokenizedText(sentence.source.written, sentence.token_ids) for sentence in batch]
-        without_progress = replace(self._inference, show_progress=False)
-        return describe(without_progress, self._aligner, sources, sequences_of_sentences, self._settings)
+        # `generate()` returns the token ids, or an object that contains them if scores or other outputs are requested.
+        # Their shape is (sentences * hypotheses, target).
+        token_ids_of_hypotheses: torch.Tensor = getattr(output, "sequences", output)
+        return token_ids_of_hypotheses.unflatten(0, (len(batch), -1))
 
 
 def _check_former_arguments(generate_kwargs: dict[str, Any]) -> None:
@@ -362,8 +387,10 @@ def _copy_source(sentence: Source, words: re.Pattern[str]) -> Translation:
     """
     translation = untranslated(sentence.text, words)
     length_of_code = len(sentence.written) - len(sentence.text)
-    first_word = word_at(sentence.written, length_of_code, words)
-    links = [(first_word + source_word, target_word) for source_word, target_word in translation.alignment or ()]
+    first_word_after_code = word_at(sentence.written, length_of_code, words)
+    # Copied texts always have an alignment.
+    assert translation.alignment is not None
+    links = [(first_word_after_code + source, target) for source, target in translation.alignment]
     return translation._replace(alignment=links)
 
 
@@ -371,22 +398,30 @@ def _generate(inference: Inference, inputs: BatchEncoding, generate_kwargs: dict
     """Call `generate()`; if a sentence is long, log a warning and show a progress bar that counts tokens."""
     # The annotation is Any because engines and models have no common class that declares `generate`.
     model: Any = inference.model
-    length = inputs["input_ids"].shape[1]
-    if length < _LONG_SOURCE or not inference.runtime.calls_processors:
+    # (sentences, padded length)
+    padded_length = inputs["input_ids"].shape[1]
+    # Tokens are counted by a logits processor.
+    can_count_tokens = inference.runtime.calls_processors
+    if padded_length < _LONG_SOURCE or not can_count_tokens:
         # transformers checks some settings of a generation_config.json only when it uses them.
         with input_errors():
             return model.generate(**inputs, **generate_kwargs)
 
-    logger.warning("a sentence has %s tokens; its time grows with the square of that, so split it.", f"{length:,}")
+    logger.warning(
+        "a sentence has %s tokens; its time grows with the square of that, so split it.", f"{padded_length:,}"
+    )
     # Most translations are about as long as their source, so the progress bar's total is the length of the source.
     is_silent = not inference.show_progress
-    with tqdm(total=length, desc="a long sentence", unit=" tokens", leave=False, disable=is_silent) as progress:
+    with tqdm(total=padded_length, desc="a long sentence", unit=" tokens", leave=False, disable=is_silent) as progress:
 
-        def count_step(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        def count_token(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
             progress.update()
             return scores
 
-        processors = LogitsProcessorList([*(generate_kwargs.get("logits_processor") or []), count_step])
+        processors = LogitsProcessorList()
+        if generate_kwargs.get("logits_processor"):
+            processors.extend(generate_kwargs["logits_processor"])
+        processors.append(count_token)
         kwargs_with_progress = {**generate_kwargs, "logits_processor": processors}
         return model.generate(**inputs, **kwargs_with_progress)
 
@@ -398,11 +433,16 @@ def _collect_search_settings(model: PreTrainedModel | Engine, generate_kwargs: d
     model's own `generation_config`.
     """
     settings: GenerationConfig = copy.copy(model.generation_config)
-    overrides = [generate_kwargs]
-    if generate_kwargs.get("generation_config"):
-        overrides.insert(0, vars(generate_kwargs["generation_config"]))
-    for values in overrides:
-        for name in _DESCRIBING_SETTINGS:
-            if values.get(name) is not None:
-                setattr(settings, name, values[name])
+    config_of_call: GenerationConfig | None = generate_kwargs.get("generation_config")
+    if config_of_call:
+        _override_settings(settings, vars(config_of_call))
+    _override_settings(settings, generate_kwargs)
     return settings
+
+
+def _override_settings(settings: GenerationConfig, values: Mapping[str, object]) -> None:
+    """Change the settings that this module needs to the given values, unless a value is missing or None."""
+    for name in _DESCRIBING_SETTINGS:
+        value = values.get(name)
+        if value is not None:
+            setattr(settings, name, value)

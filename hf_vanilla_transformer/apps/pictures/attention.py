@@ -116,30 +116,31 @@ def plot_attention(
     if not style:
         style = "heads" if head is None else "matrix"
     check_choice("kind", kind, KINDS)
-    check_choice("style", style, STYLES)
-    if style in ("heads", "layers") and head is not None:
-        raise InputError(f'head is {head}, but the style "{style}" draws all heads; choose "lines" or "matrix".')
-    if style == "layers" and layer is not None:
-        raise InputError(f'layer is {layer}, but the style "layers" draws all layers; choose "heads" for one.')
+    _check_style(style, layer, head)
 
     pair = forward_pass(model, tokenizer, source, target, **generate_kwargs)
     queries, keys = pair.words(kind)
-    # (layers, heads, queries, keys)
-    weights: np.ndarray = getattr(pair, kind)
-    num_layers, num_heads = weights.shape[:2]
+    all_weights = pair.weights(kind)
+    num_layers, num_heads = all_weights.shape[:2]
     layer_index = num_layers - 1 if layer is None else layer
     head_index = head or 0
     check_number("layer", layer_index, 0, num_layers - 1)
     check_number("head", head_index, 0, num_heads - 1)
 
-    title = _TITLES[kind]
-    if style != "layers":
-        title += f", {_STACKS[kind]}.layers[{layer_index}]"
-        # A sheet of one layer.
-        weights = weights[layer_index : layer_index + 1]
-    if style in ("lines", "matrix"):
-        title += f", head {head_index}"
-        weights = weights[0, head_index]
+    title_of_layer = f"{_TITLES[kind]}, {_STACKS[kind]}.layers[{layer_index}]"
+    if style == "layers":
+        title = _TITLES[kind]
+        # (layers, heads, queries, keys)
+        weights = all_weights
+    elif style == "heads":
+        title = title_of_layer
+        # (1, heads, queries, keys)
+        weights = all_weights[layer_index : layer_index + 1]
+    else:
+        title = f"{title_of_layer}, head {head_index}"
+        # (queries, keys)
+        weights = all_weights[layer_index, head_index]
+
     with styled(theme) as colours:
         drawing = _Drawing(weights, queries, keys, _QUERY_LABELS[kind], _KEY_LABELS[kind], title, colours)
         if style == "lines":
@@ -147,6 +148,15 @@ def plot_attention(
         if style == "matrix":
             return _draw_one_matrix(drawing)
         return _draw_sheet(drawing, has_layers=style == "layers")
+
+
+def _check_style(style: str, layer: int | None, head: int | None) -> None:
+    """Raise ValueError if a style is unknown, or draws all layers or heads although one was chosen."""
+    check_choice("style", style, STYLES)
+    if style in ("heads", "layers") and head is not None:
+        raise InputError(f'head is {head}, but the style "{style}" draws all heads; choose "lines" or "matrix".')
+    if style == "layers" and layer is not None:
+        raise InputError(f'layer is {layer}, but the style "layers" draws all layers; choose "heads" for one.')
 
 
 def _draw_lines(drawing: _Drawing) -> "Figure":
@@ -159,17 +169,21 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     figure = new_figure(width, num_rows * _LINE_HEIGHT + _MARGIN, drawing.title)
     query_axes = figure.add_subplot()
 
-    # The shorter column is centered vertically.
+    # The vertical positions of the tokens. The shorter column is centered.
     query_heights = (num_rows - num_queries) / 2 + np.arange(num_queries)
     key_heights = (num_rows - num_keys) / 2 + np.arange(num_keys)
-    # The lines with the largest weights are drawn last, so that no other line covers them.
+    # The lines with the largest weights are drawn last, so that no other line covers them. `order` contains indices
+    # into the flattened weights, in which the keys of a query stand next to each other.
     order = np.argsort(drawing.weights, axis=None)
-    segments = []
-    for query, key in zip(*np.unravel_index(order, drawing.weights.shape), strict=True):
-        segments.append([(0, query_heights[query]), (1, key_heights[key])])
     sorted_weights = drawing.weights.ravel()[order]
+    end_points = []
+    for index in order:
+        query, key = divmod(index, num_keys)
+        left_end = (0, query_heights[query])
+        right_end = (1, key_heights[key])
+        end_points.append([left_end, right_end])
     lines = LineCollection(
-        segments,
+        end_points,
         array=sorted_weights,
         cmap=colour_map(drawing.theme.sequential),
         linewidths=0.5 + 3 * sorted_weights,
@@ -200,16 +214,18 @@ def _draw_one_matrix(drawing: _Drawing) -> "Figure":
     weights = drawing.weights
     num_queries, num_keys = weights.shape
     has_numbers = weights.size <= _MOST_NUMBERS
-    cell = _CELL_WITH_NUMBER if has_numbers else _CELL
-    width = num_keys * cell + width_of(drawing.queries) + 2 * _MARGIN
-    height = num_queries * cell + width_of(drawing.keys) + _MARGIN
+    cell_size = _CELL_WITH_NUMBER if has_numbers else _CELL
+    width = num_keys * cell_size + width_of(drawing.queries) + 2 * _MARGIN
+    # The labels of the keys are rotated.
+    height = num_queries * cell_size + width_of(drawing.keys) + _MARGIN
     figure = new_figure(width, height, drawing.title, layout="compressed")
     axes = figure.add_subplot()
     image = draw_matrix(axes, weights, drawing.queries, drawing.keys, FONT_SIZE, drawing.theme.sequential)
     axes.set(xlabel=drawing.key_label, ylabel=drawing.query_label)
     if has_numbers:
         for (query, key), weight in np.ndenumerate(weights):
-            text_colour = readable_on(image.to_rgba(weight)[:3], drawing.theme)
+            cell_colour = image.to_rgba(weight)[:3]
+            text_colour = readable_on(cell_colour, drawing.theme)
             axes.text(key, query, f"{weight:.2f}", size=7, color=text_colour, ha="center", va="center")
     _add_colour_bar(figure, image, [axes])
     return figure
@@ -227,40 +243,49 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
     num_panels = num_layers * num_heads
     panel_width = max(num_keys * _CELL_OF_SHEET, _SMALLEST_PANEL)
     panel_height = max(num_queries * _CELL_OF_SHEET, _SMALLEST_PANEL)
+    num_columns = num_heads if has_layers else _choose_columns(num_heads, panel_width)
+    num_rows = math.ceil(num_panels / num_columns)
 
-    columns = num_heads
-    if not has_layers:
-        columns_that_fit = max(1, int(_WIDTH_OF_SHEET / panel_width))
-        most_columns = min(num_heads, _MOST_HEADS_IN_A_ROW, columns_that_fit)
-        # There are as few rows as possible, and all but the last have the same number of heads.
-        columns = math.ceil(num_heads / math.ceil(num_heads / most_columns))
-    rows = math.ceil(num_panels / columns)
-
-    query_width = width_of(drawing.queries, SMALL_FONT_SIZE)
-    key_height = width_of(drawing.keys, SMALL_FONT_SIZE)
-    width = columns * (panel_width + _PANEL_GAP) + query_width + _MARGIN + 0.3
-    height = rows * (panel_height + key_height + _PANEL_TITLE_HEIGHT) + _MARGIN / 2
+    # The labels of the queries stand once in each row, and the rotated labels of the keys below each panel.
+    query_label_width = width_of(drawing.queries, SMALL_FONT_SIZE)
+    key_label_height = width_of(drawing.keys, SMALL_FONT_SIZE)
+    width = num_columns * (panel_width + _PANEL_GAP) + query_label_width + _MARGIN + 0.3
+    height = num_rows * (panel_height + key_label_height + _PANEL_TITLE_HEIGHT) + _MARGIN / 2
     figure = new_figure(width, height, drawing.title, layout="compressed")
-    grid = figure.subplots(rows, columns, squeeze=False)
-    panels = drawing.weights.reshape(num_panels, num_queries, num_keys)
+    grid = figure.subplots(num_rows, num_columns, squeeze=False)
+
+    panels_weights = drawing.weights.reshape(num_panels, num_queries, num_keys)
     for panel, axes in enumerate(grid.flat):
         if panel >= num_panels:
             # An empty place at the end of the last row.
             axes.set_axis_off()
             continue
-        is_first_in_row = panel % columns == 0
-        is_last_in_column = panel + columns >= num_panels
-        queries = drawing.queries if is_first_in_row else []
-        image = draw_matrix(axes, panels[panel], queries, drawing.keys, SMALL_FONT_SIZE, drawing.theme.sequential)
-        panel_title = f"head {panel % num_heads}"
-        if has_layers:
-            panel_title = f"layers[{panel // columns}], {panel_title}"
+        is_first_in_row = panel % num_columns == 0
+        query_labels = drawing.queries if is_first_in_row else []
+        colours = drawing.theme.sequential
+        image = draw_matrix(axes, panels_weights[panel], query_labels, drawing.keys, SMALL_FONT_SIZE, colours)
+
+        layer, head = divmod(panel, num_heads)
+        panel_title = f"layers[{layer}], head {head}" if has_layers else f"head {head}"
         axes.set_title(panel_title, size=SMALL_FONT_SIZE)
+        is_last_in_column = panel + num_columns >= num_panels
         if is_last_in_column:
             axes.set_xlabel(drawing.key_label, size=SMALL_FONT_SIZE)
     figure.supylabel(drawing.query_label, size=SMALL_FONT_SIZE)
+    # All panels have the same range of colors, so any of them can determine the color bar.
     _add_colour_bar(figure, image, list(grid.flat))
     return figure
+
+
+def _choose_columns(num_heads: int, panel_width: float) -> int:
+    """Return the number of columns in which the panels of one layer's heads fit, with as few rows as possible.
+
+    All rows but the last have the same number of heads.
+    """
+    columns_that_fit = max(1, int(_WIDTH_OF_SHEET / panel_width))
+    most_columns = min(num_heads, _MOST_HEADS_IN_A_ROW, columns_that_fit)
+    fewest_rows = math.ceil(num_heads / most_columns)
+    return math.ceil(num_heads / fewest_rows)
 
 
 def _add_colour_bar(figure: "Figure", drawn: "ScalarMappable", axes: "Sequence[Axes]") -> None:

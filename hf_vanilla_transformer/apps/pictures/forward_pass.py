@@ -1,7 +1,7 @@
 """Run forward passes that collect what pictures show: tokens, attention weights, masks and log-probabilities."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +63,18 @@ class ForwardPass(NamedTuple):
             return self.target_tokens, self.read_tokens
         return self.target_tokens, self.source_tokens
 
+    def weights(self, kind: str) -> np.ndarray:
+        """Return the attention weights `(layers, heads, queries, keys)` of one type of attention.
+
+        Args:
+            kind (`str`): `"encoder"`, `"decoder"` or `"cross"`.
+        """
+        if kind == "encoder":
+            return self.encoder
+        if kind == "decoder":
+            return self.decoder
+        return self.cross
+
 
 class Masks(NamedTuple):
     """The attention masks of a batch, as the first encoder layer and the first decoder layer receive them.
@@ -108,41 +120,55 @@ def forward_pass(
             return attention weights.
     """
     targets = None if target is None else [target]
-    (source_ids,), (target_ids,) = _tokenize_or_translate(model, tokenizer, [source], targets, generate_kwargs)
-    source_row = torch.tensor([source_ids], device=model.device)
-    target_row = torch.tensor([target_ids], device=model.device)
+    source_rows, target_rows = _tokenize_or_translate(model, tokenizer, [source], targets, generate_kwargs)
+    source_ids = source_rows[0]
+    target_ids = target_rows[0]
+    # Batches of one sentence, of shape (1, source) and (1, target + 1).
+    source_batch = torch.tensor([source_ids], device=model.device)
+    target_batch = torch.tensor([target_ids], device=model.device)
+    # At each position, the decoder reads the token before the one that it generates.
+    read_tokens = target_batch[:, :-1]
+    generated_tokens = target_batch[:, 1:]
     with evaluating(model):
         output = model(
-            input_ids=source_row,
-            attention_mask=torch.ones_like(source_row),
-            decoder_input_ids=target_row[:, :-1],
+            input_ids=source_batch,
+            attention_mask=torch.ones_like(source_batch),
+            decoder_input_ids=read_tokens,
             output_attentions=True,
             use_cache=False,
         )
 
-    weights = {}
-    for attention in KINDS:
-        layers = getattr(output, f"{attention}_attentions")
-        if not layers or layers[0] is None:
-            raise InputError(
-                'the model returned no attention weights; load it with attn_implementation="eager", which computes '
-                "them."
-            )
-        weights[attention] = torch.cat(layers).float().cpu().numpy()
-
-    # (target, vocabulary), and the log-probability of each token that is written.
+    # (target, vocabulary)
     log_probs = output.logits[0].float().log_softmax(dim=-1)
-    target_log_probs = log_probs.gather(-1, target_row[0, 1:, None])[:, 0]
+    # (target, 1), the log-probability of each generated token.
+    target_log_probs = log_probs.gather(-1, generated_tokens[0, :, None])
     return ForwardPass(
         source_tokens=token_texts(tokenizer, source_ids),
         read_tokens=token_texts(tokenizer, target_ids[:-1], of_target=True),
         # The text of a token depends on its neighbours, so the start token is left out afterwards.
         target_tokens=token_texts(tokenizer, target_ids, of_target=True)[1:],
-        encoder=weights["encoder"],
-        decoder=weights["decoder"],
-        cross=weights["cross"],
-        log_probs=target_log_probs.tolist(),
+        encoder=_stack_layers(output.encoder_attentions),
+        decoder=_stack_layers(output.decoder_attentions),
+        cross=_stack_layers(output.cross_attentions),
+        log_probs=target_log_probs[:, 0].tolist(),
     )
+
+
+def _stack_layers(layers: tuple[Tensor, ...] | None) -> np.ndarray:
+    """Stack the attention weights of all layers in an array of shape `(layers, heads, queries, keys)`.
+
+    Args:
+        layers (`tuple` of `torch.Tensor` of shape `(1, heads, queries, keys)`): the weights of each layer for a batch
+            of one sentence pair. None, empty, or with None for a layer, if the model returned no weights.
+
+    Raises:
+        ValueError: if the model returned no weights.
+    """
+    if not layers or layers[0] is None:
+        raise InputError(
+            'the model returned no attention weights; load it with attn_implementation="eager", which computes them.'
+        )
+    return torch.cat(layers).float().cpu().numpy()
 
 
 @torch.inference_mode()
@@ -174,19 +200,9 @@ def masks_of(
     encoder_inputs = tokenizer.pad({"input_ids": source_ids}, return_tensors="pt").to(model.device)
     decoder_inputs = tokenizer.pad({"input_ids": read_ids}, return_tensors="pt").to(model.device)
 
-    encoder_layer = model.model.encoder.layers[0]
-    decoder_layer = model.model.decoder.layers[0]
-    modules: dict[str, nn.Module] = {
-        "encoder": encoder_layer.self_attn,
-        "decoder": decoder_layer.self_attn,
-        "cross": decoder_layer.encoder_attn,
-    }
     recorded_masks: dict[str, Tensor | None] = {}
-    with evaluating(model), ExitStack() as hooks:
-        for attention, module in modules.items():
-            hook = _make_mask_recorder(recorded_masks, attention)
-            hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
-        output = model(
+    with evaluating(model), _recording_masks(model, recorded_masks):
+        model(
             **encoder_inputs,
             decoder_input_ids=decoder_inputs.input_ids,
             decoder_attention_mask=decoder_inputs.attention_mask,
@@ -194,18 +210,38 @@ def masks_of(
             use_cache=False,
         )
 
-    allowed = {}
-    for attention, mask in recorded_masks.items():
-        weights = getattr(output, f"{attention}_attentions")[0]
-        # The mask is the same for every head, so the shape of one head's weights is the shape of the mask.
-        allowed[attention] = _read_mask(mask, weights[:, 0].shape)
+    batch_size, source_length = encoder_inputs.input_ids.shape
+    target_length = decoder_inputs.input_ids.shape[1]
     return Masks(
         source_tokens=[token_texts(tokenizer, row) for row in encoder_inputs.input_ids.tolist()],
         read_tokens=[token_texts(tokenizer, row, of_target=True) for row in decoder_inputs.input_ids.tolist()],
-        encoder=allowed["encoder"],
-        decoder=allowed["decoder"],
-        cross=allowed["cross"],
+        encoder=_read_mask(recorded_masks["encoder"], (batch_size, source_length, source_length)),
+        decoder=_read_mask(recorded_masks["decoder"], (batch_size, target_length, target_length)),
+        cross=_read_mask(recorded_masks["cross"], (batch_size, target_length, source_length)),
     )
+
+
+@contextmanager
+def _recording_masks(
+    model: VanillaTransformerForConditionalGeneration, recorded_masks: dict[str, Tensor | None]
+) -> Iterator[None]:
+    """Store the attention masks that the first layers receive inside the block in `recorded_masks`.
+
+    The keys are those of [`KINDS`].
+    """
+    encoder_layer = model.model.encoder.layers[0]
+    decoder_layer = model.model.decoder.layers[0]
+    modules: dict[str, nn.Module] = {
+        "encoder": encoder_layer.self_attn,
+        "decoder": decoder_layer.self_attn,
+        "cross": decoder_layer.encoder_attn,
+    }
+    with ExitStack() as hooks:
+        for kind, module in modules.items():
+            hook = _make_mask_recorder(recorded_masks, kind)
+            # The handle that is returned removes the hook at the end of the `with` statement.
+            hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
+        yield
 
 
 def _make_mask_recorder(recorded_masks: dict[str, Tensor | None], attention: str) -> Callable[..., None]:
@@ -217,17 +253,18 @@ def _make_mask_recorder(recorded_masks: dict[str, Tensor | None], attention: str
     return record
 
 
-def _read_mask(mask: Tensor | None, shape: torch.Size) -> np.ndarray:
+def _read_mask(mask: Tensor | None, shape: tuple[int, int, int]) -> np.ndarray:
     """Convert a mask into a boolean array that is True where a query may attend to a key.
 
     Args:
         mask (`torch.Tensor` of shape `(batch, 1, queries or 1, keys)`, *optional*): either a boolean mask, which is
             True where a query may attend, or an additive mask, which is 0 there. None if nothing is masked.
-        shape (`torch.Size`): the shape of the result, `(batch, queries, keys)`.
+        shape (`tuple[int, int, int]`): the shape of the result, `(batch, queries, keys)`.
     """
     if mask is None:
         return np.ones(shape, dtype=bool)
     is_allowed = mask if mask.dtype == torch.bool else mask == 0
+    # The second axis stands for any head, and a mask with one row for any query.
     return is_allowed[:, 0].expand(shape).cpu().numpy()
 
 
@@ -249,18 +286,24 @@ def _tokenize_or_translate(
     if not source_texts or any(map(is_blank, source_texts)):
         raise InputError("a sentence is empty; give sentences with words.")
     check_vocabulary(model.config, tokenizer)
+
     codes = TargetCodes(tokenizer)
     coded_texts = [codes.put_before(text) for text in source_texts]
-    source_ids = encode(tokenizer, coded_texts).input_ids
+    source_rows = encode(tokenizer, coded_texts).input_ids
+    target_rows = []
     if targets is None:
-        return source_ids, [_find_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in source_ids]
+        for source_ids in source_rows:
+            target_rows.append(_find_best_hypothesis(model, tokenizer, source_ids, generate_kwargs))
+        return source_rows, target_rows
 
-    inference = Inference(model, tokenizer, tokens_per_batch=1)
-    _, tokenized_targets = inference.tokenize_pairs(source_texts, targets)
+    # This also checks that there are as many targets as sources.
+    _, tokenized_targets = Inference(model, tokenizer, tokens_per_batch=1).tokenize_pairs(source_texts, targets)
     if generate_kwargs:
         raise InputError(f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one.")
-    start = model.config.decoder_start_token_id
-    return source_ids, [[start, *target.token_ids] for target in tokenized_targets]
+    start_token = model.config.decoder_start_token_id
+    for target in tokenized_targets:
+        target_rows.append([start_token, *target.token_ids])
+    return source_rows, target_rows
 
 
 def _find_best_hypothesis(
@@ -279,9 +322,10 @@ def _find_best_hypothesis(
         output = generate(input_ids=inputs, attention_mask=torch.ones_like(inputs), **generate_kwargs)
     # `generate()` returns the token ids, or an object that contains them, if the caller passes return_dict_in_generate.
     sequences: Tensor = getattr(output, "sequences", output)
-    best = sequences[:1]
-    check_generated(model, tokenizer, best)
-    token_ids = best[0].tolist()
+    # (1, target); the search returns the best hypothesis first.
+    best_sequences = sequences[:1]
+    check_generated(model, tokenizer, best_sequences)
+    token_ids = best_sequences[0].tolist()
     # Other hypotheses may be longer, so the best one may be padded. The start token stays, even if it is the pad token.
     while len(token_ids) > 1 and token_ids[-1] == model.config.pad_token_id:
         token_ids.pop()

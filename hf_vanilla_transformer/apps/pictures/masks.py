@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...support.figure_style import SMALL_FONT_SIZE, Theme, draw_matrix, new_figure, styled, width_of
-from .forward_pass import masks_of
+from .forward_pass import Masks, masks_of
 
 
 if TYPE_CHECKING:
@@ -56,23 +56,8 @@ def plot_masks(
         TypeError, ValueError: as `masks_of` does; if `theme` is unknown.
     """
     masks = masks_of(model, tokenizer, sources, targets, **generate_kwargs)
-    num_sentences, target_length, source_length = masks.cross.shape
     with styled(theme) as colours:
-        source_label_width = width_of(list(chain(*masks.source_tokens)), SMALL_FONT_SIZE)
-        target_label_width = width_of(list(chain(*masks.read_tokens)), SMALL_FONT_SIZE)
-        source_mask_width = max(source_length * _CELL, _NARROWEST_MASK)
-        target_mask_width = max(target_length * _CELL, _NARROWEST_MASK)
-
-        # The columns are encoder self-attention, decoder self-attention and cross-attention. Query labels are next to
-        # a mask; key labels are rotated and below it.
-        mask_widths = [source_mask_width, target_mask_width, source_mask_width]
-        width = sum(mask_widths) + source_label_width + 2 * target_label_width + _HORIZONTAL_MARGIN
-        widest_label = max(source_label_width, target_label_width)
-        row_height = max(source_length, target_length) * _CELL + widest_label
-        height = num_sentences * (row_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
-
-        figure = new_figure(width, height, "Masks: coloured where a query may attend to a key")
-        grid = figure.subplots(num_sentences, 3, squeeze=False, width_ratios=mask_widths)
+        figure, grid = _new_grid(masks)
         for sentence, (encoder_axes, decoder_axes, cross_axes) in enumerate(grid):
             source_tokens = masks.source_tokens[sentence]
             read_tokens = masks.read_tokens[sentence]
@@ -83,6 +68,31 @@ def plot_masks(
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title)
     return figure
+
+
+def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
+    """Return a new figure with room for the masks and their labels, and its axes.
+
+    The axes have one row per sentence, and a column each for encoder self-attention, decoder self-attention and
+    cross-attention.
+    """
+    num_sentences, target_length, source_length = masks.cross.shape
+    source_label_width = width_of(list(chain(*masks.source_tokens)), SMALL_FONT_SIZE)
+    target_label_width = width_of(list(chain(*masks.read_tokens)), SMALL_FONT_SIZE)
+    # A mask is as wide as its keys need.
+    source_mask_width = max(source_length * _CELL, _NARROWEST_MASK)
+    target_mask_width = max(target_length * _CELL, _NARROWEST_MASK)
+
+    # Query labels are next to a mask; key labels are rotated and below it.
+    mask_widths = [source_mask_width, target_mask_width, source_mask_width]
+    width = sum(mask_widths) + source_label_width + 2 * target_label_width + _HORIZONTAL_MARGIN
+    widest_label = max(source_label_width, target_label_width)
+    row_height = max(source_length, target_length) * _CELL + widest_label
+    height = num_sentences * (row_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
+
+    figure = new_figure(width, height, "Masks: coloured where a query may attend to a key")
+    grid = figure.subplots(num_sentences, len(mask_widths), squeeze=False, width_ratios=mask_widths)
+    return figure, grid
 
 
 def _draw_mask(axes: "Axes", is_allowed: np.ndarray, queries: Sequence[str], keys: Sequence[str], theme: Theme) -> None:

@@ -5,7 +5,7 @@ uvicorn and FastAPI do not have these limits themselves.
 
 import asyncio
 from collections.abc import Iterable
-from typing import cast
+from typing import ClassVar, cast
 
 import h11
 from fastapi import HTTPException
@@ -32,54 +32,71 @@ def protocol_with_time_limit(seconds: float) -> type[H11Protocol]:
     body, [`RequestLimits`] applies the shorter limit of `seconds`. The additional second allows it to answer with
     status 408 before the connection is closed.
     """
-    # The keys are the client's states, as h11 tracks them.
-    limits = {h11.IDLE: seconds, h11.SEND_BODY: seconds + 1}
 
-    class TimeLimitedProtocol(H11Protocol):
-        """The protocol of one connection, with a timer for the headers or the body that the client is sending."""
+    class ProtocolWithTimeLimit(_TimeLimitedProtocol):
+        """A protocol with these limits, because uvicorn creates each protocol itself, without arguments for them."""
 
-        _timer: asyncio.TimerHandle | None = None
-        # The client's state and the request being answered, if any, for which the timer is running.
-        _watched_state: type | None = None
-        _watched_cycle: RequestResponseCycle | None = None
+        seconds_in_state: ClassVar = {h11.IDLE: seconds, h11.SEND_BODY: seconds + 1}
 
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            """Start the timer for the headers of the first request."""
-            super().connection_made(cast(asyncio.Transport, transport))
-            self._watch(h11.IDLE)
+    return ProtocolWithTimeLimit
 
-        def data_received(self, data: bytes) -> None:
-            """Restart the timer if the received data has moved the client to a new state, such as sending a body."""
-            super().data_received(data)
-            self._watch(None if self.transport.is_closing() else self.conn.their_state)
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            """Stop the timer when the connection has ended."""
-            self._watch(None)
-            super().connection_lost(exc)
+class _TimeLimitedProtocol(H11Protocol):
+    """The protocol of one connection, with a timer for the headers or the body that the client is sending.
 
-        def _watch(self, state: type | None) -> None:
-            """Start the timer for a state of the client, or stop it if the client sends nothing in this state.
+    Attributes:
+        seconds_in_state: the time limit in each of the client's states, as h11 tracks them. Before a request and in its
+            headers, the state is `h11.IDLE`. States without a limit are those in which the client sends nothing.
+    """
 
-            If neither the state nor the request has changed, a running timer continues.
-            """
-            if state is self._watched_state and self.cycle is self._watched_cycle:
-                return
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            self._watched_state = state
-            self._watched_cycle = self.cycle
-            if state in limits:
-                self._timer = self.loop.call_later(limits[state], self._close_slow_connection)
+    seconds_in_state: ClassVar[dict[type, float]]
+    _timer: asyncio.TimerHandle | None = None
+    # The client's state and the request being answered, if any, for which the timer is running.
+    _timed_state: type | None = None
+    _timed_cycle: RequestResponseCycle | None = None
 
-        def _close_slow_connection(self) -> None:
-            """Close the connection when the timer expires. If headers were expected, send status 408 first."""
-            if self._watched_state is h11.IDLE:
-                self.transport.write(_TIMEOUT_RESPONSE)
-            self.transport.close()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the timer for the headers of the first request."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._update_timer(h11.IDLE)
 
-    return TimeLimitedProtocol
+    def data_received(self, data: bytes) -> None:
+        """Restart the timer if the received data has moved the client to a new state, such as sending a body."""
+        super().data_received(data)
+        if self.transport.is_closing():
+            self._update_timer(None)
+        else:
+            self._update_timer(self.conn.their_state)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer when the connection has ended."""
+        self._update_timer(None)
+        super().connection_lost(exc)
+
+    def _update_timer(self, state: type | None) -> None:
+        """Start the timer for a state of the client, or stop it if the state has no time limit.
+
+        If neither the state nor the request has changed, a running timer continues.
+        """
+        # uvicorn creates a new cycle for each request.
+        is_same_request = self.cycle is self._timed_cycle
+        if is_same_request and state is self._timed_state:
+            return
+
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timed_state = state
+        self._timed_cycle = self.cycle
+        if state in self.seconds_in_state:
+            seconds = self.seconds_in_state[state]
+            self._timer = self.loop.call_later(seconds, self._close_slow_connection)
+
+    def _close_slow_connection(self) -> None:
+        """Close the connection when the timer expires. If headers were expected, send status 408 first."""
+        if self._timed_state is h11.IDLE:
+            self.transport.write(_TIMEOUT_RESPONSE)
+        self.transport.close()
 
 
 class RequestLimits:
@@ -108,50 +125,66 @@ class RequestLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        header_bytes = sum(len(name) + len(value) for name, value in scope["headers"])
-        if header_bytes > MOST_HEADER_BYTES:
-            reason = f"the headers have more than {MOST_HEADER_BYTES:,} bytes; send fewer."
-            response = JSONResponse({"error": reason}, 431, headers=_CLOSE)
-            await response(scope, receive, send)
+        error_response = _check_headers(scope["headers"])
+        if error_response is not None:
+            await error_response(scope, receive, send)
             return
-        encoding = _content_encoding(scope["headers"])
-        if encoding not in ("", "identity"):
-            # Decompression could make the body much longer than its limit.
-            reason = f"the body has the Content-Encoding {encoding!a}; send it without a compression."
-            response = JSONResponse({"error": reason}, 415, headers={**_CLOSE, "Accept-Encoding": "identity"})
-            await response(scope, receive, send)
-            return
-        await self._app(scope, self._limit_body(receive), send)
+        limited_body = _LimitedBody(receive, self._most_bytes, self._seconds)
+        await self._app(scope, limited_body.receive, send)
 
-    def _limit_body(self, receive: Receive) -> Receive:
-        """Return a function that receives the messages of a request, and raises HTTPException if a limit is exceeded.
 
-        The time limit for the body starts when this method is called.
-        """
-        deadline = asyncio.get_running_loop().time() + self._seconds
-        received_bytes = 0
-        is_complete = False
+class _LimitedBody:
+    """Receives the messages of one request, and raises HTTPException if its body is too long or too slow.
 
-        async def receive_within_limits() -> Message:
-            """Receive the next message, and check how much of the body has arrived and how long it has taken."""
-            nonlocal received_bytes, is_complete
-            if is_complete:
-                # The message after the body reports that the client has disconnected. It may arrive at any time.
-                return await receive()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                reason = f"the body did not arrive within {self._seconds:g} seconds; send it faster."
-                raise HTTPException(408, reason, headers=_CLOSE) from None
-            received_bytes += len(message.get("body", b""))
-            if received_bytes > self._most_bytes:
-                reason = f"the body has more than {self._most_bytes:,} bytes; send fewer or shorter texts."
-                raise HTTPException(413, reason, headers=_CLOSE)
-            is_complete = not message.get("more_body", False)
-            return message
+    The time for the body starts when the object is created.
 
-        return receive_within_limits
+    Args:
+        receive (`Receive`): receives the next message.
+        most_bytes (`int`): the maximum length of the body in bytes.
+        seconds (`float`): the time in which the body must arrive.
+    """
+
+    def __init__(self, receive: Receive, most_bytes: int, seconds: float):
+        self._receive = receive
+        self._most_bytes = most_bytes
+        self._seconds = seconds
+        self._deadline = asyncio.get_running_loop().time() + seconds
+        self._received_bytes = 0
+        self._is_complete = False
+
+    async def receive(self) -> Message:
+        """Receive the next message, and check how much of the body has arrived and how long it has taken."""
+        if self._is_complete:
+            # The message after the body reports that the client has disconnected. It may arrive at any time.
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            reason = f"the body did not arrive within {self._seconds:g} seconds; send it faster."
+            raise HTTPException(408, reason, headers=_CLOSE) from None
+
+        # A message that the client has disconnected has neither of these keys.
+        self._received_bytes += len(message.get("body", b""))
+        if self._received_bytes > self._most_bytes:
+            reason = f"the body has more than {self._most_bytes:,} bytes; send fewer or shorter texts."
+            raise HTTPException(413, reason, headers=_CLOSE)
+        self._is_complete = not message.get("more_body", False)
+        return message
+
+
+def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> JSONResponse | None:
+    """Return an error response if the headers are too long or announce a compressed body, and otherwise None."""
+    header_bytes = sum(len(name) + len(value) for name, value in headers)
+    if header_bytes > MOST_HEADER_BYTES:
+        reason = f"the headers have more than {MOST_HEADER_BYTES:,} bytes; send fewer."
+        return JSONResponse({"error": reason}, 431, headers=_CLOSE)
+    encoding = _content_encoding(headers)
+    if encoding not in ("", "identity"):
+        # Decompression could make the body much longer than its limit.
+        reason = f"the body has the Content-Encoding {encoding!a}; send it without a compression."
+        return JSONResponse({"error": reason}, 415, headers={**_CLOSE, "Accept-Encoding": "identity"})
+    return None
 
 
 def _content_encoding(headers: Iterable[tuple[bytes, bytes]]) -> str:

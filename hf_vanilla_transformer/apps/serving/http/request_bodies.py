@@ -36,6 +36,7 @@ async def read_libre_request(request: Request) -> LibreRequest:
         raise HTTPException(415, f"the Content-Type is {body_type!a}; send {_JSON}, {FORM} or {MULTIPART}.")
     # The middleware limits the size of the body that is read here, so the parsers need no limits themselves.
     body = await request.body()
+
     try:
         fields = _parse_form(request.scope["query_string"].decode())
     except ValueError:
@@ -43,21 +44,31 @@ async def read_libre_request(request: Request) -> LibreRequest:
     if body_type == _JSON:
         fields.update(_parse_json(body))
     else:
-        try:
-            # Both kinds of forms must be encoded in UTF-8.
-            text = body.decode()
-            if body_type == FORM:
-                fields.update(_parse_form(text))
-            else:
-                form = await request.form(max_files=0, max_part_size=len(body))
-                fields.update(_collect_fields(form.multi_items()))
-        except ValueError as error:
-            raise HTTPException(400, f"the form cannot be read ({error}); send UTF-8.") from None
+        fields.update(await _read_form(request, body, body_type))
+
     try:
         return LibreRequest.model_validate(fields)
     except ValidationError as error:
         first_fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise HTTPException(422, error_sentence(first_fault)) from None
+
+
+async def _read_form(request: Request, body: bytes, body_type: str) -> dict[str, object]:
+    """Return the fields of a body that contains a form: a URL-encoded one, or one of several parts.
+
+    Raises:
+        HTTPException: 400 if the body is not such a form, or not in UTF-8.
+    """
+    try:
+        # Both kinds of forms must be encoded in UTF-8.
+        text = body.decode()
+        if body_type == FORM:
+            return _parse_form(text)
+        # This parses the same body, which the request has stored.
+        form = await request.form(max_files=0, max_part_size=len(body))
+        return _collect_fields(form.multi_items())
+    except ValueError as error:
+        raise HTTPException(400, f"the form cannot be read ({error}); send UTF-8.") from None
 
 
 def _parse_json(body: bytes) -> dict[str, object]:

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
+# The part of an absolute URL before its path, such as `http://host:8000`.
 _ORIGIN = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
 
@@ -20,12 +21,21 @@ class RelativeTargets:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the app, with its path instead of its absolute URL."""
-        relative_scope = scope
-        if scope["type"] == "http":
-            origin = _ORIGIN.match(scope.get("raw_path", b""))
-            if origin is not None:
-                raw_path = scope["raw_path"][origin.end() :] or b"/"
-                relative_scope = {**scope, "raw_path": raw_path, "path": unquote(raw_path.decode("ascii"))}
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # The target of the request, as the client has sent it. Servers other than uvicorn may leave it out.
+        target: bytes = scope.get("raw_path", b"")
+        origin = _ORIGIN.match(target)
+        if origin is None:
+            await self._app(scope, receive, send)
+            return
+        raw_path = target[origin.end() :]
+        if not raw_path:
+            raw_path = b"/"
+        relative_scope = dict(scope)
+        relative_scope["raw_path"] = raw_path
+        relative_scope["path"] = unquote(raw_path.decode("ascii"))
         await self._app(relative_scope, receive, send)
 
 

@@ -155,9 +155,10 @@ def _libre_response(
         fields["score"] = [finite_score(translation) for translation in translations]
     if any(translation.flags for translation in translations):
         fields["flags"] = [sorted(translation.flags) for translation in translations]
-    if isinstance(request.q, str):
-        return LibreTranslation.model_validate({name: values[0] for name, values in fields.items()})
-    return LibreTranslation.model_validate(fields)
+    if isinstance(request.q, list):
+        return LibreTranslation.model_validate(fields)
+    fields_of_only_text = {name: values[0] for name, values in fields.items()}
+    return LibreTranslation.model_validate(fields_of_only_text)
 
 
 def _english_name(code: str) -> str:
