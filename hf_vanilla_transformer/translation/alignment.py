@@ -104,7 +104,7 @@ def link(
     least_weight = _LEAST_WEIGHT_OF_TARGET if for_tags else 0
     links = _link_targets(weights, source_words, target_words, least_weight)
     if for_tags:
-        links |= _link_unlinked_sources(weights, source_words, target_words, links)
+        links = links | _link_unlinked_sources(weights, source_words, target_words, links)
     return sorted(links)
 
 
@@ -115,14 +115,14 @@ def _link_targets(
 
     `weights` has the shape `(target, source)`. Target tokens whose largest weight is below `least_weight` get no link.
     """
-    row_maxima, best_sources = weights.max(dim=1)
-    largest_weight_of_target: list[float] = row_maxima.tolist()
-    best_source_of_target: list[int] = best_sources.tolist()
+    # For each target token, the weight and the index of the source token that it attends to most.
+    largest_weights, best_sources = weights.max(dim=1)
     links: set[tuple[int, int]] = set()
-    for target_token, words_of_target in enumerate(target_words):
-        if largest_weight_of_target[target_token] >= least_weight:
-            words_of_source = source_words[best_source_of_target[target_token]]
-            links.update(product(words_of_source, words_of_target))
+    for words_of_target, weight, best_source in zip(
+        target_words, largest_weights.tolist(), best_sources.tolist(), strict=True
+    ):
+        if weight >= least_weight:
+            links.update(product(source_words[best_source], words_of_target))
     return links
 
 
@@ -138,16 +138,15 @@ def _link_unlinked_sources(
     `weights`, which has the shape `(target, source)`, unless this weight is too small.
     """
     linked_source_words = {source_word for source_word, _ in links}
-    column_maxima, best_targets = weights.max(dim=0)
-    largest_weight_of_source: list[float] = column_maxima.tolist()
-    best_target_of_source: list[int] = best_targets.tolist()
+    # For each source token, the weight and the index of the target token that attends to it most.
+    largest_weights, best_targets = weights.max(dim=0)
     additional_links: set[tuple[int, int]] = set()
-    for source_token, words_of_source in enumerate(source_words):
+    for words_of_source, weight, best_target in zip(
+        source_words, largest_weights.tolist(), best_targets.tolist(), strict=True
+    ):
         has_link = not linked_source_words.isdisjoint(words_of_source)
-        has_enough_weight = largest_weight_of_source[source_token] >= _LEAST_WEIGHT_OF_UNLINKED_SOURCE
-        if has_enough_weight and not has_link:
-            words_of_target = target_words[best_target_of_source[source_token]]
-            additional_links.update(product(words_of_source, words_of_target))
+        if not has_link and weight >= _LEAST_WEIGHT_OF_UNLINKED_SOURCE:
+            additional_links.update(product(words_of_source, target_words[best_target]))
     return additional_links
 
 

@@ -150,15 +150,10 @@ def describe(
     translations = []
     for index, hypothesis in enumerate(hypotheses):
         source = source_of_hypothesis[index]
-        translation = Translation(
-            text=hypothesis.text,
-            score=-math.inf,
-            tokens=target_tokenizer.convert_ids_to_tokens(hypothesis.token_ids),
-            log_probs=[],
-            alignment=None,
-            flags=_find_flags(source, hypothesis, ends, longest_source),
-        )
-        # Hypotheses without tokens have no forced target.
+        tokens = target_tokenizer.convert_ids_to_tokens(hypothesis.token_ids)
+        flags = _find_flags(source, hypothesis, ends, longest_source)
+        # The details of a hypothesis without forced decoding, as it has if there is no aligner or it has no tokens.
+        translation = Translation(hypothesis.text, score=-math.inf, tokens=tokens, log_probs=[], alignment=None)
         forced_target = forced_targets.get(index)
         if forced_target is not None:
             log_probs = forced_target.log_probs
@@ -167,7 +162,7 @@ def describe(
             if aligner is not None and forced_target.attention is not None:
                 alignment = aligner(source, hypothesis, forced_target.attention)
                 translation = translation._replace(alignment=alignment)
-        translations.append(translation)
+        translations.append(translation._replace(flags=flags))
     return _group_alternatives(translations, num_hypotheses)
 
 

@@ -40,28 +40,37 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_ta
         `list[str]`: one nonempty text per id. The text of a special token is its name.
     """
     texts = TokenTexts(tokenizer, of_target)
+    # The sentence in UTF-8, and the range of its bytes that each token and each character has.
     sentence = b""
     tokens = []
     for token_id in ids:
         start = len(sentence)
         sentence += texts.text_with_spaces(int(token_id))
         tokens.append(_Span(start, len(sentence)))
-    characters = [_Span(*match.span()) for match in _CHARACTER.finditer(sentence)]
+    characters = []
+    for match in _CHARACTER.finditer(sentence):
+        characters.append(_Span(match.start(), match.end()))
     return [_label_token(sentence, characters, token) for token in tokens]
 
 
 def _label_token(sentence: bytes, characters: Sequence[_Span], token: _Span) -> str:
     """Return the characters that a token contains in whole or in part, with an ellipsis where a character continues."""
-    touched = [character for character in characters if character.start < token.end and character.end > token.start]
-    if not touched:
+    # The characters that the token contains in whole or in part.
+    token_characters = []
+    for character in characters:
+        if character.start < token.end and character.end > token.start:
+            token_characters.append(character)
+    if not token_characters:
+        # The text of the token is empty.
         return _SPACE
-    start = touched[0].start
-    end = touched[-1].end
+
+    start = token_characters[0].start
+    end = token_characters[-1].end
     text = sentence[start:end].decode(errors="replace")
-    stripped = text.strip()
-    if not stripped:
-        stripped = text.replace(" ", _SPACE)
-    label = stripped.translate(VISIBLE)
+    visible_text = text.strip()
+    if not visible_text:
+        visible_text = text.replace(" ", _SPACE)
+    label = visible_text.translate(VISIBLE)
     if start < token.start:
         label = SPLIT + label
     if end > token.end:

@@ -144,13 +144,15 @@ def _libre_response(
     If the request has a list of texts, each field is a list with one item per text. Otherwise, each field is the value
     for the only text.
     """
-    fields: dict[str, list[object]] = {"translatedText": [translation.text for translation in translations]}
+    fields: dict[str, list[object]] = {}
+    fields["translatedText"] = [translation.text for translation in translations]
     if request.source == "auto" and source_language is not None:
+        # The model has a single source language.
         fields["detectedLanguage"] = [DetectedLanguage(language=source_language)] * len(translations)
     if request.alternatives:
-        fields["alternatives"] = [
-            [alternative.text for alternative in translation.alternatives] for translation in translations
-        ]
+        fields["alternatives"] = []
+        for translation in translations:
+            fields["alternatives"].append([alternative.text for alternative in translation.alternatives])
     if request.return_scores:
         fields["score"] = [finite_score(translation) for translation in translations]
     if any(translation.flags for translation in translations):

@@ -21,14 +21,16 @@ _QUOTED_CHARACTERS = 50
 
 def _check_texts(value: object) -> object:
     """Return a field's value if it is a string or a list of strings; otherwise raise PydanticCustomError."""
+    is_list = isinstance(value, list)
     texts = value if isinstance(value, list) else [value]
     for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            name = json.dumps(text)[:_QUOTED_CHARACTERS]
-            if isinstance(value, list):
-                name = f"item {number} of the list, {name},"
-            fault = {"fault": f"{name} is no text; give a text, or a list of texts"}
-            raise PydanticCustomError("texts", "{fault}", fault)
+        if isinstance(text, str):
+            continue
+        quoted_value = json.dumps(text)[:_QUOTED_CHARACTERS]
+        name = f"item {number} of the list, {quoted_value}," if is_list else quoted_value
+        fault = f"{name} is no text; give a text, or a list of texts"
+        # The message is a template, whose values pydantic inserts.
+        raise PydanticCustomError("texts", "{fault}", {"fault": fault})
     return value
 
 
