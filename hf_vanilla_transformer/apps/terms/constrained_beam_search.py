@@ -77,39 +77,55 @@ def _take_hypotheses(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor
 class Tables(NamedTuple):
     """The required phrases of a sentence, stored as tensors for the search.
 
-    For a batch, the tensors are padded and have an additional first axis, `batch`.
+    For a batch, the tensors are padded, and have two additional axes at the front: `active`, and an axis of size 1 that
+    stands for the hypotheses. For example, `token_of_position` then has the shape `(active, 1, positions)`.
 
     Tracked tokens are the tokens that the search considers at every step, even if they are improbable: all tokens of
     phrases, because they may match a position, and the tokens that end a hypothesis.
 
     Args:
-        tokens (`torch.LongTensor` of shape `(positions,)`): the token of each position.
+        token_of_position (`torch.LongTensor` of shape `(positions,)`): the token of each position.
+        phrase_of_position (`torch.LongTensor` of shape `(positions,)`): the index of each position's phrase.
+        column_of_position (`torch.LongTensor` of shape `(positions,)`): the index of each position's token in
+            `tracked_tokens`.
         is_first (`torch.BoolTensor` of shape `(positions,)`): whether a position is the first of its alternative.
         is_last (`torch.BoolTensor` of shape `(positions,)`): whether a position is the last of its alternative.
         letter_follows (`torch.BoolTensor` of shape `(positions,)`): whether the next token of the alternative begins
             with a letter.
-        saved (`torch.LongTensor` of shape `(positions,)`): how many tokens fewer a hypothesis needs after it has
+        saved_tokens (`torch.LongTensor` of shape `(positions,)`): how many tokens fewer a hypothesis needs after it has
             matched a position, compared with a hypothesis that needs the whole phrase. It is 0 at the last position,
             because then the phrase is no longer missing.
-        phrases (`torch.LongTensor` of shape `(positions,)`): the index of the phrase of each position.
-        columns (`torch.LongTensor` of shape `(positions,)`): the index of each position's token in `tracked_tokens`.
         tracked_tokens (`torch.LongTensor` of shape `(tracked,)`): the distinct tracked tokens.
-        lengths (`torch.LongTensor` of shape `(phrases,)`): for each phrase, the number of tokens in the shortest
-            alternative that may follow any token, i.e. that does not begin with a letter. If there is none, all
-            alternatives are considered.
-        required (`torch.LongTensor` of shape `(phrases,)`): how many times each phrase must occur.
+        phrase_lengths (`torch.LongTensor` of shape `(phrases,)`): the number of tokens that each phrase needs, see
+            [`_shortest_length`].
+        required_counts (`torch.LongTensor` of shape `(phrases,)`): how many times each phrase must occur.
     """
 
-    tokens: torch.Tensor
+    token_of_position: torch.Tensor
+    phrase_of_position: torch.Tensor
+    column_of_position: torch.Tensor
     is_first: torch.Tensor
     is_last: torch.Tensor
     letter_follows: torch.Tensor
-    saved: torch.Tensor
-    phrases: torch.Tensor
-    columns: torch.Tensor
+    saved_tokens: torch.Tensor
     tracked_tokens: torch.Tensor
-    lengths: torch.Tensor
-    required: torch.Tensor
+    phrase_lengths: torch.Tensor
+    required_counts: torch.Tensor
+
+
+class _NextTokens(NamedTuple):
+    """How next tokens continue the texts of hypotheses. The tensors broadcast to the shape of hypotheses and tokens.
+
+    Args:
+        letters_meet (`torch.BoolTensor`): whether the token begins with a letter that directly follows a letter, so
+            that both belong to one word.
+        have_no_text (`torch.BoolTensor`): whether the token has no text.
+        end_in_letter (`torch.BoolTensor`): whether the hypothesis ends with a letter after the token.
+    """
+
+    letters_meet: torch.Tensor
+    have_no_text: torch.Tensor
+    end_in_letter: torch.Tensor
 
 
 class PhraseStates:
@@ -133,46 +149,43 @@ class PhraseStates:
     """
 
     def __init__(self, phrases: list[list[Phrase]], letter_edges: torch.Tensor, eos: torch.Tensor):
+        # Each is a mask of the vocabulary, (vocabulary,).
         self._begins_with_letter, self._ends_with_letter, self._has_no_text = letter_edges
+
         tables = [_build_tables(phrases_of_sentence, self._begins_with_letter, eos) for phrases_of_sentence in phrases]
         self._tables = _pad_tables(tables)
-
-        vocab_size = letter_edges.shape[1]
-        # The padding of `tracked_tokens` marks an additional last column, which is then removed.
-        marked_tokens = self.tracked_tokens.where(self.tracked_tokens != _NO_TOKEN, vocab_size)
-        is_tracked = torch.zeros(len(phrases), vocab_size + 1, dtype=torch.bool, device=letter_edges.device)
-        is_tracked.scatter_(1, marked_tokens, True)
-        self._is_tracked = is_tracked[:, :vocab_size]
+        # A mask of the vocabulary for each sentence, (active, vocabulary).
+        self._is_tracked = _mark_tokens(self.tracked_tokens, vocab_size=letter_edges.shape[1])
 
     @property
     def tracked_tokens(self) -> torch.Tensor:
         """The tracked tokens of each sentence (see [`Tables`]), padded with -1, of shape `(active, tracked)`."""
-        return self._tables.tracked_tokens
+        return self._tables.tracked_tokens[:, 0]
 
     def start(self) -> States:
         """Return the initial states: one empty hypothesis per sentence, for which all phrases are missing."""
-        required = self._tables.required
+        required_counts = self._tables.required_counts  # (active, 1, phrases)
         return States(
-            matched=torch.zeros_like(self._tables.tokens, dtype=torch.bool)[:, None],
-            missing=required[:, None],
-            revocable=torch.zeros_like(required)[:, None],
-            ends_in_letter=torch.zeros(len(required), dtype=torch.bool, device=required.device)[:, None],
+            matched=torch.zeros_like(self._tables.token_of_position, dtype=torch.bool),
+            missing=required_counts,
+            revocable=torch.zeros_like(required_counts),
+            ends_in_letter=torch.zeros(required_counts.shape[:2], dtype=torch.bool, device=required_counts.device),
         )
 
     def follow(self, states: States, tokens: torch.Tensor) -> States:
         """Return the states after each hypothesis is extended by one token; `tokens` is `(active, hypotheses)`."""
-        letters_meet = (states.ends_in_letter & self._begins_with_letter[tokens])[..., None]
-        is_token_of_position = tokens[..., None] == self._tables.tokens[:, None]
-        matched = self._may_come_next(states, letters_meet) & is_token_of_position
-        only_column = torch.zeros_like(self._tables.columns)
-        occurs = self._count_occurrences(matched, only_column, num_columns=1)[:, :, 0]
+        next_tokens = self._compare_letters(states.ends_in_letter, tokens)
 
-        has_no_text = self._has_no_text[tokens]
-        ends_in_letter = self._ends_with_letter[tokens] | (has_no_text & states.ends_in_letter)
-        # If letters meet, revocable occurrences are missing again. After a token without text they stay revocable.
-        missing = states.missing + states.revocable * letters_meet - occurs
-        revocable = (occurs + states.revocable * has_no_text[..., None]) * ends_in_letter[..., None]
-        return States(matched, missing, revocable, ends_in_letter)
+        # (active, hypotheses, positions)
+        may_match = self._may_match(states, next_tokens.letters_meet[..., None])
+        matched = may_match & (tokens[..., None] == self._tables.token_of_position)
+
+        # The positions have a single column, because each hypothesis has a single next token.
+        only_column = torch.zeros_like(self._tables.column_of_position)
+        occurs = self._find_occurrences(matched, only_column, num_columns=1)[:, :, 0]  # (active, hypotheses, phrases)
+        missing = _update_missing(states.missing, states.revocable, occurs, next_tokens)
+        revocable = _update_revocable(states.revocable, occurs, next_tokens)
+        return States(matched, missing, revocable, next_tokens.end_in_letter)
 
     def needed(self, states: States) -> torch.Tensor:
         """Return how many more tokens each hypothesis needs for its phrases, of shape `(active, hypotheses)`.
@@ -182,9 +195,10 @@ class PhraseStates:
         the hypothesis ends with a letter, a phrase whose alternatives all begin with a letter cannot follow directly.
         The number is an upper bound, because overlapping phrases may take fewer tokens.
         """
+        # The counts get a columns axis of size 1, which is removed from the result.
         missing = states.missing[:, :, None]
         revocable = states.revocable[:, :, None]
-        only_column = torch.zeros_like(self._tables.columns)
+        only_column = torch.zeros_like(self._tables.column_of_position)
         return self._count_needed(states.matched, missing, revocable, only_column)[:, :, 0]
 
     def needed_after_tracked_tokens(self, states: States) -> torch.Tensor:
@@ -194,22 +208,22 @@ class PhraseStates:
         belongs to the column of this token. Therefore time and memory grow with positions + tracked tokens x phrases.
         Calls of [`follow`] for each token would grow with tracked tokens x positions.
         """
-        # The padding of `tracked_tokens` is replaced by a valid token. The results for it are never used.
-        tokens = self.tracked_tokens.clamp(min=0)
-        ended_in_letter = states.ends_in_letter[..., None]
-        letters_meet = ended_in_letter & self._begins_with_letter[tokens][:, None]
-        has_no_text = self._has_no_text[tokens][:, None]
-        ends_in_letter = self._ends_with_letter[tokens][:, None] | (has_no_text & ended_in_letter)
+        # Padding becomes a valid token, because tokens are used as indices. The results for padding are never used.
+        tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
+        next_tokens = self._compare_letters(states.ends_in_letter[..., None], tokens)
 
-        may_come_next = self._may_come_next(states, _at_positions(letters_meet, self._tables.columns))
-        matched = may_come_next & (self._tables.tokens != _NO_TOKEN)[:, None]
-        occurs = self._count_occurrences(matched, self._tables.columns, num_columns=tokens.shape[1])
+        # Each position is compared with its own token only, so it matches whenever it may match, unless it is padding.
+        column_of_position = self._tables.column_of_position
+        letters_meet_at_positions = _at_positions(next_tokens.letters_meet, column_of_position)
+        is_position = self._tables.token_of_position != _NO_TOKEN
+        matched = self._may_match(states, letters_meet_at_positions) & is_position  # (active, hypotheses, positions)
 
-        # This is the same update as in `follow`, with one more axis.
+        # From here on, counts have the shape (active, hypotheses, tracked, phrases).
+        occurs = self._find_occurrences(matched, column_of_position, num_columns=tokens.shape[2])
         revocable_before = states.revocable[:, :, None]
-        missing = states.missing[:, :, None] + revocable_before * letters_meet[..., None] - occurs
-        revocable = (occurs + revocable_before * has_no_text[..., None]) * ends_in_letter[..., None]
-        return self._count_needed(matched, missing, revocable, self._tables.columns)
+        missing = _update_missing(states.missing[:, :, None], revocable_before, occurs, next_tokens)
+        revocable = _update_revocable(revocable_before, occurs, next_tokens)
+        return self._count_needed(matched, missing, revocable, column_of_position)
 
     def needed_after_other_tokens(self, states: States, tokens: torch.Tensor) -> torch.Tensor:
         """Return how many tokens each hypothesis will need after tokens that are in no phrase; see [`needed`].
@@ -218,8 +232,10 @@ class PhraseStates:
         matters only whether they begin with a letter.
         """
         letters_meet = states.ends_in_letter[..., None] & self._begins_with_letter[tokens]
-        needed_otherwise = self._tokens_of_missing(states.missing)[..., None]
-        needed_if_letters_meet = self._tokens_of_missing(states.missing + states.revocable)[..., None]
+        # If letters meet, the revocable occurrences no longer count. Both numbers are (active, hypotheses, 1).
+        missing_if_letters_meet = states.missing + states.revocable
+        needed_if_letters_meet = self._tokens_of_missing(missing_if_letters_meet[:, :, None])
+        needed_otherwise = self._tokens_of_missing(states.missing[:, :, None])
         return needed_if_letters_meet.where(letters_meet, needed_otherwise)
 
     def are_tracked(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -231,7 +247,19 @@ class PhraseStates:
         self._tables = Tables(*(table[sentences] for table in self._tables))
         self._is_tracked = self._is_tracked[sentences]
 
-    def _may_come_next(self, states: States, letters_meet: torch.Tensor) -> torch.Tensor:
+    def _compare_letters(self, ended_in_letter: torch.Tensor, tokens: torch.Tensor) -> _NextTokens:
+        """Find out whether next tokens continue the words in which the hypotheses end.
+
+        Args:
+            ended_in_letter (`torch.BoolTensor`): whether each hypothesis ends with a letter before the token.
+            tokens (`torch.LongTensor`): the next tokens, whose shape broadcasts with the shape of `ended_in_letter`.
+        """
+        letters_meet = ended_in_letter & self._begins_with_letter[tokens]
+        have_no_text = self._has_no_text[tokens]
+        end_in_letter = self._ends_with_letter[tokens] | (have_no_text & ended_in_letter)
+        return _NextTokens(letters_meet, have_no_text, end_in_letter)
+
+    def _may_match(self, states: States, letters_meet: torch.Tensor) -> torch.Tensor:
         """Return a mask of the positions that the next token may match, of shape `(active, hypotheses, positions)`.
 
         The first position of an alternative may be matched unless the alternative would begin inside a word. Any other
@@ -242,32 +270,35 @@ class PhraseStates:
             letters_meet (`torch.BoolTensor` of shape `(active, hypotheses, positions or 1)`): whether the next token
                 would continue a word.
         """
-        matched_before = states.matched.roll(1, dims=2)
-        return torch.where(self._tables.is_first[:, None], ~letters_meet, matched_before)
+        previous_is_matched = states.matched.roll(1, dims=2)
+        return torch.where(self._tables.is_first, ~letters_meet, previous_is_matched)
 
-    def _count_occurrences(self, matched: torch.Tensor, columns: torch.Tensor, num_columns: int) -> torch.Tensor:
+    def _find_occurrences(
+        self, matched: torch.Tensor, column_of_position: torch.Tensor, num_columns: int
+    ) -> torch.Tensor:
         """Return 1 for each column and phrase where an alternative of the phrase ends with the column's token, else 0.
 
         Args:
             matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
-            columns (`torch.LongTensor` of shape `(active, positions)`): the column of each position.
+            column_of_position (`torch.LongTensor` of shape `(active, 1, positions)`): the column of each position.
             num_columns (`int`): number of columns.
 
         Returns:
             `torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`.
         """
-        num_phrases = self._tables.required.shape[1]
+        num_hypotheses = matched.shape[1]
+        num_phrases = self._tables.required_counts.shape[2]
         num_cells = num_columns * num_phrases
-        # For each position, the index of its column and phrase in the flattened result.
-        cells = (columns * num_phrases + self._tables.phrases)[:, None].expand_as(matched)
-        ends_here = matched & self._tables.is_last[:, None]
-        # Positions where no alternative ends mark an additional last cell, which is then removed.
-        marked_cells = cells.where(ends_here, num_cells)
-        is_marked = matched.new_zeros(*matched.shape[:2], num_cells + 1).scatter_(2, marked_cells, True)
-        return is_marked[..., :num_cells].unflatten(2, (num_columns, num_phrases)).long()
+        alternative_ends = matched & self._tables.is_last
+        # The cell in which each position is counted. Positions where no alternative ends are counted in an additional
+        # last cell, which is then removed.
+        cell_of_position = torch.where(alternative_ends, self._cells_of_positions(column_of_position), num_cells)
+        occurs_in_cell = matched.new_zeros(len(matched), num_hypotheses, num_cells + 1)
+        occurs_in_cell.scatter_(2, cell_of_position, True)
+        return occurs_in_cell[..., :num_cells].unflatten(2, (num_columns, num_phrases)).long()
 
     def _count_needed(
-        self, matched: torch.Tensor, missing: torch.Tensor, revocable: torch.Tensor, columns: torch.Tensor
+        self, matched: torch.Tensor, missing: torch.Tensor, revocable: torch.Tensor, column_of_position: torch.Tensor
     ) -> torch.Tensor:
         """Return how many more tokens hypotheses need for their phrases, of shape `(active, hypotheses, columns)`.
 
@@ -278,42 +309,90 @@ class PhraseStates:
             matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
             missing (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
             revocable (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
-            columns (`torch.LongTensor` of shape `(active, positions)`): the column of each position.
+            column_of_position (`torch.LongTensor` of shape `(active, 1, positions)`): the column of each position.
         """
-        cells = columns * missing.shape[3] + self._tables.phrases
-        is_missing = _at_positions((missing > 0).flatten(2), cells)
-        # A matched alternative saves nothing if its next token begins with a letter that would revoke an occurrence
-        # that is needed.
-        has_needed_revocable = ((revocable > 0) & (missing + revocable > 0)).any(dim=3)
-        next_token_revokes = _at_positions(has_needed_revocable, columns) & self._tables.letter_follows[:, None]
-        saved = self._tables.saved[:, None] * (matched & is_missing & ~next_token_revokes)
+        saved_at_positions = self._count_saved(matched, missing, revocable, column_of_position)
+        needed_without_matches = self._tokens_of_missing(missing)  # (active, hypotheses, columns)
+        # The maximum over the positions of each column, or 0 for a column without positions.
+        most_saved = torch.zeros_like(needed_without_matches)
+        most_saved.scatter_reduce_(2, column_of_position.expand_as(saved_at_positions), saved_at_positions, "amax")
+        return needed_without_matches - most_saved
 
-        whole_phrases = self._tokens_of_missing(missing.flatten(1, 2)).view(missing.shape[:3])
-        columns_of_saved = columns[:, None].expand_as(saved)
-        most_saved = torch.zeros_like(whole_phrases).scatter_reduce(2, columns_of_saved, saved, "amax")
-        return whole_phrases - most_saved
+    def _count_saved(
+        self, matched: torch.Tensor, missing: torch.Tensor, revocable: torch.Tensor, column_of_position: torch.Tensor
+    ) -> torch.Tensor:
+        """Return how many tokens each matched position saves, of shape `(active, hypotheses, positions)`.
+
+        A position saves nothing if its phrase is not missing, or if the next token of its alternative begins with a
+        letter that would revoke a needed occurrence. The arguments are as in [`_count_needed`].
+        """
+        phrase_is_missing = (missing > 0).flatten(2)  # (active, hypotheses, columns * phrases)
+        is_missing = _at_positions(phrase_is_missing, self._cells_of_positions(column_of_position))
+
+        # A revocable occurrence is needed if its phrase would be missing without it.
+        is_needed_revocable = (revocable > 0) & (missing + revocable > 0)
+        has_needed_revocable = is_needed_revocable.any(dim=3)  # (active, hypotheses, columns)
+        next_token_revokes = _at_positions(has_needed_revocable, column_of_position) & self._tables.letter_follows
+        return self._tables.saved_tokens * (matched & is_missing & ~next_token_revokes)
 
     def _tokens_of_missing(self, missing: torch.Tensor) -> torch.Tensor:
         """Return the number of tokens in all missing phrases, without regard to partial matches.
 
-        `missing` has shape `(active, hypotheses, phrases)`, and the result has shape `(active, hypotheses)`.
+        `missing` has shape `(active, hypotheses, columns, phrases)`, and the result has no axis for phrases.
         """
-        return (missing.clamp(min=0) * self._tables.lengths[:, None]).sum(dim=2)
+        phrase_lengths = self._tables.phrase_lengths[:, :, None]  # (active, 1, 1, phrases)
+        return (missing.clamp(min=0) * phrase_lengths).sum(dim=3)
+
+    def _cells_of_positions(self, column_of_position: torch.Tensor) -> torch.Tensor:
+        """Return the cell of each position: the index of its column and phrase on a flattened axis of both.
+
+        The argument and the result have shape `(active, 1, positions)`.
+        """
+        num_phrases = self._tables.required_counts.shape[2]
+        return column_of_position * num_phrases + self._tables.phrase_of_position
+
+
+def _update_missing(
+    missing: torch.Tensor, revocable: torch.Tensor, occurs: torch.Tensor, next_tokens: _NextTokens
+) -> torch.Tensor:
+    """Return how many more times each phrase must occur after a next token.
+
+    The first three arguments are counts whose last axis is phrases, see [`States`]. `next_tokens` has no such axis.
+    """
+    # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count.
+    revoked = revocable * next_tokens.letters_meet[..., None]
+    return missing + revoked - occurs
+
+
+def _update_revocable(revocable: torch.Tensor, occurs: torch.Tensor, next_tokens: _NextTokens) -> torch.Tensor:
+    """Return how many occurrences of each phrase are revocable after a next token; see [`_update_missing`]."""
+    # An earlier occurrence stays revocable only if the token has no text.
+    still_revocable = revocable * next_tokens.have_no_text[..., None]
+    # An occurrence cannot be revoked if no letter precedes the next token.
+    return (occurs + still_revocable) * next_tokens.end_in_letter[..., None]
 
 
 def _at_positions(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Look up, for each position, the value of its column.
 
-    The values have shape `(active, hypotheses, columns)`, and the result has shape `(active, hypotheses, positions)`.
+    The values have shape `(active, hypotheses, columns)`, the columns have shape `(active, 1, positions)`, and the
+    result has shape `(active, hypotheses, positions)`.
     """
-    return values.gather(2, columns[:, None].expand(-1, values.shape[1], -1))
+    num_hypotheses = values.shape[1]
+    return values.gather(2, columns.expand(-1, num_hypotheses, -1))
+
+
+def _mark_tokens(tokens: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return a mask `(batch, vocabulary)` of the tokens `(batch, tokens)`, which are padded with `_NO_TOKEN`."""
+    # Padding marks an additional last token, which is then removed.
+    marked_tokens = tokens.where(tokens != _NO_TOKEN, vocab_size)
+    is_marked = torch.zeros(len(tokens), vocab_size + 1, dtype=torch.bool, device=tokens.device)
+    is_marked.scatter_(1, marked_tokens, True)
+    return is_marked[:, :vocab_size]
 
 
 def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: torch.Tensor) -> Tables:
     """Convert the phrases of one sentence into [`Tables`].
-
-    A Python loop over tokens is avoided, because it would take a second for many long phrases, and would block other
-    threads during this time.
 
     Args:
         phrases (`list[Phrase]`): the phrases of the sentence.
@@ -321,54 +400,99 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
         eos (`torch.LongTensor` of shape `(num_eos,)`): tokens that end a hypothesis.
     """
     # Phrases with the same alternatives are one phrase that must occur several times.
-    required = Counter(tuple(sorted(phrase)) for phrase in phrases)
+    required_counts = Counter(tuple(sorted(phrase)) for phrase in phrases)
     alternatives: list[tuple[int, ...]] = []
     phrase_of_alternative: list[int] = []
-    phrase_lengths: list[int] = []
-    for number, phrase in enumerate(required):
-        alternatives += phrase
-        phrase_of_alternative += [number] * len(phrase)
-        # An alternative that begins with a letter cannot follow every token, so the search cannot rely on it.
-        always_possible = [tokens for tokens in phrase if not begins_with_letter[tokens[0]]]
-        phrase_lengths.append(min(map(len, always_possible or phrase)))
+    lengths_of_phrases: list[int] = []
+    for phrase_index, phrase in enumerate(required_counts):
+        alternatives.extend(phrase)
+        phrase_of_alternative.extend([phrase_index] * len(phrase))
+        lengths_of_phrases.append(_shortest_length(phrase, begins_with_letter))
 
     device = begins_with_letter.device
-    tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)
-    alternative_lengths = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)
+    positions = _lay_out(alternatives, device)
+    phrase_lengths = torch.tensor(lengths_of_phrases, dtype=torch.long, device=device)
     phrases_of_alternatives = torch.tensor(phrase_of_alternative, dtype=torch.long, device=device)
-    lengths = torch.tensor(phrase_lengths, dtype=torch.long, device=device)
+    phrase_of_position = phrases_of_alternatives[positions.alternatives]
 
-    # For each position: its phrase, its index in its alternative, and how many tokens of the alternative follow.
-    phrases_of_positions = phrases_of_alternatives.repeat_interleave(alternative_lengths)
-    starts = alternative_lengths.cumsum(0) - alternative_lengths
-    places = torch.arange(len(tokens), device=device) - starts.repeat_interleave(alternative_lengths)
-    num_following = alternative_lengths.repeat_interleave(alternative_lengths) - places - 1
+    is_last = positions.num_following == 0
+    letter_follows = begins_with_letter[positions.tokens].roll(-1) & ~is_last
+    # The next tokens of a long alternative may be more than the shortest one needs, so that nothing is saved.
+    saved_tokens = (phrase_lengths[phrase_of_position] - positions.num_following).clamp(min=0)
+    saved_tokens = saved_tokens.masked_fill(is_last, 0)
 
-    is_last = num_following == 0
-    letter_follows = begins_with_letter[tokens].roll(-1) & ~is_last
-    saved = (lengths[phrases_of_positions] - num_following).clamp(min=0).masked_fill(is_last, 0)
-    tracked_tokens, columns = torch.cat([tokens, eos.to(device)]).unique(return_inverse=True)
+    # unique() also returns the index of each token among the distinct ones.
+    tracked_tokens, columns = torch.cat([positions.tokens, eos.to(device)]).unique(return_inverse=True)
     return Tables(
-        tokens=tokens,
-        is_first=places == 0,
+        token_of_position=positions.tokens,
+        phrase_of_position=phrase_of_position,
+        column_of_position=columns[: len(positions.tokens)],
+        is_first=positions.num_preceding == 0,
         is_last=is_last,
         letter_follows=letter_follows,
-        saved=saved,
-        phrases=phrases_of_positions,
-        columns=columns[: len(tokens)],
+        saved_tokens=saved_tokens,
         tracked_tokens=tracked_tokens,
-        lengths=lengths,
-        required=torch.tensor(list(required.values()), dtype=torch.long, device=device),
+        phrase_lengths=phrase_lengths,
+        required_counts=torch.tensor(list(required_counts.values()), dtype=torch.long, device=device),
     )
 
 
+def _shortest_length(phrase: Phrase, begins_with_letter: torch.Tensor) -> int:
+    """Return the number of tokens in the shortest alternative that may follow any token.
+
+    An alternative that begins with a letter cannot follow every token, so the search cannot rely on it. If all
+    alternatives do, the shortest one counts.
+    """
+    reliable_alternatives = [tokens for tokens in phrase if not begins_with_letter[tokens[0]]]
+    if not reliable_alternatives:
+        reliable_alternatives = list(phrase)
+    return min(len(tokens) for tokens in reliable_alternatives)
+
+
+class _Positions(NamedTuple):
+    """The tokens of several alternatives, one alternative after the other. All tensors have shape `(positions,)`.
+
+    Args:
+        tokens (`torch.LongTensor`): the token of each position.
+        alternatives (`torch.LongTensor`): the index of each position's alternative.
+        num_preceding (`torch.LongTensor`): how many tokens of the alternative precede the position.
+        num_following (`torch.LongTensor`): how many tokens of the alternative follow the position.
+    """
+
+    tokens: torch.Tensor
+    alternatives: torch.Tensor
+    num_preceding: torch.Tensor
+    num_following: torch.Tensor
+
+
+def _lay_out(alternatives: list[tuple[int, ...]], device: torch.device) -> _Positions:
+    """Lay out the tokens of alternatives, one alternative after the other.
+
+    A Python loop over tokens is avoided, because it would take a second for many long phrases, and would block other
+    threads during this time.
+    """
+    tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)
+    lengths = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)
+    starts = lengths.cumsum(0) - lengths
+
+    alternative_of_position = torch.arange(len(alternatives), device=device).repeat_interleave(lengths)
+    num_preceding = torch.arange(len(tokens), device=device) - starts[alternative_of_position]
+    num_following = lengths[alternative_of_position] - num_preceding - 1
+    return _Positions(tokens, alternative_of_position, num_preceding, num_following)
+
+
 def _pad_tables(tables: list[Tables]) -> Tables:
-    """Pad the tables of several sentences to equal sizes, and stack them along a new first axis `batch`."""
+    """Pad the tables of several sentences to equal sizes, and stack them.
+
+    In the result, each tensor has two more axes at the front: one for the sentences, and one of size 1, which
+    broadcasts over the hypotheses.
+    """
     padded = {}
     for name in Tables._fields:
-        fill = _NO_TOKEN if name in ("tokens", "tracked_tokens") else 0
-        table_of_sentences = [getattr(table, name) for table in tables]
-        padded[name] = pad_sequence(table_of_sentences, batch_first=True, padding_value=fill)
+        fill = _NO_TOKEN if name in ("token_of_position", "tracked_tokens") else 0
+        tensors_of_sentences = [getattr(table, name) for table in tables]
+        stacked = pad_sequence(tensors_of_sentences, batch_first=True, padding_value=fill)
+        padded[name] = stacked[:, None]
     return Tables(**padded)
 
 
@@ -423,22 +547,32 @@ class ConstrainedBeamSearch(BeamSearch):
         check_number_of_lists(phrases, prompts)
         self._eos = eos
         self._phrases = PhraseStates(phrases, letter_edges, eos)
-        states = self._phrases.start()
-        for tokens in prompts.split(1, dim=1):
-            states = self._phrases.follow(states, tokens)
-        num_tokens_to_end = min(1, len(eos))
-        self._check_limits(self._phrases.needed(states)[:, 0] + num_tokens_to_end)
-        # The states of the running hypotheses, which are all equal at the start.
-        first_hypothesis = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)
-        self._states = states.take(first_hypothesis)
-        # The number of tokens that each candidate needs for its phrases, which is the number of its bank.
-        self._needed = self._phrases.needed(self._states)
 
-    def _check_limits(self, needed: torch.Tensor) -> None:
-        """Raise ValueError if the number of tokens that a sentence needs, from `(batch,)`, exceeds its length limit."""
-        sentences = (needed > self.limits).nonzero()[:, 0].tolist()
-        if sentences:
-            sentence = sentences[0]
+        prompt_states = self._phrases.start()
+        for tokens in prompts.split(1, dim=1):
+            prompt_states = self._phrases.follow(prompt_states, tokens)
+        self._check_limits(self._phrases.needed(prompt_states)[:, 0])
+
+        # At the start, all running hypotheses consist of the prompt, which is the only hypothesis of `prompt_states`.
+        prompt_of_beam = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)
+        self._running_states = prompt_states.take(prompt_of_beam)
+        # The number of tokens that each candidate still needs for its phrases, (active, candidates). The candidates
+        # that need the same number form a bank.
+        self._needed = self._phrases.needed(self._running_states)
+
+    def _check_limits(self, needed_for_phrases: torch.Tensor) -> None:
+        """Raise ValueError if a sentence's phrases do not fit within its length limit.
+
+        Args:
+            needed_for_phrases (`torch.LongTensor` of shape `(batch,)`): the number of tokens that each sentence needs
+                for its phrases.
+        """
+        # A hypothesis must also end with an EOS token, if there is one.
+        num_tokens_to_end = min(1, len(self._eos))
+        needed = needed_for_phrases + num_tokens_to_end
+        too_long_sentences = (needed > self.limits).nonzero()[:, 0].tolist()
+        if too_long_sentences:
+            sentence = too_long_sentences[0]
             raise InputError(
                 f"the phrases of sentence {sentence} of the batch take up to {int(needed[sentence])} tokens, </s> "
                 f"included, but its limit is {int(self.limits[sentence])}; give more max_new_tokens or fewer phrases."
@@ -450,29 +584,34 @@ class ConstrainedBeamSearch(BeamSearch):
         The arguments and the result are as in [`BeamSearch.extend`], except that `do_sample` has no effect.
         """
         num_active, num_beams = self._scores.shape
-        log_probs_by_beam = log_probs.view(num_active, num_beams, -1)
+        log_probs_by_beam = log_probs.view(num_active, num_beams, -1)  # (active, beams, vocabulary)
         num_best = min(self.num_candidates, log_probs_by_beam.shape[2])
         _, best_tokens = top_tokens(log_probs_by_beam.flatten(0, 1), num_best)
-        best_tokens = best_tokens.view(num_active, num_beams, -1)
-        tracked_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)
+        best_tokens = best_tokens.view(num_active, num_beams, num_best)
+        tracked_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)  # (active, beams, tracked)
 
+        # The best tokens of each hypothesis, followed by the tracked ones, (active, beams, best + tracked). Padding
+        # becomes a valid token, because tokens are used as indices.
+        tokens_by_beam = torch.cat([best_tokens, tracked_tokens.clamp(min=0)], dim=2)
         # A tracked token among the best tokens would become a candidate twice, so it is removed from the best tokens.
         is_candidate = torch.cat([~self._phrases.are_tracked(best_tokens), tracked_tokens != _NO_TOKEN], dim=2)
-        tokens_by_beam = torch.cat([best_tokens, tracked_tokens.clamp(min=0)], dim=2)
         scores_by_beam = self._scores[..., None] + log_probs_by_beam.gather(2, tokens_by_beam)
         scores_by_beam = scores_by_beam.where(is_candidate, NO_HYPOTHESIS)
-        needed_after_best = self._phrases.needed_after_other_tokens(self._states, best_tokens)
-        needed_after_tracked = self._phrases.needed_after_tracked_tokens(self._states)
-        self._needed = torch.cat([needed_after_best, needed_after_tracked], dim=2).flatten(1)
+        needed_after_best = self._phrases.needed_after_other_tokens(self._running_states, best_tokens)
+        needed_after_tracked = self._phrases.needed_after_tracked_tokens(self._running_states)
+        needed_by_beam = torch.cat([needed_after_best, needed_after_tracked], dim=2)
 
-        # From here on, the candidates of all beams are on one axis.
+        # From here on, the candidates of all beams are on one axis: (active, candidates).
+        scores = scores_by_beam.flatten(1)
         tokens = tokens_by_beam.flatten(1)
-        beams = torch.arange(num_beams, device=tokens.device)
-        beams = beams.repeat_interleave(tokens_by_beam.shape[2]).expand_as(tokens)
+        self._needed = needed_by_beam.flatten(1)
+        num_tokens_per_beam = tokens_by_beam.shape[2]
+        beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_tokens_per_beam).expand_as(tokens)
+
         ends_too_early = torch.isin(tokens, self._eos) & (self._needed > 0)
-        scores = _keep_scores(scores_by_beam.flatten(1), ~ends_too_early)
-        is_among_best = _rank_within_banks(scores, self._needed) < self.num_candidates
-        scores = _keep_scores(scores, is_among_best)
+        scores = _keep_scores(scores, ~ends_too_early)
+        is_among_best_of_bank = _rank_within_banks(scores, self._needed) < self.num_candidates
+        scores = _keep_scores(scores, is_among_best_of_bank)
 
         self._candidates = (scores, beams, tokens)
         self.length += 1
@@ -490,26 +629,42 @@ class ConstrainedBeamSearch(BeamSearch):
 
         The arguments and the result are as in [`BeamSearch._best_running`].
         """
-        # Sort by the rank within the bank first, and by the bank second.
-        num_banks = self._needed.max() + 1
-        order = _rank_within_banks(scores, self._needed) * num_banks + self._needed
-        order = order.where(exists(scores), torch.iinfo(order.dtype).max)
-        chosen = order.topk(self.num_beams, largest=False).indices
-
+        chosen = self._choose_from_banks(scores)  # (active, beams)
         # `BeamSearch` expects the best hypothesis first.
         chosen_scores, by_score = scores.gather(1, chosen).sort(dim=1, descending=True)
         chosen = chosen.gather(1, by_score)
 
+        # Each candidate continues the running hypothesis `beams` with the token `tokens`.
         _, beams, tokens = self._candidates
-        states_before = self._states.take(beams.gather(1, chosen))
-        self._states = self._phrases.follow(states_before, tokens.gather(1, chosen))
+        states_before = self._running_states.take(beams.gather(1, chosen))
+        self._running_states = self._phrases.follow(states_before, tokens.gather(1, chosen))
         return chosen_scores, chosen
+
+    def _choose_from_banks(self, scores: torch.Tensor) -> torch.Tensor:
+        """Choose `num_beams` candidates: the best of each bank, then the second best of each bank, and so on.
+
+        Candidates of equal rank are chosen from the bank that needs the fewest tokens to the one that needs the most.
+
+        Args:
+            scores (`torch.FloatTensor` of shape `(active, candidates)`): the scores of the candidates.
+
+        Returns:
+            The indices of the chosen candidates, `(active, beams)`.
+        """
+        bank = self._needed
+        num_banks = bank.max() + 1
+        rank = _rank_within_banks(scores, bank)
+        # The number of each candidate in the order of choosing. It sorts by rank first, and by bank second.
+        turn = rank * num_banks + bank
+        # Candidates that do not exist are chosen last.
+        turn = turn.where(exists(scores), torch.iinfo(turn.dtype).max)
+        return turn.topk(self.num_beams, largest=False).indices
 
     def drop_finished(self) -> torch.Tensor:
         """Remove finished sentences from the batch, and return the indices `(remaining,)` of the other sentences."""
         remaining = super().drop_finished()
         self._phrases.select(remaining)
-        self._states = self._states.select(remaining)
+        self._running_states = self._running_states.select(remaining)
         return remaining
 
 
@@ -528,12 +683,17 @@ def _rank_within_banks(scores: torch.Tensor, banks: torch.Tensor) -> torch.Tenso
     """
     # Sort by score, and then by bank. The second sort is stable, so it keeps the order by score within each bank.
     by_score = scores.argsort(dim=1, descending=True, stable=True)
-    order = by_score.gather(1, banks.gather(1, by_score).argsort(dim=1, stable=True))
-    sorted_banks = banks.gather(1, order)
+    banks_by_score = banks.gather(1, by_score)
+    by_bank_and_score = by_score.gather(1, banks_by_score.argsort(dim=1, stable=True))
+    sorted_banks = banks.gather(1, by_bank_and_score)
 
-    # The rank is the distance from the first candidate of the bank.
-    places = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
-    is_first_of_bank = torch.ones_like(order, dtype=torch.bool)
-    is_first_of_bank[:, 1:] = sorted_banks[:, 1:] != sorted_banks[:, :-1]
-    bank_starts = places.where(is_first_of_bank, 0).cummax(dim=1).values
-    return torch.empty_like(order).scatter(1, order, places - bank_starts)
+    # In sorted order, each bank starts at a place where the previous candidate is in a different bank.
+    is_bank_start = torch.ones_like(sorted_banks, dtype=torch.bool)
+    is_bank_start[:, 1:] = sorted_banks[:, 1:] != sorted_banks[:, :-1]
+    places = torch.arange(scores.shape[1], device=scores.device).expand_as(sorted_banks)
+    # The largest start so far is the start of the candidate's own bank.
+    start_of_bank = places.where(is_bank_start, 0).cummax(dim=1).values
+    sorted_ranks = places - start_of_bank
+
+    # Put the ranks back into the order of the candidates.
+    return torch.empty_like(sorted_ranks).scatter_(1, by_bank_and_score, sorted_ranks)

@@ -1,6 +1,7 @@
 """Force phrases into translations: `ForcedPhrases` is a search to pass to `generate(custom_generate=...)`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -80,46 +81,60 @@ class ForcedPhrases:
         vocab_size = model.config.vocab_size
         letter_edges = _check_letter_edges(self._letter_edges, vocab_size)
         phrases = _usable_phrases(self.phrases, vocab_size, generation_config)
-
-        def new_search(prompts: torch.Tensor, settings: Any) -> BeamSearch:
-            check_number_of_lists(phrases, prompts)
-            if not any(phrases):
-                return new_beam_search(prompts, settings)
-            eos = settings._eos_token_tensor
-            if eos is None:
-                eos = prompts.new_empty(0)
-            return ConstrainedBeamSearch(
-                settings.num_beams,
-                phrases=phrases,
-                letter_edges=letter_edges.to(prompts.device),
-                prompts=prompts,
-                eos=eos,
-                **search_options(prompts, settings),
-            )
-
         return model._beam_search(
             input_ids,
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
             generation_config=generation_config,
             synced_gpus=synced_gpus,
-            new_search=new_search,
+            # The model calls this with the prompts and the prepared settings.
+            new_search=partial(_new_search, phrases=phrases, letter_edges=letter_edges),
             streamer=streamer,
             **model_kwargs,
         )
 
 
+def _new_search(
+    prompts: torch.Tensor, settings: Any, phrases: list[list[Phrase]], letter_edges: torch.Tensor
+) -> BeamSearch:
+    """Start a search for hypotheses that contain the phrases, or an ordinary beam search if there are no phrases.
+
+    Args:
+        prompts (`torch.LongTensor` of shape `(batch, length)`): tokens before the first generated one.
+        settings (`GenerationConfig`): the search settings, to which `generate()` has added the EOS tokens as a tensor.
+        phrases (`list[list[Phrase]]`): the phrases of each sentence.
+        letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`): see [`ForcedPhrases`].
+    """
+    check_number_of_lists(phrases, prompts)
+    has_phrases = any(phrases)
+    if not has_phrases:
+        return new_beam_search(prompts, settings)
+    eos = settings._eos_token_tensor
+    if eos is None:
+        eos = prompts.new_empty(0)
+    return ConstrainedBeamSearch(
+        settings.num_beams,
+        phrases=phrases,
+        letter_edges=letter_edges.to(prompts.device),
+        prompts=prompts,
+        eos=eos,
+        **search_options(prompts, settings),
+    )
+
+
 def check_is_beam_search(settings: GenerationConfig) -> None:
     """Raise ValueError unless the settings choose beam search: two or more beams, and no sampling."""
-    fault = None
+    # generate() searches with one beam if `num_beams` is None.
+    num_beams = 1 if settings.num_beams is None else settings.num_beams
     if settings.do_sample:
         fault = "do_sample is True"
-    elif settings.num_beams is None or settings.num_beams < 2:
-        fault = f"num_beams is {settings.num_beams or 1}"
-    if fault is not None:
-        raise InputError(
-            f"forced phrases and glossaries need beam search, but {fault}; give num_beams of 2 or more, no sampling."
-        )
+    elif num_beams < 2:
+        fault = f"num_beams is {num_beams}"
+    else:
+        return
+    raise InputError(
+        f"forced phrases and glossaries need beam search, but {fault}; give num_beams of 2 or more, no sampling."
+    )
 
 
 def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> torch.Tensor:
@@ -153,19 +168,28 @@ def _read_phrase(phrase: object) -> Phrase:
         ValueError: if the phrase or an alternative is empty.
     """
     items = _check_sequence(phrase)
-    is_one_alternative = all(isinstance(item, int) for item in items)
-    alternatives = [items] if is_one_alternative else items
-    distinct = tuple(dict.fromkeys(tuple(_check_sequence(alternative)) for alternative in alternatives))
+    is_list_of_tokens = all(isinstance(item, int) for item in items)
+    lists_of_tokens = [items] if is_list_of_tokens else items
+    # The keys of a dict are distinct, and keep their order.
+    alternatives: dict[tuple, None] = {}
+    for list_of_tokens in lists_of_tokens:
+        alternatives[tuple(_check_sequence(list_of_tokens))] = None
 
+    _check_token_types(chain.from_iterable(alternatives))
+    has_empty_alternative = () in alternatives
+    if has_empty_alternative:
+        raise InputError(f"phrases contains an empty phrase, {phrase!r}; give at least one token.")
+    return tuple(alternatives)
+
+
+def _check_token_types(tokens: Iterable[object]) -> None:
+    """Raise TypeError if a token is not an int. Booleans are rejected."""
     # Each distinct token is checked once, because phrases may be long. The types are part of the keys, because 1 and
     # True are equal.
-    distinct_tokens = dict.fromkeys((token, type(token)) for token in chain.from_iterable(distinct))
+    distinct_tokens = dict.fromkeys((token, type(token)) for token in tokens)
     for token, _ in distinct_tokens:
         if not isinstance(token, int) or isinstance(token, bool):
             raise TypeError(f"phrases contains {token!r} in the place of a token id; {_SHAPE}.")
-    if not all(distinct):
-        raise InputError(f"phrases contains an empty phrase, {phrase!r}; give at least one token.")
-    return distinct
 
 
 def _usable_phrases(phrases: list[list[Phrase]], vocab_size: int, settings: GenerationConfig) -> list[list[Phrase]]:
@@ -174,10 +198,18 @@ def _usable_phrases(phrases: list[list[Phrase]], vocab_size: int, settings: Gene
     Raises:
         ValueError: if a token id is out of range or ends a sentence, or the settings forbid all alternatives.
     """
-    eos = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
-    ending_tokens = {settings.pad_token_id, *eos}
-    forbidden = [tuple(tokens) for tokens in settings.bad_words_ids or []]
-    forbidden += [(token,) for token in settings.suppress_tokens or []]
+    ending_tokens: set[int | None] = {settings.pad_token_id}
+    if isinstance(settings.eos_token_id, list):
+        ending_tokens.update(settings.eos_token_id)
+    else:
+        ending_tokens.add(settings.eos_token_id)
+
+    forbidden: list[tuple[int, ...]] = []
+    if settings.bad_words_ids is not None:
+        forbidden.extend(tuple(tokens) for tokens in settings.bad_words_ids)
+    if settings.suppress_tokens is not None:
+        forbidden.extend((token,) for token in settings.suppress_tokens)
+
     usable = []
     for phrases_of_sentence in phrases:
         for phrase in phrases_of_sentence:

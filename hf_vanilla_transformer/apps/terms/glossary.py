@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 from unicodedata import normalize
 
 import regex
@@ -31,19 +32,36 @@ _PARTICLES = (
     "|마저|밖에|뿐|대로|들|나|이나|든지|이든지|라도|이라도|야|이야|라고|이라고|라는|이라는|란|이란|랑|이랑|하고|며|이며"
     "|고|이고|요|이다|입니다|인|였다|이었다"
 )
-# A term begins where a word begins, or where its first character is not a letter.
-_BEGIN = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))"
-# A term ends where a word ends, where its last character is not a letter, or before Korean particles that end a word.
-_END = rf"(?:(?!{_LETTER})|(?<!{_LETTER})|(?=(?:{_PARTICLES}){{1,4}}(?!{_LETTER})))"
+# Regular expressions that match at a position between two characters.
+_NOT_AFTER_LETTER = rf"(?<!{_LETTER})"
+_NOT_BEFORE_LETTER = rf"(?!{_LETTER})"
+_BEFORE_PARTICLES_AND_END_OF_WORD = rf"(?=(?:{_PARTICLES}){{1,4}}{_NOT_BEFORE_LETTER})"
+# A term may begin where no letter precedes it, or where its own first character is not a letter.
+_BEGIN = rf"(?:{_NOT_AFTER_LETTER}|{_NOT_BEFORE_LETTER})"
+# A term may end where no letter follows it, where its own last character is not a letter, or before Korean particles.
+_END = rf"(?:{_NOT_BEFORE_LETTER}|{_NOT_AFTER_LETTER}|{_BEFORE_PARTICLES_AND_END_OF_WORD})"
 # Spelling differences that are ignored in terms: soft hyphens and other invisible characters, the type of white space,
 # and the type of apostrophe.
 _INVISIBLE = r"[\p{Cc}\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]"
 _SPACES = r"[\t-\r\x85\p{Z}]+"
 _APOSTROPHES = "[\u2018\u2019\u02bc\uff07]"
-# Texts that may precede a term and change its tokens: nothing (at the start of a sentence), a word and a space, or a
-# punctuation mark without a space. Each is mapped to the text whose tokens are removed from the result. The space is
-# not removed, because many tokenizers join it with the word that follows.
-_CONTEXTS = {"": "", "a ": "a", "(": "(", "-": "-"}
+
+
+class _Context(NamedTuple):
+    """A text that may precede a term in a sentence, and change the term's tokens.
+
+    Args:
+        preceding: the text before the term.
+        removed: the beginning of `preceding` whose tokens do not belong to the term. A space at the end of `preceding`
+            is not a part of it, because many tokenizers join the space with the word that follows.
+    """
+
+    preceding: str
+    removed: str
+
+
+# The start of a sentence, a word and a space, and punctuation marks without a space.
+_CONTEXTS = (_Context("", ""), _Context("a ", "a"), _Context("(", "("), _Context("-", "-"))
 # The number of texts per tokenizer call. It is limited because other threads must wait until a call ends.
 _TEXTS_PER_CALL = 256
 
@@ -75,33 +93,12 @@ class Glossary:
     """
 
     def __init__(self, terms: Mapping[str, str | Sequence[str]], tokenizer: PreTrainedTokenizerBase):
-        if not isinstance(terms, Mapping):
-            raise TypeError(f"glossary is of type {type(terms).__name__}; give a mapping from terms to translations.")
         self._tokenizer = tokenizer
-        # Maps the normalized spelling of each term to the forms of its translation.
-        self._forms: dict[str, list[str]] = {}
-        for term, translations in terms.items():
-            forms = _check_term(term, translations)
-            spelling = _normalize_spelling(term)
-            if spelling in self._forms:
-                raise InputError(f"glossary has {spelling!r} twice; give all of its translations as one list.")
-            self._forms[spelling] = forms
-
-        # Forms that several terms share are tokenized once.
-        distinct_forms = list(dict.fromkeys(chain.from_iterable(self._forms.values())))
-        tokenized_forms = _tokenize(tokenizer, distinct_forms)
-        alternatives_of_form = dict(zip(distinct_forms, tokenized_forms, strict=True))
-
-        self._phrases: dict[str, Phrase] = {}
-        self._sizes: dict[str, PhraseSizes] = {}
-        for spelling, forms in self._forms.items():
-            alternatives: list[list[int]] = []
-            for form in forms:
-                alternatives += alternatives_of_form[form]
-            num_positions = sum(map(len, alternatives))
-            num_tokens = len(set(chain.from_iterable(alternatives)))
-            self._phrases[spelling] = alternatives
-            self._sizes[spelling] = PhraseSizes(num_positions, num_tokens, phrases=1)
+        # In these dicts, the keys are the normalized spellings of the terms.
+        self._forms = _read_forms(terms)
+        self._phrases = _tokenize_forms(tokenizer, self._forms)
+        self._sizes = {spelling: _measure_phrase(phrase) for spelling, phrase in self._phrases.items()}
+        # \L<terms> matches any of the terms, the longest one first.
         self._pattern = regex.compile(rf"{_BEGIN}\L<terms>{_END}", flags=regex.V1, terms=list(self._phrases))
 
     def __eq__(self, other: object) -> bool:
@@ -131,13 +128,13 @@ class Glossary:
         if not occurrences:
             return PhraseSizes()
         positions = 0
-        tokens = 0
+        # The search also tracks the token that ends a sentence.
+        tokens = 1
         for term, times in occurrences.items():
             # A term that occurs twice is one phrase of the search, but `ForcedPhrases` reads its alternatives twice.
             positions += times * self._sizes[term].positions
             tokens += self._sizes[term].tokens
-        # The search tracks one more token, which ends a sentence.
-        return PhraseSizes(positions, tokens + 1, len(occurrences))
+        return PhraseSizes(positions, tokens, phrases=len(occurrences))
 
     def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> ForcedPhrases:
         """Return a search for translations that contain the phrases of their sentence as whole words."""
@@ -148,6 +145,24 @@ class Glossary:
         if not self._phrases:
             return []
         return [match[0] for match in self._pattern.finditer(_normalize_spelling(sentence))]
+
+
+def _read_forms(terms: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
+    """Check a glossary's terms, and return a dict from their normalized spellings to the forms of their translations.
+
+    Raises:
+        TypeError, ValueError: if a term is invalid, see [`_check_term`], or if two terms have the same spelling.
+    """
+    if not isinstance(terms, Mapping):
+        raise TypeError(f"glossary is of type {type(terms).__name__}; give a mapping from terms to translations.")
+    forms_of_terms: dict[str, list[str]] = {}
+    for term, translations in terms.items():
+        forms = _check_term(term, translations)
+        spelling = _normalize_spelling(term)
+        if spelling in forms_of_terms:
+            raise InputError(f"glossary has {spelling!r} twice; give all of its translations as one list.")
+        forms_of_terms[spelling] = forms
+    return forms_of_terms
 
 
 def _check_term(term: object, translations: object) -> list[str]:
@@ -161,10 +176,11 @@ def _check_term(term: object, translations: object) -> list[str]:
         forms = list(translations)
     else:
         forms = [translations]
-    texts = [term, *forms]
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"glossary has {translations!r} for {term!r}; give texts.")
-    if not forms or any(map(is_blank, texts)):
+    for text in (term, *forms):
+        if not isinstance(text, str):
+            raise TypeError(f"glossary has {translations!r} for {term!r}; give texts.")
+    has_blank_text = any(is_blank(text) for text in (term, *forms))
+    if has_blank_text or not forms:
         raise InputError(f"glossary has {translations!r} for {term!r}; give texts that are not blank.")
     return forms
 
@@ -189,40 +205,89 @@ def tokenize_in_contexts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[
     Raises:
         ValueError: if no context gives a usable result, for example because all results contain unknown tokens.
     """
-    return _tokenize(tokenizer, [text])[0]
+    return _tokenize_all_in_contexts(tokenizer, [text])[0]
 
 
-def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[list[int]]]:
+def _tokenize_forms(
+    tokenizer: PreTrainedTokenizerBase, forms_of_terms: Mapping[str, list[str]]
+) -> dict[str, list[list[int]]]:
+    """Return the phrase of each term: a list of alternatives, which are all tokenizations of all of its forms."""
+    # Forms that several terms share are tokenized once.
+    distinct_forms = list(dict.fromkeys(chain.from_iterable(forms_of_terms.values())))
+    tokenized_forms = _tokenize_all_in_contexts(tokenizer, distinct_forms)
+    alternatives_of_form = dict(zip(distinct_forms, tokenized_forms, strict=True))
+
+    phrases = {}
+    for term, forms in forms_of_terms.items():
+        alternatives: list[list[int]] = []
+        for form in forms:
+            alternatives.extend(alternatives_of_form[form])
+        phrases[term] = alternatives
+    return phrases
+
+
+def _measure_phrase(phrase: Phrase) -> PhraseSizes:
+    """Return the sizes of a single phrase."""
+    num_positions = sum(len(alternative) for alternative in phrase)
+    distinct_tokens = set(chain.from_iterable(phrase))
+    return PhraseSizes(num_positions, len(distinct_tokens), phrases=1)
+
+
+def _tokenize_all_in_contexts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[list[int]]]:
     """Tokenize several texts, each as [`tokenize_in_contexts`] does, with as few tokenizer calls as possible.
 
     This takes a tenth of the time of one call per text.
     """
-    tokens_of_contexts = encode(tokenizer, text_target=list(_CONTEXTS.values()), add_special_tokens=False).input_ids
+    removed_tokens = _encode_targets(tokenizer, [context.removed for context in _CONTEXTS])
+
+    # All contexts of the first text, then all contexts of the second text, and so on.
     texts_in_contexts = []
     for text in texts:
         words = " ".join(text.split())
-        texts_in_contexts += [context + words for context in _CONTEXTS]
-
-    tokens_in_contexts: list[list[int]] = []
-    for start in range(0, len(texts_in_contexts), _TEXTS_PER_CALL):
-        texts_of_call = texts_in_contexts[start : start + _TEXTS_PER_CALL]
-        tokens_in_contexts += encode(tokenizer, text_target=texts_of_call, add_special_tokens=False).input_ids
+        for context in _CONTEXTS:
+            texts_in_contexts.append(context.preceding + words)
+    tokens_in_contexts = _encode_targets(tokenizer, texts_in_contexts)
 
     alternatives_of_texts = []
-    for number, text in enumerate(texts):
-        start = number * len(_CONTEXTS)
+    for index, text in enumerate(texts):
+        start = index * len(_CONTEXTS)
         tokens_of_text = tokens_in_contexts[start : start + len(_CONTEXTS)]
-        alternatives: list[list[int]] = []
-        for tokens_of_context, tokens in zip(tokens_of_contexts, tokens_of_text, strict=True):
-            begins_with_context = tokens[: len(tokens_of_context)] == tokens_of_context
-            alternative = tokens[len(tokens_of_context) :]
-            is_usable = alternative and begins_with_context and tokenizer.unk_token_id not in alternative
-            if is_usable and alternative not in alternatives:
-                alternatives.append(alternative)
+        alternatives = _remove_contexts(tokens_of_text, removed_tokens, tokenizer.unk_token_id)
         if not alternatives:
             raise InputError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
         alternatives_of_texts.append(alternatives)
     return alternatives_of_texts
+
+
+def _encode_targets(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """Tokenize target texts without special tokens, in calls of limited size."""
+    tokens_of_texts: list[list[int]] = []
+    for start in range(0, len(texts), _TEXTS_PER_CALL):
+        texts_of_call = texts[start : start + _TEXTS_PER_CALL]
+        tokens_of_texts.extend(encode(tokenizer, text_target=texts_of_call, add_special_tokens=False).input_ids)
+    return tokens_of_texts
+
+
+def _remove_contexts(
+    tokens_in_contexts: list[list[int]], removed_tokens: list[list[int]], unknown_token: int | None
+) -> list[list[int]]:
+    """Return the distinct tokenizations of a text, without the tokens of the contexts in which it was tokenized.
+
+    Args:
+        tokens_in_contexts: the tokens of the text in each context, including the tokens of the context.
+        removed_tokens: for each context, the tokens to remove from the beginning.
+        unknown_token: the token of unknown characters. Tokenizations that contain it are left out.
+    """
+    alternatives: list[list[int]] = []
+    for tokens, removed in zip(tokens_in_contexts, removed_tokens, strict=True):
+        if tokens[: len(removed)] != removed:
+            # The tokenizer has joined the context with the text.
+            continue
+        alternative = tokens[len(removed) :]
+        is_usable = len(alternative) > 0 and unknown_token not in alternative
+        if is_usable and alternative not in alternatives:
+            alternatives.append(alternative)
+    return alternatives
 
 
 @lru_cache(maxsize=8)
@@ -239,26 +304,45 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
     Returns:
         `torch.BoolTensor` of shape `(3, vocab_size)`: one row for each of the three flags, in this order.
     """
-    # Tokenizers remove a space at the start of a text, so each token is decoded after the letter "a".
+    # The tokens of a single letter, which stand next to each token when it is decoded.
     letter = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
-    text_of_letter = str(tokenizer.decode(letter, skip_special_tokens=True))
-    after_letter = [[*letter, token] for token in range(vocab_size)]
     is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
+
     begins_with_letter = []
     ends_with_letter = []
-    for text in tokenizer.batch_decode(after_letter, skip_special_tokens=True):
-        text_of_token = text[len(text_of_letter) :] if text.startswith(text_of_letter) else ""
-        begins_with_letter.append(bool(is_letter(text_of_token[:1])))
-        ends_with_letter.append(bool(is_letter(text_of_token[-1:])))
+    for text in _decode_after_letter(tokenizer, vocab_size, letter):
+        first_character = text[:1]
+        last_character = text[-1:]
+        begins_with_letter.append(is_letter(first_character) is not None)
+        ends_with_letter.append(is_letter(last_character) is not None)
+    has_no_text = _find_tokens_without_text(tokenizer, vocab_size, letter)
+    return torch.tensor([begins_with_letter, ends_with_letter, has_no_text])
 
-    # Tokenizers may also remove a space at the end of a text, so a token has no text only if decoding it between two
-    # letters gives the letters alone.
+
+def _decode_after_letter(tokenizer: PreTrainedTokenizerBase, vocab_size: int, letter: list[int]) -> list[str]:
+    """Return the text of each token in the middle of a word, i.e. after the tokens of a letter.
+
+    Tokenizers remove a space at the start of a text, so a token that is decoded alone would lose its space.
+    """
+    text_of_letter = str(tokenizer.decode(letter, skip_special_tokens=True))
+    tokens_after_letter = [[*letter, token] for token in range(vocab_size)]
+    texts_of_tokens = []
+    for text in tokenizer.batch_decode(tokens_after_letter, skip_special_tokens=True):
+        if text.startswith(text_of_letter):
+            texts_of_tokens.append(text.removeprefix(text_of_letter))
+        else:
+            texts_of_tokens.append("")
+    return texts_of_tokens
+
+
+def _find_tokens_without_text(tokenizer: PreTrainedTokenizerBase, vocab_size: int, letter: list[int]) -> list[bool]:
+    """Return True for each token that has no text, not even a space.
+
+    Tokenizers may remove a space at the start or end of a text, so each token is decoded between two letters.
+    """
     letters_alone = tokenizer.batch_decode([[*letter, *letter]], skip_special_tokens=True)[0]
     between_letters = [[*letter, token, *letter] for token in range(vocab_size)]
-    has_no_text = []
-    for text in tokenizer.batch_decode(between_letters, skip_special_tokens=True):
-        has_no_text.append(text == letters_alone)
-    return torch.tensor([begins_with_letter, ends_with_letter, has_no_text])
+    return [text == letters_alone for text in tokenizer.batch_decode(between_letters, skip_special_tokens=True)]
 
 
 def read_terms(path: Path) -> dict[str, list[str]]:
