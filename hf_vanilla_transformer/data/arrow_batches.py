@@ -46,8 +46,9 @@ class TokenColumn:
             self.tokens_of_chunks.append(chunk.values.to_numpy())
             self.offsets_of_chunks.append(chunk.offsets.to_numpy())
             chunk_sizes.append(len(chunk))
-        # The first row of each chunk.
-        self.first_rows = np.cumsum([0, *chunk_sizes])[:-1]
+        # The index of each chunk's first row in the column.
+        sizes = np.array(chunk_sizes, dtype=np.int64)
+        self.first_rows = np.cumsum(sizes) - sizes
 
     def pad(self, rows: NDArray[np.integer], value: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return some of the token lists as one array, padded on the right to the longest of them.
@@ -59,15 +60,21 @@ class TokenColumn:
         Returns:
             The tokens, and a mask that is True for tokens and False for padding, both `(rows, longest)`.
         """
+        # The chunk that contains each row, and the row's index in this chunk.
         chunks = np.searchsorted(self.first_rows, rows, side="right") - 1
         rows_in_chunks = rows - self.first_rows[chunks]
         sentences = []
         for chunk, row in zip(chunks.tolist(), rows_in_chunks.tolist(), strict=True):
+            # The tokens of a row begin at its offset, and end at the offset of the next row.
             offsets = self.offsets_of_chunks[chunk]
-            sentences.append(self.tokens_of_chunks[chunk][offsets[row] : offsets[row + 1]])
+            tokens = self.tokens_of_chunks[chunk]
+            sentences.append(tokens[offsets[row] : offsets[row + 1]])
+
         lengths = np.array([len(sentence) for sentence in sentences])
-        is_token = np.arange(lengths.max()) < lengths[:, None]
+        positions = np.arange(lengths.max())
+        is_token = positions < lengths[:, None]
         padded = np.full(is_token.shape, value, dtype=np.int64)
+        # The mask selects positions row by row, in the order of the concatenated sentences.
         padded[is_token] = np.concatenate(sentences)
         return padded, is_token
 

@@ -44,6 +44,12 @@ class _TextMeasures:
     target_lengths: NDArray[np.integer]
     has_identical_sides: NDArray[np.bool_]
 
+    def select(self, rows: NDArray[np.integer]) -> "_TextMeasures":
+        """Return the measures of the pairs with the given indices."""
+        return _TextMeasures(
+            self.hashes[rows], self.source_lengths[rows], self.target_lengths[rows], self.has_identical_sides[rows]
+        )
+
 
 def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Dataset, dict[str, int]]:
     """Remove unsuitable training pairs, and count the pairs that each rule removes.
@@ -71,23 +77,12 @@ def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Data
     Raises:
         TypeError, ValueError: if a data set has no text in these columns, or if no pair would remain.
     """
-    measures = _measure_texts(pairs)
-    hashes = pd.Series(measures.hashes)
-    evaluated_hashes = [np.zeros(0, np.uint64)]
-    for split in evaluated:
-        evaluated_hashes.append(_measure_texts(split).hashes)
-    removed_by_rule = {
-        "duplicates": hashes.duplicated().to_numpy(),
-        "identical sides": measures.has_identical_sides,
-        "empty on one side": np.minimum(measures.source_lengths, measures.target_lengths) == 0,
-        "in the test or validation pairs": hashes.isin(np.concatenate(evaluated_hashes)).to_numpy(),
-    }
-    is_removed = np.logical_or.reduce(list(removed_by_rule.values()))
-    removed_by_rule["length ratio"] = _differ_in_length(measures, ~is_removed)
+    rules = _apply_rules(pairs, evaluated)
 
     is_kept = np.ones(len(pairs), np.bool_)
     counts = {}
-    for rule, is_removed_by_rule in removed_by_rule.items():
+    for rule, is_removed_by_rule in rules.items():
+        # A pair that an earlier rule removed is not counted again.
         counts[rule] = int((is_kept & is_removed_by_rule).sum())
         is_kept &= ~is_removed_by_rule
     if not is_kept.any():
@@ -98,6 +93,29 @@ def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Data
     if is_kept.all():
         return pairs, counts
     return pairs.select(np.flatnonzero(is_kept)), counts
+
+
+def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset]) -> dict[str, NDArray[np.bool_]]:
+    """Return a dict from each rule of [`clean_pairs`] to the pairs that it removes, as a mask `(pairs,)`.
+
+    Several rules may remove the same pair. The rules are in the order in which they are applied.
+    """
+    measures = _measure_texts(pairs)
+    hashes = pd.Series(measures.hashes)
+    # The empty array is for the case that there are no evaluated pairs.
+    evaluated_hashes = [np.zeros(0, np.uint64)]
+    for split in evaluated:
+        evaluated_hashes.append(_measure_texts(split).hashes)
+    rules = {
+        "duplicates": hashes.duplicated().to_numpy(),
+        "identical sides": measures.has_identical_sides,
+        "empty on one side": np.minimum(measures.source_lengths, measures.target_lengths) == 0,
+        "in the test or validation pairs": hashes.isin(np.concatenate(evaluated_hashes)).to_numpy(),
+    }
+    # The last rule depends on the lengths of all pairs that the other rules keep.
+    is_removed = np.logical_or.reduce(list(rules.values()))
+    rules["length ratio"] = _differ_in_length(measures, ~is_removed)
+    return rules
 
 
 def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
@@ -117,9 +135,10 @@ def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
     hashes = _measure_texts(pairs).hashes
     if count >= len(pairs):
         raise InputError(f"{count:,} of {len(pairs):,} training pairs are too many to hold out; hold out fewer.")
-    # Equal pairs have equal hashes. At most `count` hashes are smaller than the one at this position in sorted order.
-    threshold = np.partition(hashes, count)[count]
-    is_held_out = hashes < threshold
+    # In sorted order, `count` hashes come before this one. Some of them may be equal to it. These stay in the training
+    # pairs, because equal hashes belong to equal pairs.
+    smallest_training_hash = np.partition(hashes, count)[count]
+    is_held_out = hashes < smallest_training_hash
     if not is_held_out.any():
         raise InputError(
             f"{count:,} of {len(pairs):,} training pairs cannot be held out, because more than {count:,} of them are "
@@ -142,43 +161,58 @@ def held_out_size(pairs: int) -> int:
 
 
 def _measure_texts(pairs: Dataset) -> _TextMeasures:
-    """Compute the hashes and the lengths of all pairs, one chunk of rows at a time."""
+    """Compute the hashes and the lengths of all pairs.
+
+    Raises:
+        TypeError, ValueError: if `pairs` has no text in `source` and `target`.
+    """
     check_are_texts(pairs)
-    # datasets copies selected rows one by one. Unless few rows are selected, it is faster to measure the whole table,
-    # and to pick the selected rows from the result at the end.
-    measures_whole_table = 4 * len(pairs) >= len(pairs.data)
-    table = Dataset(pairs.data, fingerprint=pairs._fingerprint) if measures_whole_table else pairs
+    is_selection = pairs._indices is not None
+    if not is_selection:
+        return _measure_in_chunks(pairs)
 
-    # The empty arrays set the dtypes in case the table has no rows.
-    hashes = [np.zeros(0, np.uint64)]
-    source_lengths: list[NDArray[np.integer]] = [np.zeros(0, np.int32)]
-    target_lengths: list[NDArray[np.integer]] = [np.zeros(0, np.int32)]
-    has_identical_sides = [np.zeros(0, np.bool_)]
-    for rows in table.with_format("arrow").iter(_ROWS_AT_ONCE):
-        source = pc.fill_null(rows.column("source").combine_chunks(), "")
-        target = pc.fill_null(rows.column("target").combine_chunks(), "")
-        # The factor gives a pair a different hash than the same pair with source and target exchanged.
-        hashes.append(3 * _hash_texts(source) + _hash_texts(target))
-        stripped_source = pc.utf8_trim_whitespace(source)
-        stripped_target = pc.utf8_trim_whitespace(target)
-        source_lengths.append(pc.utf8_length(stripped_source).to_numpy())
-        target_lengths.append(pc.utf8_length(stripped_target).to_numpy())
-        has_identical_sides.append(pc.equal(stripped_source, stripped_target).to_numpy(zero_copy_only=False))
-
-    measures = _TextMeasures(
-        np.concatenate(hashes),
-        np.concatenate(source_lengths),
-        np.concatenate(target_lengths),
-        np.concatenate(has_identical_sides),
-    )
-    if not measures_whole_table or pairs._indices is None:
-        return measures
+    # The pairs are rows that were selected from a larger table. datasets would copy them one by one. Unless they are
+    # few, it is faster to measure the whole table, and to select from the result.
+    are_few = 4 * len(pairs) < len(pairs.data)
+    if are_few:
+        return _measure_in_chunks(pairs)
+    whole_table = Dataset(pairs.data, fingerprint=pairs._fingerprint)
     selected_rows = pairs._indices.column(0).to_numpy()
+    return _measure_in_chunks(whole_table).select(selected_rows)
+
+
+def _measure_in_chunks(pairs: Dataset) -> _TextMeasures:
+    """Compute the measures of all pairs, one chunk of rows at a time, so that only one chunk is in memory."""
+    # The empty arrays set the dtypes in case there are no pairs.
+    no_pairs = _TextMeasures(
+        hashes=np.zeros(0, np.uint64),
+        source_lengths=np.zeros(0, np.int32),
+        target_lengths=np.zeros(0, np.int32),
+        has_identical_sides=np.zeros(0, np.bool_),
+    )
+    chunks = [no_pairs]
+    for rows in pairs.with_format("arrow").iter(_ROWS_AT_ONCE):
+        chunks.append(_measure_rows(rows))
     return _TextMeasures(
-        measures.hashes[selected_rows],
-        measures.source_lengths[selected_rows],
-        measures.target_lengths[selected_rows],
-        measures.has_identical_sides[selected_rows],
+        hashes=np.concatenate([chunk.hashes for chunk in chunks]),
+        source_lengths=np.concatenate([chunk.source_lengths for chunk in chunks]),
+        target_lengths=np.concatenate([chunk.target_lengths for chunk in chunks]),
+        has_identical_sides=np.concatenate([chunk.has_identical_sides for chunk in chunks]),
+    )
+
+
+def _measure_rows(rows: pa.Table) -> _TextMeasures:
+    """Compute the measures of the pairs in a table with the columns `source` and `target`."""
+    source = pc.fill_null(rows.column("source").combine_chunks(), "")
+    target = pc.fill_null(rows.column("target").combine_chunks(), "")
+    stripped_source = pc.utf8_trim_whitespace(source)
+    stripped_target = pc.utf8_trim_whitespace(target)
+    return _TextMeasures(
+        # The factor gives a pair a different hash than the same pair with source and target exchanged.
+        hashes=3 * _hash_texts(source) + _hash_texts(target),
+        source_lengths=pc.utf8_length(stripped_source).to_numpy(),
+        target_lengths=pc.utf8_length(stripped_target).to_numpy(),
+        has_identical_sides=pc.equal(stripped_source, stripped_target).to_numpy(zero_copy_only=False),
     )
 
 
@@ -197,20 +231,32 @@ def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) 
     Returns:
         True for the candidates to remove, `(pairs,)`.
     """
-    source = measures.source_lengths
-    target = measures.target_lengths
     is_kept = is_candidate.copy()
-    previous_count = 0
     # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until nothing changes.
-    while True:
-        count = int(is_kept.sum())
-        if count in (0, previous_count):
+    while is_kept.any():
+        is_still_kept = is_kept & _have_similar_lengths(measures, is_kept)
+        if is_still_kept.sum() == is_kept.sum():
             break
-        previous_count = count
-        scale = sqrt(target.sum(where=is_kept) / source.sum(where=is_kept))
-        scaled_source = source.astype(np.float32) * scale
-        scaled_target = target.astype(np.float32) / scale
-        longer = np.maximum(scaled_source, scaled_target) + _ADDED_CHARACTERS
-        shorter = np.minimum(scaled_source, scaled_target) + _ADDED_CHARACTERS
-        is_kept &= longer <= _LARGEST_LENGTH_RATIO * shorter
+        is_kept = is_still_kept
     return is_candidate & ~is_kept
+
+
+def _have_similar_lengths(measures: _TextMeasures, is_counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Find the pairs whose source and target have similar numbers of characters, after scaling.
+
+    Args:
+        measures: the hashes and the lengths of all pairs.
+        is_counted: True for the pairs over which sources and targets get equal totals by scaling, `(pairs,)`.
+
+    Returns:
+        True for each pair with similar lengths, `(pairs,)`.
+    """
+    source_total = measures.source_lengths.sum(where=is_counted)
+    target_total = measures.target_lengths.sum(where=is_counted)
+    # Sources are multiplied and targets divided by the same factor, so that neither side is preferred.
+    scale = sqrt(target_total / source_total)
+    scaled_source = measures.source_lengths.astype(np.float32) * scale
+    scaled_target = measures.target_lengths.astype(np.float32) / scale
+    longer = np.maximum(scaled_source, scaled_target) + _ADDED_CHARACTERS
+    shorter = np.minimum(scaled_source, scaled_target) + _ADDED_CHARACTERS
+    return longer <= _LARGEST_LENGTH_RATIO * shorter

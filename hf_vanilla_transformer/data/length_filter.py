@@ -92,17 +92,27 @@ def _find_pairs_that_fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tok
     Returns:
         True for the pairs to keep, `(pairs,)`.
     """
-    length_limit = np.inf if max_tokens is None else max_tokens
     fits = np.ones(len(pairs), np.bool_)
-    for name, blank_tokens_of_side in zip(_COLUMNS, blank_tokens, strict=True):
-        column = pairs.column(name)
-        token_lists = column.combine_chunks()
-        is_text_token = pc.invert(pc.is_in(pc.list_flatten(token_lists), pa.array(blank_tokens_of_side)))
-        rows_of_text_tokens = pc.list_parent_indices(token_lists).filter(is_text_token)
-        has_text = np.zeros(len(pairs), np.bool_)
-        has_text[rows_of_text_tokens] = True
-        fits &= has_text & (_list_lengths(column) <= length_limit)
+    for column_name, blank_tokens_of_side in zip(_COLUMNS, blank_tokens, strict=True):
+        token_lists = pairs.column(column_name)
+        fits &= _have_text(token_lists, blank_tokens_of_side)
+        if max_tokens is not None:
+            fits &= _list_lengths(token_lists) <= max_tokens
     return fits
+
+
+def _have_text(token_lists: pa.ChunkedArray, blank_tokens: list[int]) -> NDArray[np.bool_]:
+    """Return True for each list of tokens that contains at least one token that is not blank, `(lists,)`."""
+    lists = token_lists.combine_chunks()
+    # The tokens of all lists, one list after the other, and the index of the list to which each token belongs.
+    all_tokens = pc.list_flatten(lists)
+    list_of_token = pc.list_parent_indices(lists)
+
+    is_blank_token = pc.is_in(all_tokens, pa.array(blank_tokens))
+    lists_with_text = list_of_token.filter(pc.invert(is_blank_token))
+    has_text = np.zeros(len(lists), np.bool_)
+    has_text[lists_with_text] = True
+    return has_text
 
 
 def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
@@ -120,15 +130,27 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[n
     if isinstance(data, Dataset):
         return _lengths_in_dataset(data)
 
+    arrays = []
     if isinstance(data, (tuple, list, np.ndarray)):
         arrays = [np.asarray(lengths) for lengths in data]
-        are_integers = all(np.issubdtype(lengths.dtype, np.integer) for lengths in arrays)
-        if len(arrays) == 2 and are_integers and arrays[0].ndim == 1 and arrays[0].shape == arrays[1].shape:
-            return arrays[0], arrays[1]
-    raise TypeError(
-        f"a {type(data).__name__} does not tell the lengths of pairs; give a datasets.Dataset, or two arrays of "
-        "whole numbers, (pairs,): source and target lengths."
-    )
+    if not _are_source_and_target_lengths(arrays):
+        raise TypeError(
+            f"a {type(data).__name__} does not tell the lengths of pairs; give a datasets.Dataset, or two arrays of "
+            "whole numbers, (pairs,): source and target lengths."
+        )
+    source_lengths, target_lengths = arrays
+    return source_lengths, target_lengths
+
+
+def _are_source_and_target_lengths(arrays: list[NDArray]) -> bool:
+    """Return True if there are two arrays of integers with the same shape `(pairs,)`."""
+    if len(arrays) != 2:
+        return False
+    for lengths in arrays:
+        if lengths.ndim != 1 or not np.issubdtype(lengths.dtype, np.integer):
+            return False
+    source_lengths, target_lengths = arrays
+    return len(source_lengths) == len(target_lengths)
 
 
 def _lengths_in_dataset(data: Dataset) -> tuple[NDArray[np.integer], NDArray[np.integer]]:

@@ -100,7 +100,9 @@ def load_pairs(
         if split_files is not None:
             files[split] = _check_files(split_files)
     _check_directions(files.values())
-    if (dataset is None) == (not files):
+    has_dataset = dataset is not None
+    has_files = len(files) > 0
+    if has_dataset == has_files:
         raise InputError('give either a data set ("numbers", or a name on the Hub) or files.')
     if options.get("streaming"):
         raise InputError("streamed pairs have no length; leave streaming out: memory-mapped pairs need little memory.")
@@ -127,6 +129,7 @@ def _check_files(files: Files) -> list[Path]:
     paths = [Path(name) for name in file_names(files)]
     for path in paths:
         check_is_input(path)
+        # The size of a pipe is unknown.
         if path.is_file() and path.stat().st_size == 0:
             raise InputError(f"{path} is empty; give a file with sentences.")
 
@@ -248,7 +251,8 @@ def _warn_of_doubtful_text(pairs: Dataset, columns: Mapping[str, str], origin: s
     """
     for side, column in columns.items():
         texts = pairs.data.column(side)
-        if pc.all(pc.match_substring_regex(texts, _NUMBER)).as_py():
+        is_number = pc.match_substring_regex(texts, _NUMBER)
+        if pc.all(is_number).as_py():
             logger.warning('%s: column "%s" contains only numbers; is it the column of the sentences?', origin, column)
         if not may_have_quotes:
             continue
@@ -276,6 +280,7 @@ def _copy_to_cache(paths: list[Path], settings: object, pairs: Iterator[tuple[st
     for path in paths:
         state = path.stat()
         file_states.append((str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino))
+    # The copy's name is a hash of everything on which the pairs depend.
     key = Hasher.hash([settings, file_states])
     copy = Path(config.HF_DATASETS_CACHE) / "pairs" / f"{key}.arrow"
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -302,16 +307,26 @@ def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[
     source_lines = iterate_lines(source_path)
     target_lines = iterate_lines(target_path)
     for pair_count, (source, target) in enumerate(zip_longest(source_lines, target_lines)):
-        if source is None or target is None:
-            # The line that was just read, plus the remaining lines of the longer file.
-            longer_count = pair_count + 1 + sum(1 for _ in chain(source_lines, target_lines))
-            source_count = pair_count if source is None else longer_count
-            target_count = pair_count if target is None else longer_count
-            raise InputError(
-                f"{source_path} has {source_count} lines and {target_path} has {target_count}; give files whose lines "
-                "n translate each other."
-            )
-        yield source, target
+        if source is not None and target is not None:
+            yield source, target
+            continue
+
+        # One of the files has ended. The other has the line that was just read, and the lines that remain.
+        source_count = pair_count
+        target_count = pair_count
+        if source is not None:
+            source_count += 1 + _count_items(source_lines)
+        else:
+            target_count += 1 + _count_items(target_lines)
+        raise InputError(
+            f"{source_path} has {source_count} lines and {target_path} has {target_count}; give files whose lines "
+            "n translate each other."
+        )
+
+
+def _count_items(iterator: Iterator[object]) -> int:
+    """Count the remaining items of an iterator, which is then exhausted."""
+    return sum(1 for _ in iterator)
 
 
 def _read_cells(path: Path, rows: Iterator[NumberedRow], source: str, target: str) -> Iterator[tuple[str, str]]:
@@ -345,19 +360,34 @@ def _load_hub_dataset(name: str, source: str, target: str, options: Mapping[str,
     """Load a data set from the Hub: all of its splits, or only the split that the option `split` names."""
     with input_errors():
         loaded = load_dataset(name, **options)
-    splits: dict[str, Dataset] = {}
     if isinstance(loaded, Dataset):
         # "train[:1%]" is a part of the split "train".
-        split = str(options.get("split", "train")).partition("[")[0]
-        splits[split] = loaded
+        requested_part = str(options.get("split", "train"))
+        split, _, _ = requested_part.partition("[")
+        splits = {split: loaded}
     else:
-        validation = next((split for split in _VALIDATION_NAMES if split in loaded), None)
-        for split, table in loaded.items():
-            splits["validation" if split == validation else split] = table
+        splits = _rename_validation_split(loaded)
+
     pairs = DatasetDict()
     for split, table in splits.items():
         pairs[split] = _select_pairs(table, source, target, f'{split} of "{name}"')
     return pairs
+
+
+def _rename_validation_split(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
+    """Return the same splits in the same order, with the name "validation" for the validation split, if there is one.
+
+    Other common names of the validation split are in `_VALIDATION_NAMES`. If several of them occur, only the first is
+    renamed.
+    """
+    names_of_validation = [name for name in _VALIDATION_NAMES if name in splits]
+    renamed = {}
+    for name, table in splits.items():
+        if names_of_validation and name == names_of_validation[0]:
+            renamed["validation"] = table
+        else:
+            renamed[name] = table
+    return renamed
 
 
 def _select_pairs(table: Dataset, source: str, target: str, origin: str) -> Dataset:

@@ -115,18 +115,35 @@ def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], 
     """
     drawn: list[int] = []
     for index, digits in enumerate(lengths):
-        first_number = 0 if digits == 1 else 10 ** (digits - 1)
-        numbers = range(first_number, 10**digits)
-        taken_count = sum(number in numbers for number in taken)
-        free_count = int(len(numbers) * largest_share) - taken_count
-        # The rest is divided evenly among this length and the following ones.
-        share_of_length = (size - len(drawn)) // (len(lengths) - index)
-        draw_count = max(0, min(share_of_length, free_count))
-        # Even if all taken numbers are among the candidates, enough others remain.
-        candidates = generator.sample(numbers, min(len(numbers), draw_count + len(taken)))
-        free_candidates = [number for number in candidates if number not in taken]
-        drawn.extend(free_candidates[:draw_count])
+        numbers = _numbers_of_length(digits)
+        taken_numbers = [number for number in taken if number in numbers]
+        drawable_count = int(len(numbers) * largest_share) - len(taken_numbers)
+
+        # What is still to be drawn is divided evenly among this length and the following ones.
+        remaining_size = size - len(drawn)
+        remaining_lengths = len(lengths) - index
+        wanted_count = remaining_size // remaining_lengths
+
+        # `drawable_count` is negative if more numbers are taken than the share allows.
+        count = max(0, min(wanted_count, drawable_count))
+        drawn.extend(_draw_untaken(generator, numbers, count, taken))
     return drawn
+
+
+def _numbers_of_length(digits: int) -> range:
+    """Return all numbers with the given number of digits. 0 has one digit."""
+    if digits == 1:
+        return range(10)
+    return range(10 ** (digits - 1), 10**digits)
+
+
+def _draw_untaken(generator: random.Random, numbers: range, count: int, taken: set[int]) -> list[int]:
+    """Draw `count` different numbers that are not taken. There must be that many."""
+    # Even if all taken numbers are among the candidates, enough others remain.
+    candidate_count = min(len(numbers), count + len(taken))
+    candidates = generator.sample(numbers, candidate_count)
+    untaken = [number for number in candidates if number not in taken]
+    return untaken[:count]
 
 
 def _spell_all(numbers: list[int], languages: tuple[str, str], split: str) -> Dataset:

@@ -73,24 +73,41 @@ def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, 
         arguments: the arguments that the user gave, by their field names in `DataArguments`.
         recipe: the recipe's arguments, by the same names.
     """
-    column = arguments.get(f"{side}_column")
-
-    if f"{side}_lang" in arguments:
-        declared_language = arguments[f"{side}_lang"]
-    elif column or _gives_files_without_languages(arguments, recipe):
-        declared_language = None
-    else:
-        declared_language = recipe.get(f"{side}_lang")
-
+    declared_language = _find_declared_language(side, arguments, recipe)
     language = declared_language
     if language is None:
-        direction = find_direction(files_by_split(arguments).values())
-        if direction is not None:
-            language = direction.source if side == "source" else direction.target
+        language = _find_language_of_files(side, arguments)
 
-    if not column:
-        column = side if declared_language is None else declared_language
+    column_argument = arguments.get(f"{side}_column")
+    if column_argument:
+        column = column_argument
+    elif declared_language is not None:
+        column = declared_language
+    else:
+        column = side
     return ResolvedSide(declared_language, language, column)
+
+
+def _find_declared_language(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, Any]) -> str | None:
+    """Return the language that an argument or a recipe gives, or None; see [`resolve_side`]."""
+    language_argument = f"{side}_lang"
+    column_argument = f"{side}_column"
+    if language_argument in arguments:
+        return arguments[language_argument]
+    # In these two cases the pairs are the user's own, so the recipe does not know their language.
+    if arguments.get(column_argument) or _gives_files_without_languages(arguments, recipe):
+        return None
+    return recipe.get(language_argument)
+
+
+def _find_language_of_files(side: Side, arguments: Mapping[str, Any]) -> str | None:
+    """Return the language in which the names of one side's text files end, or None."""
+    direction = find_direction(files_by_split(arguments).values())
+    if direction is None:
+        return None
+    if side == "source":
+        return direction.source
+    return direction.target
 
 
 def _gives_files_without_languages(arguments: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
@@ -152,6 +169,19 @@ def directions_of(files: Sequence[str | Path]) -> list[Direction]:
     return directions
 
 
+def _check_language_code(side: Side, code: object) -> None:
+    """Raise ValueError unless the language of a side is None or is spelled like a language code."""
+    if code is None:
+        return
+    if not isinstance(code, str) or not _LANGUAGE_CODE.fullmatch(code):
+        raise InputError(f"{side}_lang is {code}; give a code such as en or zh_CN, and columns with --{side}_column.")
+
+
+def _join_names(paths: list[str]) -> str:
+    """Join the names of files, without their folders, with commas."""
+    return ", ".join(Path(path).name for path in paths)
+
+
 @dataclass
 class DataArguments:
     """Arguments that select sentence pairs: a data set, or tables or aligned text files for each split."""
@@ -179,17 +209,14 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         """Raise ValueError if a language is not a language code, or contradicts the text files' names."""
-        for name in ("source_lang", "target_lang"):
-            code = getattr(self, name)
-            if code is not None and not (isinstance(code, str) and _LANGUAGE_CODE.fullmatch(code)):
-                column_option = name.replace("lang", "column")
-                raise InputError(
-                    f"{name} is {code}; give a code such as en or zh_CN, and columns with --{column_option}."
-                )
-
+        _check_language_code("source", self.source_lang)
+        _check_language_code("target", self.target_lang)
         direction = self._direction_of_files()
-        if direction is None:
-            return
+        if direction is not None:
+            self._check_languages_of_files(direction)
+
+    def _check_languages_of_files(self, direction: Direction) -> None:
+        """Raise ValueError if a language contradicts the direction in which the names of the text files end."""
         # None if this package does not know the code. Such a code cannot contradict the file names.
         source_language = language_of(self.source_lang)
         target_language = language_of(self.target_lang)
@@ -213,6 +240,7 @@ class DataArguments:
 
         files = files_by_split(vars(self))
         if split in files and self.dataset_name is None:
+            # The other splits are not needed. Together with a data set, files are an error, which load_pairs() raises.
             files = {split: files[split]}
         pairs = load_pairs(
             self.dataset_name,
@@ -239,16 +267,17 @@ class DataArguments:
         if self.dataset_name == "numbers":
             return f"numbers of up to {self.max_digits} digits written out in words ({split})"
         if self.dataset_name is not None:
-            path = Path(self.dataset_name)
-            if path.is_dir():
-                return f"{path.resolve().name} ({split})"
-            return f"{self.dataset_name} ({split})"
+            name = self.dataset_name
+            folder = Path(self.dataset_name)
+            if folder.is_dir():
+                name = folder.resolve().name
+            return f"{name} ({split})"
 
         files = files_by_split(vars(self))
         if split in files:
-            return ", ".join(Path(file).name for file in files[split])
-        training_files = ", ".join(Path(file).name for file in self.train_file or [])
-        return f"held out of {training_files}"
+            return _join_names(files[split])
+        # A split without files is held out of the training pairs.
+        return f"held out of {_join_names(files.get('train', []))}"
 
     def languages(self) -> tuple[str | None, str | None]:
         """Return the source language and the target language, each None if it is unknown; see [`resolve_side`]."""
@@ -272,7 +301,7 @@ class DataArguments:
         if direction is None:
             return None
         matching = matching_codes(codes, direction.target)
-        if not matching:
+        if len(matching) == 0:
             raise InputError(
                 f'the targets\' files end in "{direction.target}", but the model has no code for this language, only '
                 f"{', '.join(codes)}; give files that end in one of its languages, or in none, and --target_lang."

@@ -103,17 +103,18 @@ def _read_csv_rows(
     with open_bytes(path) as binary_file, TextIOWrapper(binary_file, encoding, newline="") as file:
         rows = csv.reader(file, delimiter=delimiter, quoting=quoting or csv.QUOTE_MINIMAL, strict=True, **options)
         try:
+            # A file without rows has no header.
             header = column_names or next(rows, [])
             for row in rows:
-                if not row:  # An empty line.
+                is_empty_line = not row
+                if is_empty_line:
                     continue
                 if len(row) != len(header):
                     raise InputError(
                         f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; "
                         f"{advice_for_cells}."
                     )
-                # A stray quotation mark joins all rows up to the next one into a single cell.
-                if quoting is None and any("\n" in cell and delimiter in cell for cell in row):
+                if quoting is None and _has_cell_like_several_rows(row, delimiter):
                     raise InputError(
                         f'{path}, line {rows.line_num}: a quoted cell holds "{delimiter}" and a line break, so it may '
                         f"be several rows; give quoting=0 (--quoting 0) if it is one cell, or {_ADVICE_IF_NOT_QUOTED}."
@@ -131,6 +132,15 @@ def _read_csv_rows(
             ) from error
 
 
+def _has_cell_like_several_rows(row: list[str], delimiter: str) -> bool:
+    """Return True if a cell contains a line break and a delimiter.
+
+    A stray quotation mark joins all rows up to the next quotation mark into such a cell.
+    """
+    cells_with_line_breaks = [cell for cell in row if "\n" in cell]
+    return any(delimiter in cell for cell in cells_with_line_breaks)
+
+
 def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRow]:
     """Yield the objects in a JSON file, each with its line number or its position in the array, counted from 1.
 
@@ -145,23 +155,29 @@ def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRo
     """
     lines = iterate_lines(path)
     first_line = next(lines, "")
+    all_lines = chain([first_line], lines)
     is_json_lines = field is None and not first_line.lstrip().startswith("[")
-    number = 1
-    try:
-        if is_json_lines:
-            for number, line in enumerate(chain([first_line], lines), start=1):
-                if line.strip():
-                    yield number, json.loads(line)
-            return
-        content = json.loads("\n".join([first_line, *lines]))
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {number}: not valid JSON ({error}); write one object per line, or one array of objects."
-        ) from error
+    if is_json_lines:
+        for line_number, line in enumerate(all_lines, start=1):
+            if line.strip():
+                yield line_number, _parse_json(line, path, line_number)
+        return
+
+    content: Any = _parse_json("\n".join(all_lines), path, line_number=1)
     if field is not None:
         check_has_column(content, field, str(path))
         content = content[field]
     yield from enumerate(content, start=1)
+
+
+def _parse_json(text: str, path: Path, line_number: int) -> object:
+    """Parse JSON. Raises ValueError with the path and the number of the text's first line if it is not valid."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {line_number}: not valid JSON ({error}); write one object per line, or one array of objects."
+        ) from error
 
 
 # The formats by file suffix, in the order in which messages list them.

@@ -17,7 +17,7 @@ from ..support.user_errors import InputError
 
 
 _CODE = re.compile(r">>[^\s<>]+<<")
-_CODE_AT_BEGINNING = re.compile(rf"\s*({_CODE.pattern})\s*")
+_CODE_AT_BEGINNING = re.compile(rf"\s*(?P<code>{_CODE.pattern})\s*")
 # The attributes in which tokenizers store their languages. Marian's and this package's tokenizers use the first name,
 # and FSMT's tokenizer uses the second.
 _LANGUAGE_ATTRIBUTES = {"src_lang": ("source_lang", "src_lang"), "tgt_lang": ("target_lang", "tgt_lang")}
@@ -50,7 +50,9 @@ class TargetCodes:
         target_lang (`str`, *optional*): the target language, such as `"fr"`, or the code, for texts that do not begin
             with a code. By default, this is the target language that `train` saved in the tokenizer, provided that the
             model has exactly one code for it.
-        argument (`str`): the name of `target_lang` in error messages.
+        argument (`str`): the name of `target_lang` in error messages about its value.
+        advised_argument (`str`): the arguments that an error message recommends for a text without a code. By default,
+            they include the option of the commands.
 
     Raises:
         TypeError: if `target_lang` is not a string.
@@ -58,27 +60,28 @@ class TargetCodes:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, target_lang: str | None = None, argument: str = "target_lang"
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        target_lang: str | None = None,
+        argument: str = "target_lang",
+        advised_argument: str = "target_lang (--target_lang)",
     ):
         if target_lang is not None and not isinstance(target_lang, str):
             raise TypeError(
                 f"{argument} is of type {type(target_lang).__name__}; give the code of a language, such as fr."
             )
+        self._advised_argument = advised_argument
         self.codes = codes_of(tokenizer)
+        if not self.codes and target_lang is not None:
+            check_language(tokenizer, "tgt_lang", target_lang, argument)
+
         # The code for texts that do not begin with one. It is empty if every text must begin with a code, or if the
         # model has no codes.
         self.default = ""
-        self._argument = argument
-        if not self.codes:
-            if target_lang is not None:
-                check_language(tokenizer, "tgt_lang", target_lang, argument)
-        elif target_lang is not None:
+        if self.codes and target_lang is not None:
             self.default = find_code(self.codes, target_lang, argument)
-        else:
-            language = tokenizer_language(tokenizer, "tgt_lang")
-            matching = [] if language is None else matching_codes(self.codes, language)
-            if len(matching) == 1:
-                self.default = matching[0]
+        elif self.codes:
+            self.default = _find_saved_code(tokenizer, self.codes)
 
     def read(self, text: str, default: str = "") -> Source:
         """Separate the target-language code at the beginning of a text from the text to translate.
@@ -86,11 +89,14 @@ class TargetCodes:
         If the text does not begin with one of the model's codes, its code is `default`, or the code of `target_lang` if
         `default` is empty.
         """
-        if self.codes:
-            beginning = _CODE_AT_BEGINNING.match(text)
-            if beginning is not None and beginning[1] in self.codes:
-                return Source(text[beginning.end() :], beginning[1], text)
-        return Source(text, default or self.default, text)
+        # The match includes the white space around the code.
+        match = _CODE_AT_BEGINNING.match(text)
+        if match is not None and match["code"] in self.codes:
+            text_without_code = text[match.end() :]
+            return Source(text_without_code, match["code"], text)
+        if default:
+            return Source(text, default, text)
+        return Source(text, self.default, text)
 
     def join(self, source: Source) -> str:
         """Return the text to tokenize, which begins with the source's code if the model has target-language codes.
@@ -100,13 +106,9 @@ class TargetCodes:
         if not self.codes:
             return source.text
         if not source.code:
-            argument = self._argument
-            if argument == "target_lang":
-                # The commands have an option with this name.
-                argument = "target_lang (--target_lang)"
             raise InputError(
-                f"the model translates into several languages; give {argument}, or begin each text with the code of "
-                f"its target language, one of {', '.join(self.codes)}."
+                f"the model translates into several languages; give {self._advised_argument}, or begin each text with "
+                f"the code of its target language, one of {', '.join(self.codes)}."
             )
         return f"{source.code} {source.text}"
 
@@ -142,6 +144,17 @@ def _codes_in_vocabulary(tokenizer: PreTrainedTokenizerBase, added_tokens: tuple
     return tuple(codes)
 
 
+def _find_saved_code(tokenizer: PreTrainedTokenizerBase, codes: Sequence[str]) -> str:
+    """Return the code of the target language that a tokenizer stores, or "" unless exactly one code matches it."""
+    language = tokenizer_language(tokenizer, "tgt_lang")
+    if language is None:
+        return ""
+    matching = matching_codes(codes, language)
+    if len(matching) != 1:
+        return ""
+    return matching[0]
+
+
 def find_code(codes: Sequence[str], target_lang: str, argument: str = "target_lang") -> str:
     """Return the model's code for a language, for example `">>fra<<"` for `"fr"`.
 
@@ -170,22 +183,29 @@ def matching_codes(codes: Sequence[str], language: str) -> list[str]:
     4. all codes of the language.
     """
     name = language.removeprefix(">>").removesuffix("<<")
-    if f">>{name}<<" in codes:
-        return [f">>{name}<<"]
-    subtags = _split_subtags(name)
-    codes_of_language = []
-    codes_of_variety = []
-    codes_without_variety = []
+    code_of_name = f">>{name}<<"
+    if code_of_name in codes:
+        return [code_of_name]
+
+    wanted = _split_name(name)
+    same_language = []
+    same_variety = []
+    without_variety = []
     for code in codes:
-        subtags_of_code = _split_subtags(_name_in(code))
-        if subtags_of_code[0] != subtags[0]:
+        candidate = _split_name(_name_in(code))
+        if candidate.language != wanted.language:
             continue
-        codes_of_language.append(code)
-        if subtags_of_code == subtags:
-            codes_of_variety.append(code)
-        if len(subtags_of_code) == 1:
-            codes_without_variety.append(code)
-    return codes_of_variety or codes_without_variety or codes_of_language
+        same_language.append(code)
+        if candidate.variety == wanted.variety:
+            same_variety.append(code)
+        if not candidate.variety:
+            without_variety.append(code)
+
+    if same_variety:
+        return same_variety
+    if without_variety:
+        return without_variety
+    return same_language
 
 
 def short_name(codes: Sequence[str], code: str) -> str:
@@ -202,13 +222,26 @@ def _name_in(code: str) -> str:
     return code[2:-2]
 
 
-def _split_subtags(name: str) -> tuple[str, ...]:
-    """Split a language name into language, script and region in lower case: `("zh", "hans")` for "cmn_Hans".
+class _LanguageName(NamedTuple):
+    """The parts of a language name such as "cmn_Hans_TW", in lower case.
 
-    The language is replaced by the shortest of its codes.
+    Args:
+        language: the shortest code of the language, for example "zh".
+        variety: script and region, for example `["hans", "tw"]`. It may be empty.
     """
-    language, *script_and_region = re.split("[_-]", name.lower())
-    return (language_of(language) or language, *script_and_region)
+
+    language: str
+    variety: list[str]
+
+
+def _split_name(name: str) -> _LanguageName:
+    """Split a language name into its parts."""
+    subtags = re.split("[_-]", name.lower())
+    language = subtags[0]
+    shortest_code = language_of(language)
+    if shortest_code is not None:
+        language = shortest_code
+    return _LanguageName(language, variety=subtags[1:])
 
 
 def tokenizer_language(tokenizer: PreTrainedTokenizerBase, side: Literal["src_lang", "tgt_lang"]) -> str | None:

@@ -107,16 +107,15 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         self.epoch = 0
 
         pairs = _sort_pairs(data, tokens_per_batch)
+        # The pairs' indices, sorted by length, `(pairs,)`. The bounds below are indices into this array.
         self._order = pairs.order
-        self._bounds_of_equal_lengths = _find_runs(pairs.source_lengths, pairs.target_lengths)
+        self._equal_length_bounds = _find_runs(pairs.source_lengths, pairs.target_lengths)
         longer_sides = np.maximum(pairs.source_lengths, pairs.target_lengths)
-        self._bounds = _halve_until_even(_split_into_batches(longer_sides, tokens_per_batch), processes)
+        batch_bounds = _split_into_batches(longer_sides, tokens_per_batch)
+        self._batch_bounds = _halve_until_even(batch_bounds, processes)
 
-        longest_sources = np.maximum.reduceat(pairs.source_lengths, self._bounds[:-1])
-        longest_targets = np.maximum.reduceat(pairs.target_lengths, self._bounds[:-1])
-        longest_in_both = np.sum([longest_sources, longest_targets], axis=0, dtype=np.int64)
         # The number of source and target tokens in each batch, including padding, `(batches,)`.
-        self._padded_tokens = np.diff(self._bounds) * longest_in_both
+        self._padded_tokens = _count_padded_tokens(pairs, self._batch_bounds)
         token_count = pairs.source_lengths.sum(dtype=np.int64) + pairs.target_lengths.sum(dtype=np.int64)
         self._padding_share = 1 - int(token_count) / int(self._padded_tokens.sum())
 
@@ -180,20 +179,25 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
     def __len__(self) -> int:
         """Return the number of batches per epoch for one process. It is the same in all processes and epochs."""
-        return (len(self._bounds) - 1) // self.processes
+        batch_count = len(self._batch_bounds) - 1
+        return batch_count // self.processes
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this process's batches for the current epoch, each as a list of pair indices."""
         generator = np.random.default_rng((self.seed, self.epoch))
         order = self._order.copy()
-        for begin, end in pairwise(self._bounds_of_equal_lengths):
+        # The pairs of equal lengths exchange their places in `order`.
+        for begin, end in pairwise(self._equal_length_bounds):
             generator.shuffle(order[begin:end])
-        batches = generator.permutation(len(self._bounds) - 1)
+
+        batch_count = len(self._batch_bounds) - 1
+        batches = generator.permutation(batch_count)
         if self.processes > 1:
             batches = _deal_equal_work(batches, self._padded_tokens, self.processes, generator)
+        # Each process gets one of every `processes` consecutive batches.
         for batch in batches[self.rank :: self.processes]:
-            begin = self._bounds[batch]
-            end = self._bounds[batch + 1]
+            begin = self._batch_bounds[batch]
+            end = self._batch_bounds[batch + 1]
             yield order[begin:end].tolist()
 
     def padding_share(self) -> float:
@@ -213,7 +217,8 @@ class _SamplerHolder:
         self.trainer = trainer
         self.tokens_per_batch = tokens_per_batch
         self.lengths = lengths
-        self.data: object = trainer.train_dataset
+        # The data from which `sampler` was built.
+        self.sampled_data: object = trainer.train_dataset
         self.sampler = self._make_sampler(trainer.train_dataset)
 
     def get_sampler(self, train_dataset: object = None) -> TokenBudgetBatchSampler:
@@ -223,27 +228,32 @@ class _SamplerHolder:
         does not read, and the lengths may depend on these columns. The Trainer's attribute `train_dataset` has all
         columns.
         """
-        data = self.trainer.train_dataset
-        has_other_data = data is not self.data
-        if has_other_data and self.lengths is not None:
+        current_data = self.trainer.train_dataset
+        data_was_replaced = current_data is not self.sampled_data
+        if data_was_replaced and self.lengths is not None:
             raise InputError(
                 "train_dataset was replaced after TokenBudgetBatchSampler.use_in() had got the lengths of the earlier "
                 "one; call use_in() again with the lengths of the new one."
             )
-        if has_other_data or self.sampler.seed != self._seed():
-            # `data` is replaced last. If building the sampler raises an error, a second training run must raise it
-            # again, and must not use the sampler for the earlier data.
-            self.sampler = self._make_sampler(data)
-            self.data = data
+        seed_was_replaced = self._current_seed() != self.sampler.seed
+        if data_was_replaced or seed_was_replaced:
+            # If this raises an error, `sampled_data` stays the same. Therefore, a second training run raises the error
+            # again, instead of using the sampler for the earlier data.
+            self.sampler = self._make_sampler(current_data)
+            self.sampled_data = current_data
         return self.sampler
 
     def _make_sampler(self, data: Any) -> TokenBudgetBatchSampler:
         """Build the sampler for the Trainer's training data, which may have any type if `lengths` were given."""
         _check_arguments(self.trainer)
+        if self.lengths is None:
+            data_or_lengths = data
+        else:
+            data_or_lengths = self.lengths
         sampler = TokenBudgetBatchSampler(
-            data if self.lengths is None else self.lengths,
+            data_or_lengths,
             self.tokens_per_batch,
-            seed=self._seed(),
+            seed=self._current_seed(),
             processes=self.trainer.args.world_size,
             rank=self.trainer.args.process_index,
         )
@@ -255,7 +265,7 @@ class _SamplerHolder:
             )
         return sampler
 
-    def _seed(self) -> int:
+    def _current_seed(self) -> int:
         args = self.trainer.args
         if args.data_seed is not None:
             return args.data_seed
@@ -358,7 +368,8 @@ def _sort_by_length(source: NDArray[np.int32], target: NDArray[np.int32]) -> NDA
     """
     longer_side = np.maximum(source, target)
     difference = source - target
-    alternating_difference = np.where(longer_side % 2, -difference, difference)
+    # The mask of odd lengths gets no name, so that its memory is free while the pairs are sorted.
+    alternating_difference = np.where(longer_side % 2 == 1, -difference, difference)
     # lexsort sorts by its last key first.
     return np.lexsort((alternating_difference, longer_side))
 
@@ -387,18 +398,25 @@ def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -
     Returns:
         The index at which each batch starts, and the total number of pairs, as an array of shape `(batches + 1,)`.
     """
-    starts_of_batches = []
-    # The start of the current batch, which is not full yet, so that longer pairs may be added to it.
-    open_batch = 0
-    for run_start, run_end in pairwise(_find_runs(longer_side).tolist()):
-        rows = tokens_per_batch // int(longer_side[run_start])
-        if rows > _ROWS_MULTIPLE:
-            rows -= rows % _ROWS_MULTIPLE
-        # The pairs of this length and the pairs of the open batch are split into batches with `rows` rows.
-        starts = np.arange(open_batch, run_end, rows)
-        starts_of_batches.append(starts[:-1])
-        open_batch = starts[-1]
-    return np.concatenate([*starts_of_batches, [open_batch, len(longer_side)]])
+    starts_of_closed_batches = []
+    # The last batch so far is open: longer pairs may be added to it.
+    open_batch_start = 0
+    runs_of_equal_lengths = pairwise(_find_runs(longer_side).tolist())
+    for run_start, run_end in runs_of_equal_lengths:
+        # The pairs of the open batch are not longer than the pairs of this run, so all of them are split together.
+        length = int(longer_side[run_start])
+        rows = _round_rows(tokens_per_batch // length)
+        starts = np.arange(open_batch_start, run_end, rows)
+        starts_of_closed_batches.append(starts[:-1])
+        open_batch_start = starts[-1]
+    return np.concatenate([*starts_of_closed_batches, [open_batch_start, len(longer_side)]])
+
+
+def _round_rows(rows: int) -> int:
+    """Round a number of rows down to a multiple of `_ROWS_MULTIPLE`, unless it is smaller than that."""
+    if rows < _ROWS_MULTIPLE:
+        return rows
+    return rows - rows % _ROWS_MULTIPLE
 
 
 def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
@@ -414,29 +432,44 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
     Raises:
         ValueError: if the largest batch has only one row.
     """
-    while (len(bounds) - 1) % processes:
+    while True:
         rows_of_batches = np.diff(bounds)
+        if len(rows_of_batches) % processes == 0:
+            return bounds
         largest = int(rows_of_batches.argmax())
         if rows_of_batches[largest] == 1:
             raise InputError(
                 f"{bounds[-1]} pairs, each a batch of its own, cannot be split evenly among {processes} processes; "
                 "give more or fewer pairs, or raise tokens_per_batch so that two fit."
             )
-        half = rows_of_batches[largest] // 2
-        if half > _ROWS_MULTIPLE:
-            half -= half % _ROWS_MULTIPLE
-        bounds = np.insert(bounds, largest + 1, bounds[largest] + half)
-    return bounds
+        half = _round_rows(rows_of_batches[largest] // 2)
+        start_of_second_half = bounds[largest] + half
+        bounds = np.insert(bounds, largest + 1, start_of_second_half)
+
+
+def _count_padded_tokens(pairs: _SortedPairs, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count the source and target tokens in each batch, including padding, `(batches,)`.
+
+    Args:
+        pairs: the sorted pairs.
+        bounds: the index at which each batch starts, and the total number of pairs, `(batches + 1,)`.
+    """
+    starts = bounds[:-1]
+    rows = np.diff(bounds)
+    longest_sources = np.maximum.reduceat(pairs.source_lengths, starts)
+    longest_targets = np.maximum.reduceat(pairs.target_lengths, starts)
+    tokens_per_row = np.add(longest_sources, longest_targets, dtype=np.int64)
+    return rows * tokens_per_row
 
 
 def _deal_equal_work(
-    batches: NDArray[np.int64], work: NDArray[np.int64], processes: int, generator: np.random.Generator
+    batches: NDArray[np.int64], padded_tokens: NDArray[np.int64], processes: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
     """Reorder shuffled batches so that all processes have nearly the same number of padded tokens in a step.
 
     Args:
         batches: the shuffled indices of the batches, `(batches,)`. Their number is a multiple of `processes`.
-        work: the number of tokens in each batch, including padding, by the batch's index, `(batches,)`.
+        padded_tokens: the number of tokens in each batch, including padding, by the batch's index, `(batches,)`.
         processes: number of processes that train together.
         generator: the source of randomness for the order of the steps, and for the process that gets each batch.
 
@@ -446,20 +479,27 @@ def _deal_equal_work(
     # At most 2 * processes - 1 batches are much smaller than the others: the two halves of each halved batch, and the
     # last batch of the corpus. They get separate steps, because their processes would have to wait for any full batch
     # in the same step.
-    smallest_batches = batches[np.argsort(work[batches], kind="stable")][: 2 * processes]
-    dealt_steps = [smallest_batches.reshape(-1, processes)]
+    smallest_batches = _sort_by_size(batches, padded_tokens)[: 2 * processes]
+    other_batches = batches[~np.isin(batches, smallest_batches)]
+    # Arrays of steps have the shape `(steps, processes)`.
+    equal_steps = [smallest_batches.reshape(-1, processes)]
 
     # All other batches are sorted by size within windows, so that each step consists of neighbors in the sorted order.
-    other_steps = batches[~np.isin(batches, smallest_batches)].reshape(-1, processes)
-    window_count = max(1, round(len(other_steps) / _STEPS_PER_WINDOW))
-    for window in np.array_split(other_steps, window_count):
-        batches_of_window = window.ravel()
-        order_by_work = np.argsort(work[batches_of_window], kind="stable")
-        dealt_steps.append(batches_of_window[order_by_work].reshape(-1, processes))
+    random_steps = other_batches.reshape(-1, processes)
+    window_count = max(1, round(len(random_steps) / _STEPS_PER_WINDOW))
+    for window in np.array_split(random_steps, window_count):
+        sorted_batches = _sort_by_size(window.ravel(), padded_tokens)
+        equal_steps.append(sorted_batches.reshape(-1, processes))
 
-    steps = generator.permutation(np.concatenate(dealt_steps))
+    steps = generator.permutation(np.concatenate(equal_steps))
     # The batches of a step are sorted by size. Without shuffling them, the last process would always have the largest.
     return generator.permuted(steps, axis=1).ravel()
+
+
+def _sort_by_size(batches: NDArray[np.int64], padded_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sort some batches' indices by the batches' numbers of tokens; see [`_deal_equal_work`] for the arguments."""
+    order = np.argsort(padded_tokens[batches], kind="stable")
+    return batches[order]
 
 
 def _check_arguments(trainer: Trainer) -> None:

@@ -51,39 +51,49 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             ValueError: if a special token is a single character that stands for a byte.
         """
         if special_tokens:
-            backend = self.backend_tokenizer
-            byte_pair_tokens = backend.get_vocab(with_added_tokens=False).keys() - self.added_tokens_encoder.keys()
-            for token in byte_pair_tokens.intersection(str(new_token) for new_token in new_tokens):
-                if len(token) == 1:
-                    raise InputError(
-                        f"{token!r} stands for a byte of text, so it is no special token; give a longer name."
-                    )
-                first_character = re.escape(token[0])
-                following_characters = re.escape(token[1:])
-                first_of_name = Regex(f"{first_character}(?={following_characters})")
-                backend.pre_tokenizer = pre_tokenizers.Sequence(
-                    [backend.pre_tokenizer, pre_tokenizers.Split(first_of_name, "isolated")]
-                )
+            vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
+            byte_pair_tokens = vocabulary.keys() - self.added_tokens_encoder.keys()
+            new_names = [str(new_token) for new_token in new_tokens]
+            for name in byte_pair_tokens.intersection(new_names):
+                self._split_in_texts(name)
         return super()._add_tokens(new_tokens, special_tokens)
+
+    def _split_in_texts(self, name: str) -> None:
+        """Change the tokenizer so that it splits a special token's name in texts after its first character.
+
+        Raises ValueError if the name has only one character.
+        """
+        if len(name) == 1:
+            raise InputError(f"{name!r} stands for a byte of text, so it is no special token; give a longer name.")
+        first_character = re.escape(name[0])
+        following_characters = re.escape(name[1:])
+        first_character_of_name = Regex(f"{first_character}(?={following_characters})")
+        split = pre_tokenizers.Split(first_character_of_name, "isolated")
+        backend = self.backend_tokenizer
+        backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, split])
 
 
 def _normalizer_steps(normalization: Normalization) -> list[normalizers.Normalizer]:
     """Return the steps that normalize a text before it is tokenized; see `train_tokenizer` for what they do."""
-    unicode_forms: dict[str, list[normalizers.Normalizer]] = {
-        "nfc": [normalizers.NFC()],
-        # SentencePiece's default, nmt_nfkc, also consists of these two steps.
-        "nfkc": [normalizers.Nmt(), normalizers.NFKC()],
-    }
     if normalization == "none":
         return []
-    if normalization not in unicode_forms:
+    unicode_steps: list[normalizers.Normalizer]
+    if normalization == "nfc":
+        unicode_steps = [normalizers.NFC()]
+    elif normalization == "nfkc":
+        # SentencePiece's default, nmt_nfkc, also consists of these two steps.
+        unicode_steps = [normalizers.Nmt(), normalizers.NFKC()]
+    else:
         raise InputError(f"normalization is {normalization!r}; choose one of {', '.join(get_args(Normalization))}.")
+
+    # Two or more white-space characters, or a single one that is not a space.
+    uneven_spaces = Regex(f"[{_SPACES} ]{{2,}}|[{_SPACES}]")
     return [
         # Ignored characters are removed first, because one of them may stand between a letter and its accent.
         normalizers.Replace(Regex(_IGNORED), ""),
-        *unicode_forms[normalization],
+        *unicode_steps,
         # NFKC turns other characters into spaces, so white space is collapsed after it.
-        normalizers.Replace(Regex(f"[{_SPACES} ]{{2,}}|[{_SPACES}]"), " "),
+        normalizers.Replace(uneven_spaces, " "),
         normalizers.Strip(),
     ]
 
@@ -159,8 +169,36 @@ def train_tokenizer(
             unknown.
         TypeError: if `vocab_size` is not a whole number, or if `texts` is one string or contains anything but strings.
     """
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    check_number("vocab_size", vocab_size, len(SPECIAL_TOKENS) + len(alphabet))
+    # The 256 characters that stand for bytes.
+    byte_characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    check_number("vocab_size", vocab_size, len(SPECIAL_TOKENS) + len(byte_characters))
+    tokenizer = _new_tokenizer(whitespace_words, normalization, characters)
+
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=byte_characters,
+        show_progress=show_progress,
+    )
+    tokenizer.train_from_iterator(check_strings("texts", texts), trainer)
+
+    # Each text gets </s> at its end.
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
+    )
+    return VanillaTransformerTokenizer(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        padding_side="right",
+        split_special_tokens=True,
+    )
+
+
+def _new_tokenizer(whitespace_words: bool, normalization: Normalization, characters: bool) -> Tokenizer:
+    """Create a byte-pair tokenizer that is not trained yet; see [`train_tokenizer`] for the arguments."""
     tokenizer = Tokenizer(models.BPE())
     normalizer_steps = _normalizer_steps(normalization)
     if whitespace_words:
@@ -175,24 +213,4 @@ def train_tokenizer(
         tokenizer.decoder = decoders.ByteLevel()
     if normalizer_steps:
         tokenizer.normalizer = normalizers.Sequence(normalizer_steps)
-
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=alphabet,
-        show_progress=show_progress,
-    )
-    tokenizer.train_from_iterator(check_strings("texts", texts), trainer)
-
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
-    )
-    return VanillaTransformerTokenizer(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        padding_side="right",
-        split_special_tokens=True,
-    )
+    return tokenizer

@@ -56,7 +56,7 @@ class TranslationPipeline(PlainTranslationPipeline):
         self, text: str, text_for_model: str, target_language: str | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Tokenize a sentence, and put its target-language code before it if the model needs one."""
-        codes = TargetCodes(self.tokenizer, target_language, "tgt_lang")
+        codes = TargetCodes(self.tokenizer, target_language, "tgt_lang", advised_argument="tgt_lang")
         source = codes.read(text)
         if self.is_copied(source.text):
             # The model does not get this text, so it needs no code.

@@ -392,7 +392,8 @@ class Service:
         """Return the `TargetCodes` of a request, which add the code of the target language to its texts."""
         target_lang = options.get("target_lang", self._generate_kwargs.get("target_lang"))
         # Error messages name the fields with which LibreTranslate clients and Hub clients set the target language.
-        return TargetCodes(self.tokenizer, target_lang, "target or tgt_lang")
+        argument = "target or tgt_lang"
+        return TargetCodes(self.tokenizer, target_lang, argument, advised_argument=argument)
 
     def _with_code(self, text: str, codes: TargetCodes, default: str = "") -> str:
         """Return a text with the code of its target language before it; see `TargetCodes.read`.
