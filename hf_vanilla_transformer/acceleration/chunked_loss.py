@@ -12,6 +12,8 @@ target token of the batch.
 """
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,15 +56,15 @@ def chunked_smoothed_cross_entropy(
         `tuple[torch.Tensor, torch.Tensor]`: the loss, a scalar in nats, at least in float32, which can be
             differentiated once; and the sums of [`~.operations.token_sums`], added up over the batch, `(3,)`.
     """
-    row_labels = labels.to(states.device).flatten()
-    row_states = states.flatten(0, 1)
+    row_labels = labels.to(states.device).flatten()  # (rows,)
+    row_states = states.flatten(0, 1)  # (rows, d_model)
     lacks_label = None
     if is_plain_cpu_tensor(row_states):
         labelled_rows = (row_labels != _NO_LABEL).nonzero()[:, 0]
         row_states = row_states[labelled_rows]
         row_labels = row_labels[labelled_rows]
     else:
-        lacks_label = (row_labels == _NO_LABEL)[:, None]
+        lacks_label = (row_labels == _NO_LABEL)[:, None]  # (rows, 1)
         # A state of zeros adds nothing to the weight's gradient, and masked_fill gives it a gradient of zero.
         row_states = row_states.masked_fill(lacks_label, 0)
         row_labels = row_labels.masked_fill(lacks_label[:, 0], 0)
@@ -74,6 +76,46 @@ def chunked_smoothed_cross_entropy(
         if bias is not None:
             bias = bias.detach()
     return _SmoothedCrossEntropy.apply(row_states, weight, bias, row_labels, lacks_label, label_smoothing)
+
+
+class _Projection(NamedTuple):
+    """The tensors of the output projection, in the dtype of its matmuls. Its logits are `states @ weight.T + bias`.
+
+    Args:
+        states (`torch.Tensor` of shape `(rows, d_model)`): zeros in rows without a label.
+        weight (`torch.Tensor` of shape `(vocabulary, d_model)`).
+        bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*).
+    """
+
+    states: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+
+class _Gradients(NamedTuple):
+    """The gradients of the loss, with the shapes of the tensors in [`_Projection`]; None where none is needed."""
+
+    states: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+class _RowTerms(NamedTuple):
+    """Three values for each row of logits, from which the loss and the token sums are computed, each `(rows, 1)`.
+
+    Args:
+        log_sums (`torch.Tensor`): log(sum(exp(logits))).
+        label_logits (`torch.Tensor`): the logit of the label.
+        largest_logits (`torch.Tensor`): the largest logit.
+    """
+
+    log_sums: Tensor
+    label_logits: Tensor
+    largest_logits: Tensor
+
+    def select(self, rows: slice) -> "_RowTerms":
+        """Return views of the values of some rows."""
+        return _RowTerms(self.log_sums[rows], self.label_logits[rows], self.largest_logits[rows])
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -108,94 +150,192 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 every row has a label.
             label_smoothing (`float`): epsilon.
         """
-        needs_states, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        # Sums over many rows are at least in float32, because 16 bits would be imprecise.
-        precise = torch.promote_types(states.dtype, torch.float32)
-        x = cast_to_matmul_dtype(states)
-        w = cast_to_matmul_dtype(weight)
-        b = None if bias is None else cast_to_matmul_dtype(bias)
-        num_rows = len(x)
-        vocabulary = len(w)
+        num_rows, d_model = states.shape
         label_probability = 1 - label_smoothing
-        probability_of_all = label_smoothing / vocabulary
-
-        # The term - epsilon mean(z) of all rows, and its gradients.
-        sum_of_x = x.sum(dim=0, dtype=precise)
-        sum_of_w = w.sum(dim=0, dtype=precise)
+        # Sums over many rows are at least in float32, because 16 bits would be imprecise.
+        sum_dtype = torch.promote_types(states.dtype, torch.float32)
+        bias_for_matmul = None if bias is None else cast_to_matmul_dtype(bias)
+        projection = _Projection(cast_to_matmul_dtype(states), cast_to_matmul_dtype(weight), bias_for_matmul)
         num_labels: int | Tensor = num_rows
         if lacks_label is not None:
-            num_labels = (~lacks_label).sum().to(precise)
-        total = -probability_of_all * (sum_of_x * sum_of_w).sum()
-        if b is not None:
-            total = total - probability_of_all * num_labels * b.sum(dtype=precise)
-        grad_states = grad_weight = grad_bias = None
-        if needs_states:
-            grad_states = (-probability_of_all * sum_of_w).to(x.dtype).repeat(num_rows, 1)
-        if needs_weight:
-            grad_weight = (-probability_of_all * sum_of_x).repeat(vocabulary, 1)
-        if needs_bias:
-            grad_bias = x.new_zeros(vocabulary, dtype=precise) - probability_of_all * num_labels
+            num_labels = (~lacks_label).sum().to(sum_dtype)
 
-        # The other terms need logits, one chunk of rows at a time.
-        chunk_rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * x.shape[1])
-        matmul = onednn_linear if is_faster_by_onednn(x[:chunk_rows], w) else nn.functional.linear
-        precise_buffer = None
-        if x.dtype != precise:
-            # One buffer for all chunks, because allocating it takes longer than the computation in it.
-            precise_buffer = x.new_empty(min(chunk_rows, num_rows), vocabulary, dtype=precise)
-        # Each tensor is (rows, 1); log_sums holds log(sum(exp(z))).
-        log_sums, label_logits, largest_logits = x.new_empty(3, num_rows, 1, dtype=precise)
-        for begin in range(0, num_rows, chunk_rows):
-            rows = slice(begin, begin + chunk_rows)
-            label = labels[rows, None]
-            logits = matmul(x[rows], w, b)
-            if precise_buffer is None:
-                precise_logits = logits
-            else:
-                precise_logits = precise_buffer[: len(logits)].copy_(logits)
-            torch.gather(precise_logits, -1, label, out=label_logits[rows])
-            torch.amax(precise_logits, dim=-1, keepdim=True, out=largest_logits[rows])
+        # First the term - epsilon mean(z) of all rows, then the other terms, which need logits.
+        mean_term, gradients = _compute_mean_term(
+            projection, num_labels, label_smoothing, sum_dtype, ctx.needs_input_grad[:3]
+        )
+        chunk_rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * d_model)
+        log_sums, label_logits, largest_logits = projection.states.new_empty(3, num_rows, 1, dtype=sum_dtype)
+        row_terms = _RowTerms(log_sums, label_logits, largest_logits)
+        _fill_row_terms(row_terms, gradients, projection, labels, lacks_label, label_probability, chunk_rows)
 
-            # From here on, the memory of the logits holds their softmax.
-            softmax = torch.softmax(precise_logits, dim=-1, out=precise_logits)
-            # log(sum(exp(z))) = max(z) - log(max(softmax)), without a second exponential of each logit. The largest
-            # probability is at least 1 / V, so its logarithm is accurate.
-            torch.sub(largest_logits[rows], softmax.amax(dim=-1, keepdim=True).log(), out=log_sums[rows])
-            softmax.scatter_add_(-1, label, softmax.new_full(label.shape, -label_probability))
-            gradient = logits.copy_(softmax)
-            if grad_states is not None:
-                grad_states[rows] += matmul(gradient, w.T)
-            if grad_weight is not None:
-                # Rows without a label add nothing here, because their states are zero.
-                grad_weight += matmul(gradient.T, x[rows].T)
-            if grad_bias is not None:
-                if lacks_label is not None:
-                    gradient.masked_fill_(lacks_label[rows], 0)
-                grad_bias += gradient.sum(dim=0, dtype=precise)
-
-        # Add up the rows: chunk by chunk on CPUs, and all at once elsewhere, which launches fewer kernels.
+        # CPUs add up the rows chunk by chunk. Accelerators add up all rows at once, which launches fewer kernels.
         rows_per_sum = chunk_rows
         if lacks_label is not None:
             rows_per_sum = max(num_rows, 1)
-            log_sums.masked_fill_(lacks_label, 0)
-            label_logits.masked_fill_(lacks_label, 0)
-            # No logit reaches infinity, so rows without a label do not count as predicted.
-            largest_logits.masked_fill_(lacks_label, math.inf)
-        unsmoothed, num_highest = total.new_zeros(2)
-        for begin in range(0, num_rows, rows_per_sum):
-            rows = slice(begin, begin + rows_per_sum)
-            total += log_sums[rows].sum() - label_probability * label_logits[rows].sum()
-            unsmoothed += (log_sums[rows] - label_logits[rows]).sum()
-            num_highest += (label_logits[rows] >= largest_logits[rows]).sum()
+            _clear_rows_without_label(row_terms, lacks_label)
+        loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, rows_per_sum)
 
-        ctx.save_for_backward(grad_states, grad_weight, grad_bias)
+        ctx.save_for_backward(gradients.states, gradients.weight, gradients.bias)
         ctx.dtypes = (states.dtype, weight.dtype, None if bias is None else bias.dtype)
-        token_sums = torch.stack([unsmoothed, num_highest, torch.as_tensor(num_labels, dtype=precise, device=x.device)])
+        num_labels = torch.as_tensor(num_labels, dtype=sum_dtype, device=states.device)
+        token_sums = torch.stack([unsmoothed, num_highest, num_labels])
         ctx.mark_non_differentiable(token_sums)
-        return total, token_sums
+        return loss, token_sums
 
     @staticmethod
     @once_differentiable
     def backward(ctx: LossContext, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients that the forward pass has saved; the last three arguments of `forward` have none."""
         return (*scale_saved_gradients(ctx, grad), None, None, None)
+
+
+def _compute_mean_term(
+    projection: _Projection,
+    num_labels: int | Tensor,
+    label_smoothing: float,
+    sum_dtype: torch.dtype,
+    needs_gradients: Sequence[bool],
+) -> tuple[Tensor, _Gradients]:
+    """Compute the term - epsilon mean(z) of the loss, added up over all rows with a label, and its gradients.
+
+    Args:
+        projection: the tensors of the output projection.
+        num_labels: the number of rows with a label.
+        label_smoothing: epsilon.
+        sum_dtype: the dtype of sums over many rows.
+        needs_gradients: whether states, weight and bias need a gradient.
+    """
+    states, weight, bias = projection
+    vocabulary = len(weight)
+    probability_of_all = label_smoothing / vocabulary
+
+    sum_of_states = states.sum(dim=0, dtype=sum_dtype)  # (d_model,)
+    sum_of_weights = weight.sum(dim=0, dtype=sum_dtype)  # (d_model,)
+    mean_term = -probability_of_all * (sum_of_states * sum_of_weights).sum()
+    if bias is not None:
+        mean_term = mean_term - probability_of_all * num_labels * bias.sum(dtype=sum_dtype)
+
+    # The gradient is the same for all rows of states, for all rows of the weight, and for all elements of the bias.
+    needs_states, needs_weight, needs_bias = needs_gradients
+    grad_states = grad_weight = grad_bias = None
+    if needs_states:
+        grad_states = (-probability_of_all * sum_of_weights).to(states.dtype).repeat(len(states), 1)
+    if needs_weight:
+        grad_weight = (-probability_of_all * sum_of_states).repeat(vocabulary, 1)
+    if needs_bias:
+        grad_bias = states.new_zeros(vocabulary, dtype=sum_dtype) - probability_of_all * num_labels
+    return mean_term, _Gradients(grad_states, grad_weight, grad_bias)
+
+
+def _fill_row_terms(
+    row_terms: _RowTerms,
+    gradients: _Gradients,
+    projection: _Projection,
+    labels: Tensor,
+    lacks_label: Tensor | None,
+    label_probability: float,
+    chunk_rows: int,
+) -> None:
+    """Compute the logits, one chunk of rows at a time. Fill `row_terms` from them, and add to `gradients` in place.
+
+    The values in `row_terms` of rows without a label are arbitrary.
+
+    Args:
+        row_terms: the values of all rows, which are overwritten.
+        gradients: the gradients of the loss's other term, to which those of the terms with logits are added.
+        projection: the tensors of the output projection.
+        labels: token ids, `(rows,)`.
+        lacks_label: True for rows without a label, `(rows, 1)`, or None.
+        label_probability: 1 - epsilon.
+        chunk_rows: the number of rows in a chunk.
+    """
+    states, weight, bias = projection
+    num_rows = len(states)
+    uses_onednn = is_faster_by_onednn(states[:chunk_rows], weight)
+    matmul = onednn_linear if uses_onednn else nn.functional.linear
+    sum_dtype = row_terms.log_sums.dtype
+    precise_buffer = None
+    if states.dtype != sum_dtype:
+        # One buffer for all chunks, because allocating it takes longer than the computation in it.
+        precise_buffer = states.new_empty(min(chunk_rows, num_rows), len(weight), dtype=sum_dtype)
+
+    for begin in range(0, num_rows, chunk_rows):
+        rows = slice(begin, begin + chunk_rows)
+        logits = matmul(states[rows], weight, bias)  # (chunk_rows, vocabulary)
+        _replace_logits_by_gradient(
+            logits, labels[rows, None], label_probability, row_terms.select(rows), precise_buffer
+        )
+        # The memory of the logits now holds their gradient.
+        gradient = logits
+        if gradients.states is not None:
+            gradients.states[rows].add_(matmul(gradient, weight.T))
+        if gradients.weight is not None:
+            # Rows without a label add nothing here, because their states are zero.
+            gradients.weight.add_(matmul(gradient.T, states[rows].T))
+        if gradients.bias is not None:
+            if lacks_label is not None:
+                gradient.masked_fill_(lacks_label[rows], 0)
+            gradients.bias.add_(gradient.sum(dim=0, dtype=sum_dtype))
+
+
+def _replace_logits_by_gradient(
+    logits: Tensor,
+    labels: Tensor,
+    label_probability: float,
+    row_terms: _RowTerms,
+    precise_buffer: Tensor | None,
+) -> None:
+    """Overwrite a chunk of logits with their gradient, and overwrite the values in `row_terms`.
+
+    Args:
+        logits: `(chunk_rows, vocabulary)`.
+        labels: token ids, `(chunk_rows, 1)`.
+        label_probability: 1 - epsilon.
+        row_terms: the values of the rows of this chunk.
+        precise_buffer: memory for the logits in the dtype of `row_terms`, with at least `chunk_rows` rows; None if the
+            logits already have this dtype.
+    """
+    precise_logits = logits
+    if precise_buffer is not None:
+        precise_logits = precise_buffer[: len(logits)].copy_(logits)
+    torch.gather(precise_logits, -1, labels, out=row_terms.label_logits)
+    torch.amax(precise_logits, dim=-1, keepdim=True, out=row_terms.largest_logits)
+
+    # From here on, the memory of the precise logits holds their softmax.
+    softmax = torch.softmax(precise_logits, dim=-1, out=precise_logits)
+    # log(sum(exp(z))) = max(z) - log(max(softmax)), without a second exponential of each logit. The largest probability
+    # is at least 1 / V, so its logarithm is accurate.
+    log_of_largest_probability = softmax.amax(dim=-1, keepdim=True).log()
+    torch.sub(row_terms.largest_logits, log_of_largest_probability, out=row_terms.log_sums)
+
+    # The gradient is the softmax, minus `label_probability` at the label.
+    softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -label_probability))
+    logits.copy_(softmax)
+
+
+def _clear_rows_without_label(row_terms: _RowTerms, lacks_label: Tensor) -> None:
+    """Overwrite the values in `row_terms` of rows without a label, so that these rows do not change any sum."""
+    row_terms.log_sums.masked_fill_(lacks_label, 0)
+    row_terms.label_logits.masked_fill_(lacks_label, 0)
+    # No logit reaches infinity, so rows without a label do not count as predicted.
+    row_terms.largest_logits.masked_fill_(lacks_label, math.inf)
+
+
+def _sum_rows(
+    row_terms: _RowTerms, mean_term: Tensor, label_probability: float, rows_per_sum: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Add up the rows, `rows_per_sum` at a time.
+
+    Returns three scalars: the loss, which includes `mean_term`; the cross-entropy without label smoothing; and the
+    number of rows whose label has the highest logit.
+    """
+    loss = mean_term
+    unsmoothed, num_highest = mean_term.new_zeros(2)
+    for begin in range(0, len(row_terms.log_sums), rows_per_sum):
+        rows = slice(begin, begin + rows_per_sum)
+        log_sums, label_logits, largest_logits = row_terms.select(rows)
+        loss = loss + (log_sums.sum() - label_probability * label_logits.sum())
+        unsmoothed = unsmoothed + (log_sums - label_logits).sum()
+        num_highest = num_highest + (label_logits >= largest_logits).sum()
+    return loss, unsmoothed, num_highest

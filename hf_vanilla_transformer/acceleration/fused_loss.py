@@ -11,7 +11,7 @@ tests/acceleration/test_fused_loss.py compares the loss, its gradients and the s
 `replace_logits_by_gradient` on CPUs, and the kernel where Triton's interpreter or a GPU is available.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -59,22 +59,25 @@ def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability
         labels (`torch.LongTensor` of shape `(rows,)`): -100 where there is no label.
         label_probability (`float`): 1 - epsilon_ls.
     """
-    has_label = labels != _NO_LABEL
-    label = labels.clamp(min=0).unsqueeze(-1)
-    precise_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    largest = precise_logits.amax(dim=-1, keepdim=True)
-    exponentials = (precise_logits - largest).exp()
-    sum_of_exponentials = exponentials.sum(dim=-1, keepdim=True)
-    label_logit = precise_logits.gather(-1, label)
+    has_label = labels != _NO_LABEL  # (rows,)
+    # Token ids, (rows, 1), with an arbitrary one, 0, in rows without a label.
+    label_ids = labels.clamp(min=0).unsqueeze(-1)
+    precise_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (rows, vocabulary)
+    label_logit = precise_logits.gather(-1, label_ids)  # (rows, 1)
 
-    softmax = exponentials / sum_of_exponentials
+    # The largest logit is subtracted, so that no exponential overflows.
+    largest = precise_logits.amax(dim=-1, keepdim=True)  # (rows, 1)
+    exponentials = (precise_logits - largest).exp()  # (rows, vocabulary)
+    sum_of_exponentials = exponentials.sum(dim=-1, keepdim=True)  # (rows, 1)
+    log_sum = largest + sum_of_exponentials.log()  # (rows, 1)
+
+    softmax = exponentials / sum_of_exponentials  # (rows, vocabulary)
     # A compiler can fuse this comparison with the division, unlike a scatter.
-    columns = torch.arange(logits.shape[-1], device=logits.device)
-    gradient = torch.where(columns == label, softmax - label_probability, softmax)
+    columns = torch.arange(logits.shape[-1], device=logits.device)  # (vocabulary,)
+    gradient = torch.where(columns == label_ids, softmax - label_probability, softmax)
     logits.copy_(gradient.masked_fill(~has_label.unsqueeze(-1), 0))
 
-    log_sum = largest + sum_of_exponentials.log()
-    is_highest = (label_logit >= largest).to(log_sum.dtype)
+    is_highest = (label_logit >= largest).to(log_sum.dtype)  # (rows, 1)
     return RowTerms(
         log_sum.squeeze(-1).masked_fill(~has_label, 0),
         label_logit.squeeze(-1).masked_fill(~has_label, 0),
@@ -151,67 +154,162 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         The arguments have the same meaning as for [`fused_smoothed_cross_entropy`], but `states` has the shape
         `(rows, d_model)`, and `labels` has the shape `(rows,)`.
         """
-        needs_states, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        vocabulary = len(weight)
         # Sums over many rows are at least in float32, because 16 bits would be imprecise.
-        precise = torch.promote_types(states.dtype, torch.float32)
+        sum_dtype = torch.promote_types(states.dtype, torch.float32)
         label_probability = 1 - label_smoothing
-        probability_of_all = label_smoothing / vocabulary
+        has_label = labels != _NO_LABEL  # (rows,)
+        lacks_label = ~has_label.unsqueeze(-1)  # (rows, 1)
+        num_labels = has_label.sum().to(sum_dtype)
+        projection = _prepare_projection(states, weight, bias, lacks_label)
 
-        has_label = labels != _NO_LABEL
-        num_labels = has_label.sum().to(precise)
-        # The states of padding add nothing to the weight's gradient, even if they are infinite.
-        x = cast_to_matmul_dtype(states).masked_fill(~has_label.unsqueeze(-1), 0)
-        w = _with_aligned_rows(cast_to_matmul_dtype(weight))
-        b = None if bias is None else _with_aligned_rows(cast_to_matmul_dtype(bias))
-
-        # The term - epsilon mean(z) of all rows, and its gradients.
-        sum_of_x = x.sum(dim=0, dtype=precise)
-        sum_of_w = w.sum(dim=0, dtype=precise)
-        total = -probability_of_all * (sum_of_x * sum_of_w).sum()
-        if b is not None:
-            total = total - probability_of_all * num_labels * b.sum(dtype=precise)
-        unsmoothed = total.new_zeros(())
-        num_highest = total.new_zeros(())
-        state_offset = (-probability_of_all * sum_of_w).to(x.dtype)
-        grad_states = torch.empty_like(x) if needs_states else None
-        grad_weight = (-probability_of_all * sum_of_x).repeat(vocabulary, 1) if needs_weight else None
-        grad_bias = (-probability_of_all * num_labels).repeat(vocabulary) if needs_bias else None
-
-        # The other terms need logits, one chunk of rows at a time.
-        chunk_rows = max(chunk_bytes // (len(w) * x.element_size()), 1)
-        for begin in range(0, len(x), chunk_rows):
+        # First the term - epsilon mean(z) of all rows, then the other terms, which need logits.
+        mean_term, gradients = _compute_mean_term(
+            projection, num_labels, label_smoothing, sum_dtype, ctx.needs_input_grad[:3]
+        )
+        loss = mean_term
+        unsmoothed = mean_term.new_zeros(())
+        num_highest = mean_term.new_zeros(())
+        bytes_per_row = len(projection.weight) * projection.weight.element_size()
+        chunk_rows = max(chunk_bytes // bytes_per_row, 1)
+        for begin in range(0, len(states), chunk_rows):
             rows = slice(begin, begin + chunk_rows)
-            logits = nn.functional.linear(x[rows], w, b)
-            terms = replace_logits(logits[:, :vocabulary], labels[rows], label_probability)
-            # The memory of the logits now holds their gradient. It has only one name, so that `del` releases it.
-            gradient = logits
-            del logits
-            total += terms.log_sum.sum() - label_probability * terms.label_logit.sum()
-            unsmoothed += (terms.log_sum - terms.label_logit).sum()
-            num_highest += terms.is_highest.sum()
-            if grad_states is not None:
-                torch.addmm(state_offset, gradient, w, out=grad_states[rows])
-            if grad_weight is not None:
-                grad_weight += _precise_matmul(gradient.T, x[rows], precise)[:vocabulary]
-            if grad_bias is not None:
-                grad_bias += gradient.sum(dim=0, dtype=precise)[:vocabulary]
-            # Release the memory before the next chunk allocates the same amount.
-            del gradient
-        if grad_states is not None:
-            grad_states.masked_fill_(~has_label.unsqueeze(-1), 0)
+            row_terms = _process_rows(projection, labels, rows, label_probability, replace_logits, gradients, sum_dtype)
+            loss = loss + (row_terms.log_sum.sum() - label_probability * row_terms.label_logit.sum())
+            unsmoothed = unsmoothed + (row_terms.log_sum - row_terms.label_logit).sum()
+            num_highest = num_highest + row_terms.is_highest.sum()
+        if gradients.states is not None:
+            gradients.states.masked_fill_(lacks_label, 0)
 
-        ctx.save_for_backward(grad_states, grad_weight, grad_bias)
+        ctx.save_for_backward(gradients.states, gradients.weight, gradients.bias)
         ctx.dtypes = (states.dtype, weight.dtype, None if bias is None else bias.dtype)
         token_sums = torch.stack([unsmoothed, num_highest, num_labels])
         ctx.mark_non_differentiable(token_sums)
-        return total, token_sums
+        return loss, token_sums
 
     @staticmethod
     @once_differentiable
     def backward(ctx: LossContext, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients that the forward pass has saved; the last four arguments of `forward` have none."""
         return (*scale_saved_gradients(ctx, grad), None, None, None, None)
+
+
+class _Projection(NamedTuple):
+    """The tensors of the output projection, in the dtype of its matmuls. Its logits are `states @ weight.T + bias`.
+
+    Args:
+        states (`torch.Tensor` of shape `(rows, d_model)`): zeros in rows without a label.
+        weight (`torch.Tensor` of shape `(padded_vocabulary, d_model)`): the added rows at the end are zeros.
+        bias (`torch.Tensor` of shape `(padded_vocabulary,)`, *optional*): the added elements at the end are zeros.
+        vocabulary (`int`): the size of the vocabulary without the added rows.
+    """
+
+    states: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    vocabulary: int
+
+
+class _Gradients(NamedTuple):
+    """The gradients of the loss, without the rows that were added to weight and bias; None where none is needed.
+
+    Args:
+        states (`torch.Tensor` of shape `(rows, d_model)`, *optional*): filled chunk by chunk.
+        weight (`torch.Tensor` of shape `(vocabulary, d_model)`, *optional*): the sum over all chunks so far.
+        bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): the sum over all chunks so far.
+        state_of_mean_term (`torch.Tensor` of shape `(d_model,)`): the gradient of the term - epsilon mean(z) with
+            respect to a state, which is the same for all rows.
+    """
+
+    states: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+    state_of_mean_term: Tensor
+
+
+def _prepare_projection(states: Tensor, weight: Tensor, bias: Tensor | None, lacks_label: Tensor) -> _Projection:
+    """Cast the tensors to the dtype of matmuls, set the states of rows without a label to zero, and align the weight.
+
+    `lacks_label`, `(rows, 1)`, is True for rows without a label.
+    """
+    # The states of padding add nothing to the weight's gradient, even if they are infinite.
+    states_for_matmul = cast_to_matmul_dtype(states).masked_fill(lacks_label, 0)
+    weight_for_matmul = _with_aligned_rows(cast_to_matmul_dtype(weight))
+    bias_for_matmul = None
+    if bias is not None:
+        bias_for_matmul = _with_aligned_rows(cast_to_matmul_dtype(bias))
+    return _Projection(states_for_matmul, weight_for_matmul, bias_for_matmul, vocabulary=len(weight))
+
+
+def _compute_mean_term(
+    projection: _Projection,
+    num_labels: Tensor,
+    label_smoothing: float,
+    sum_dtype: torch.dtype,
+    needs_gradients: Sequence[bool],
+) -> tuple[Tensor, _Gradients]:
+    """Compute the term - epsilon mean(z) of the loss, added up over all rows with a label, and its gradients.
+
+    The gradient of the states is left uninitialized, because [`_process_rows`] overwrites it.
+
+    Args:
+        projection: the tensors of the output projection.
+        num_labels: the number of rows with a label, a scalar.
+        label_smoothing: epsilon.
+        sum_dtype: the dtype of sums over many rows.
+        needs_gradients: whether states, weight and bias need a gradient.
+    """
+    states, weight, bias, vocabulary = projection
+    probability_of_all = label_smoothing / vocabulary
+
+    sum_of_states = states.sum(dim=0, dtype=sum_dtype)  # (d_model,)
+    sum_of_weights = weight.sum(dim=0, dtype=sum_dtype)  # (d_model,)
+    mean_term = -probability_of_all * (sum_of_states * sum_of_weights).sum()
+    if bias is not None:
+        mean_term = mean_term - probability_of_all * num_labels * bias.sum(dtype=sum_dtype)
+
+    # The gradient is the same for all rows of states, for all rows of the weight, and for all elements of the bias.
+    state_of_mean_term = (-probability_of_all * sum_of_weights).to(states.dtype)
+    needs_states, needs_weight, needs_bias = needs_gradients
+    grad_states = grad_weight = grad_bias = None
+    if needs_states:
+        grad_states = torch.empty_like(states)
+    if needs_weight:
+        grad_weight = (-probability_of_all * sum_of_states).repeat(vocabulary, 1)
+    if needs_bias:
+        grad_bias = (-probability_of_all * num_labels).repeat(vocabulary)
+    return mean_term, _Gradients(grad_states, grad_weight, grad_bias, state_of_mean_term)
+
+
+def _process_rows(
+    projection: _Projection,
+    labels: Tensor,
+    rows: slice,
+    label_probability: float,
+    replace_logits: ReplaceLogits,
+    gradients: _Gradients,
+    sum_dtype: torch.dtype,
+) -> RowTerms:
+    """Compute the logits of some rows, write their gradients into `gradients`, and return the terms of the loss.
+
+    The memory of the logits is released when this function returns, before the next rows need the same amount.
+    """
+    states = projection.states[rows]  # (chunk_rows, d_model)
+    vocabulary = projection.vocabulary
+    logits = nn.functional.linear(states, projection.weight, projection.bias)  # (chunk_rows, padded_vocabulary)
+    row_terms = replace_logits(logits[:, :vocabulary], labels[rows], label_probability)
+    # The memory of the logits now holds their gradient. Its added columns add nothing to the gradient of the states,
+    # because the added rows of the weight are zeros.
+    gradient = logits
+
+    if gradients.states is not None:
+        torch.addmm(gradients.state_of_mean_term, gradient, projection.weight, out=gradients.states[rows])
+    if gradients.weight is not None:
+        grad_weight = _precise_matmul(gradient.T, states, sum_dtype)  # (padded_vocabulary, d_model)
+        gradients.weight.add_(grad_weight[:vocabulary])
+    if gradients.bias is not None:
+        grad_bias = gradient.sum(dim=0, dtype=sum_dtype)  # (padded_vocabulary,)
+        gradients.bias.add_(grad_bias[:vocabulary])
+    return row_terms
 
 
 def _with_aligned_rows(matrix: Tensor) -> Tensor:
@@ -228,11 +326,11 @@ def _with_aligned_rows(matrix: Tensor) -> Tensor:
     return torch.cat([matrix, padding])
 
 
-def _precise_matmul(a: Tensor, b: Tensor, precise: torch.dtype) -> Tensor:
-    """Compute a @ b with a result in at least float32.
+def _precise_matmul(a: Tensor, b: Tensor, result_dtype: torch.dtype) -> Tensor:
+    """Compute a @ b with a result in the given dtype, which is at least float32.
 
     Only on GPUs does torch compute it without first rounding the result to 16 bits.
     """
-    if a.device.type == "cuda" and a.dtype != precise:
-        return torch.mm(a, b, out_dtype=precise)
-    return (a @ b).to(precise)
+    if a.device.type == "cuda" and a.dtype != result_dtype:
+        return torch.mm(a, b, out_dtype=result_dtype)
+    return (a @ b).to(result_dtype)
