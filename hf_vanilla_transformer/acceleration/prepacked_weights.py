@@ -66,11 +66,12 @@ class PackedLinear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
-        if weight.is_floating_point():
-            self._weight = weight
-        else:
-            self._weight = torch.cat([read_float_weight(layer) for layer in layers])
         self._bias = bias
+        self._weight = weight
+        if not weight.is_floating_point():
+            # Int8 weights are dequantized, because torch's default matmul needs a floating-point matrix.
+            float_weights = [read_float_weight(layer) for layer in layers]
+            self._weight = torch.cat(float_weights)
 
     @classmethod
     def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
@@ -127,12 +128,18 @@ class _Avx2Linear(PackedLinear):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
-        is_worth_splitting = weight.numel() >= _SMALLEST_TO_SPLIT
-        single_row_class = _SplitLinear if is_worth_splitting else PackedLinear
-        self._for_single_row = single_row_class(weight, bias, layers)
-        is_faster_by_mkl = weight.numel() <= _LARGEST_FOR_MKL
-        several_rows_class = PackedLinear if is_faster_by_mkl else _OneDNNLinear
-        self._for_several_rows = several_rows_class(weight, bias, layers)
+        # `__call__` uses one of these two objects, depending on the number of rows of x. `PackedLinear` uses MKL.
+        self._for_single_row: PackedLinear
+        if weight.numel() >= _SMALLEST_TO_SPLIT:
+            self._for_single_row = _SplitLinear(weight, bias, layers)
+        else:
+            self._for_single_row = PackedLinear(weight, bias, layers)
+
+        self._for_several_rows: PackedLinear
+        if weight.numel() <= _LARGEST_FOR_MKL:
+            self._for_several_rows = PackedLinear(weight, bias, layers)
+        else:
+            self._for_several_rows = _OneDNNLinear(weight, bias, layers)
 
     @classmethod
     def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
@@ -164,51 +171,71 @@ class _SplitLinear(PackedLinear):
     """
 
     @cached_property
-    def _transpose(self) -> Tensor:
+    def _transposed_weight(self) -> Tensor:
         # The transpose is created for the first single row. Concurrent threads may create it twice, which is harmless.
         return self._weight.t().contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
-        threads = torch.get_num_threads()
-        outputs, inputs = self._weight.shape
-        if min(inputs, outputs) % threads:
+        num_threads = torch.get_num_threads()
+        num_outputs, num_inputs = self._weight.shape
+        splits_columns = num_inputs < num_outputs
+        size_to_split = num_inputs if splits_columns else num_outputs
+        if size_to_split % num_threads != 0:
             # The parts would differ in size, which one batched matmul cannot compute.
             return super().__call__(x)
-        if inputs < outputs:
-            return self._split_by_columns(x, threads)
-        return self._split_by_rows(x, threads)
+        if splits_columns:
+            return self._multiply_by_column_parts(x, num_threads)
+        return self._multiply_by_row_parts(x, num_threads)
 
-    def _split_by_rows(self, x: Tensor, threads: int) -> Tensor:
-        """Compute the output, `(1, out)`, for one row, `(1, in)`, where each thread computes a part of the output."""
-        # (threads, in, out / threads)
-        parts = self._weight.view(threads, -1, x.shape[1]).transpose(1, 2)
-        x_of_threads = x.expand(threads, -1, -1)
+    def _multiply_by_row_parts(self, x: Tensor, num_threads: int) -> Tensor:
+        """Compute x W^T + b for one row x, `(1, in)`, as one batched matmul with the rows of W split into parts.
+
+        Each thread computes a part of the output. Returns all of the output, `(1, out)`.
+        """
+        num_inputs = x.shape[1]
+        # (threads, out / threads, in)
+        weight_parts = self._weight.view(num_threads, -1, num_inputs)
+        # (threads, 1, in)
+        x_of_threads = x.expand(num_threads, -1, -1)
+        # (threads, 1, out / threads)
         if self._bias is None:
-            return torch.bmm(x_of_threads, parts).view(1, -1)
-        return torch.baddbmm(self._bias.view(threads, 1, -1), x_of_threads, parts).view(1, -1)
+            output_parts = torch.bmm(x_of_threads, weight_parts.transpose(1, 2))
+        else:
+            bias_parts = self._bias.view(num_threads, 1, -1)
+            output_parts = torch.baddbmm(bias_parts, x_of_threads, weight_parts.transpose(1, 2))
+        return output_parts.view(1, -1)
 
-    def _split_by_columns(self, x: Tensor, threads: int) -> Tensor:
-        """Compute the output, `(1, out)`, for one row, `(1, in)`, as the sum of one partial product per thread."""
+    def _multiply_by_column_parts(self, x: Tensor, num_threads: int) -> Tensor:
+        """Compute x W^T + b for one row x, `(1, in)`, as one batched matmul with the columns of W split into parts.
+
+        Each thread multiplies a part of x. The output, `(1, out)`, is the sum of their products.
+        """
+        num_inputs, num_outputs = self._transposed_weight.shape
         # (threads, in / threads, out)
-        parts = self._transpose.view(threads, -1, self._transpose.shape[1])
-        output = torch.bmm(x.reshape(threads, 1, -1), parts).sum(dim=0)
-        if self._bias is None:
-            return output
-        return output.add_(self._bias)
+        weight_parts = self._transposed_weight.view(num_threads, num_inputs // num_threads, num_outputs)
+        # (threads, 1, in / threads)
+        x_parts = x.reshape(num_threads, 1, -1)
+        # (1, out)
+        output = torch.bmm(x_parts, weight_parts).sum(dim=0)
+        if self._bias is not None:
+            output.add_(self._bias)
+        return output
 
 
 class Int8PackedLinear(PackedLinear):
     """Linear layers with int8 weights for CPUs, which also quantize their input at each call; see [`Int8Linear`]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
-        scale = torch.cat(_read_scales(layers)).double()
-        zero_points = torch.zeros_like(scale).long()
+        # One scale and one zero point for each row of the weight, (out,). Weights are symmetric, so the points are 0.
+        row_scales = torch.cat(_read_scales(layers)).double()
+        zero_points = torch.zeros_like(row_scales).long()
         with warnings.catch_warnings():
             # torch has deprecated quantized tensors; `can_compute` checks that they still exist.
             warnings.simplefilter("ignore")
-            quantized_weight = torch._make_per_channel_quantized_tensor(weight, scale, zero_points, 0)
+            quantized_weight = torch._make_per_channel_quantized_tensor(weight, row_scales, zero_points, axis=0)
         float_bias = None if bias is None else bias.float()
-        self._packed = torch.ops.quantized.linear_prepack(quantized_weight, float_bias)
+        # The weight and the bias in fbgemm's layout, as one object.
+        self._packed_tensors = torch.ops.quantized.linear_prepack(quantized_weight, float_bias)
         # Without VNNI, pairs of int8 products are added in 16 bits, which 8 bits of x could overflow and 7 cannot.
         self._reduces_range = not torch.cpu._is_vnni_supported()
 
@@ -223,25 +250,39 @@ class Int8PackedLinear(PackedLinear):
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic(x.float(), self._packed, self._reduces_range).to(x.dtype)
+        return torch.ops.quantized.linear_dynamic(x.float(), self._packed_tensors, self._reduces_range).to(x.dtype)
 
     def relu(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_relu_dynamic(x.float(), self._packed, self._reduces_range).to(x.dtype)
+        return torch.ops.quantized.linear_relu_dynamic(x.float(), self._packed_tensors, self._reduces_range).to(x.dtype)
+
+
+class _LayerTensors(NamedTuple):
+    """The tensors of several linear layers, in the order of the layers.
+
+    Args:
+        weights: the matrices.
+        biases: the biases; empty if the layers have none.
+        scales: the row scales; empty unless the layers are int8.
+    """
+
+    weights: list[Tensor]
+    biases: list[Tensor]
+    scales: list[Tensor]
 
 
 class _PackedWeights(NamedTuple):
-    """Packed layers, with copies of the original weights, biases and scales, which show whether these have changed."""
+    """Packed layers, with copies of the layers' original tensors, which show whether these have changed since."""
 
-    copies: list[Tensor]
+    copies: _LayerTensors
     packed: PackedLinear
 
 
-# The first class that can compute the layers is used.
-_CLASSES: tuple[type[PackedLinear], ...] = (Int8PackedLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
+# The first of these classes that can compute the layers is used, or else `PackedLinear`.
+_FAST_CLASSES: tuple[type[PackedLinear], ...] = (Int8PackedLinear, _Avx2Linear, _OneDNNLinear)
 # Packed weights, stored by the first layer and the number of layers. They are released together with the first layer.
-_packed: WeakKeyDictionary[nn.Module, dict[int, _PackedWeights]] = WeakKeyDictionary()
+_packed_weights: WeakKeyDictionary[nn.Module, dict[int, _PackedWeights]] = WeakKeyDictionary()
 # Without the lock, concurrent threads would pack the same layers twice, and would change shared warning filters.
-_packing = threading.RLock()
+_packing_lock = threading.RLock()
 
 
 @torch.no_grad()
@@ -259,35 +300,61 @@ def pack(*layers: nn.Linear) -> PackedLinear:
     Returns:
         [`PackedLinear`].
     """
-    packed_class = next(candidate for candidate in _CLASSES if candidate.can_compute(layers))
-    weights = [layer.weight for layer in layers]
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    scales = _read_scales(layers)
-    tensors = [*weights, *biases, *scales]
-    with _packing:
-        packed_by_count = _packed.setdefault(layers[0], {})
+    packed_class = _choose_class(layers)
+    tensors = _LayerTensors(
+        weights=[layer.weight for layer in layers],
+        biases=[layer.bias for layer in layers if layer.bias is not None],
+        scales=_read_scales(layers),
+    )
+    with _packing_lock:
+        packed_by_count = _packed_weights.setdefault(layers[0], {})
         earlier = packed_by_count.get(len(layers))
         if earlier is not None and type(earlier.packed) is packed_class and _are_equal(earlier.copies, tensors):
             return earlier.packed
 
-        weight = torch.cat(weights)
-        bias = torch.cat(biases) if biases else None
-        # Views of the concatenated matrix serve as copies: the classes that keep it never write into it.
-        weight_copies = weight.split([layer.weight.shape[0] for layer in layers])
-        other_copies = [tensor.clone() for tensor in [*biases, *scales]]
-        packed = packed_class(weight, bias, layers)
-        packed_by_count[len(layers)] = _PackedWeights([*weight_copies, *other_copies], packed)
-        return packed
+        new = _copy_and_pack(packed_class, layers, tensors)
+        packed_by_count[len(layers)] = new
+        return new.packed
+
+
+def _choose_class(layers: Sequence[nn.Linear]) -> type[PackedLinear]:
+    """Return the fastest class that can compute these layers on this machine."""
+    for fast_class in _FAST_CLASSES:
+        if fast_class.can_compute(layers):
+            return fast_class
+    return PackedLinear
+
+
+def _copy_and_pack(
+    packed_class: type[PackedLinear], layers: Sequence[nn.Linear], tensors: _LayerTensors
+) -> _PackedWeights:
+    """Pack layers as an object of the given class, and copy their tensors, which [`pack`] compares in later calls."""
+    weight = torch.cat(tensors.weights)  # (out of all layers, in)
+    bias = torch.cat(tensors.biases) if tensors.biases else None
+
+    # Views of the concatenated matrix serve as copies: the classes that keep it never write into it.
+    rows_of_layers = [len(layer_weight) for layer_weight in tensors.weights]
+    copies = _LayerTensors(
+        weights=list(weight.split(rows_of_layers)),
+        biases=[layer_bias.clone() for layer_bias in tensors.biases],
+        scales=[scale.clone() for scale in tensors.scales],
+    )
+    return _PackedWeights(copies, packed_class(weight, bias, layers))
 
 
 def forget_packed() -> None:
     """Release the memory of all packed weights. The next use of a layer packs its weights again."""
-    _packed.clear()
+    _packed_weights.clear()
 
 
-def _are_equal(copies: Sequence[Tensor], tensors: Sequence[Tensor]) -> bool:
-    """Return True if both sequences have the same length, and each copy equals the tensor at the same index."""
-    return len(copies) == len(tensors) and all(map(_is_equal, copies, tensors))
+def _are_equal(copies: _LayerTensors, tensors: _LayerTensors) -> bool:
+    """Return True if the layers have the same tensors as the copies, with the same dtypes, shapes and elements."""
+    for tensor_copies, layer_tensors in zip(copies, tensors, strict=True):
+        if len(tensor_copies) != len(layer_tensors):
+            return False
+        if not all(map(_is_equal, tensor_copies, layer_tensors)):
+            return False
+    return True
 
 
 def _is_equal(first: Tensor, second: Tensor) -> bool:
@@ -295,12 +362,15 @@ def _is_equal(first: Tensor, second: Tensor) -> bool:
     if first.dtype != second.dtype:
         return False
     # torch compares large matrices faster as 64-bit integers.
-    if first.ndim > 1 and _fits_int64(first) and _fits_int64(second):
+    is_matrix = first.ndim > 1
+    if is_matrix and _fits_int64(first) and _fits_int64(second):
         return torch.equal(first.view(torch.int64), second.view(torch.int64))
     return torch.equal(first, second)
 
 
 def _fits_int64(x: Tensor) -> bool:
     """Return True if the memory of x can be viewed as 64-bit integers."""
-    elements = 8 // x.element_size()
-    return x.is_contiguous() and x.shape[-1] % elements == 0 and x.storage_offset() % elements == 0
+    elements_per_integer = 8 // x.element_size()
+    has_whole_rows = x.shape[-1] % elements_per_integer == 0
+    is_aligned = x.storage_offset() % elements_per_integer == 0
+    return x.is_contiguous() and has_whole_rows and is_aligned

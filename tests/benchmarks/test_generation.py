@@ -85,7 +85,7 @@ def test_one_of_two_calls_packs(monkeypatch):
     run = implementation.run
 
     def run_and_count(job):
-        packed = len(prepacked_weights._packed)
+        packed = len(prepacked_weights._packed_weights)
         return packed, run(job)[1]
 
     monkeypatch.setattr(implementation, "run", run_and_count)
