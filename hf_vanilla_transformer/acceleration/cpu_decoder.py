@@ -66,21 +66,27 @@ def supports_cpu_decoder(model: VanillaTransformerForConditionalGeneration) -> b
         return False
 
     decoder = model.get_decoder()
-    dtypes = set()
-    for module in [model, model.base_model, model.lm_head, *decoder.modules()]:
-        if not _is_unmodified_layer(module):
-            return False
-        for weight in module._parameters.values():
-            if weight is None:
-                continue
-            if weight.device.type != "cpu":
-                return False
-            dtypes.add(weight.dtype)
+    modules = [model, model.base_model, model.lm_head, *decoder.modules()]
+    if not all(map(_is_unmodified_layer, modules)):
+        return False
     for layer in decoder.layers:
         if not (_matches_config(layer.self_attn) and _matches_config(layer.encoder_attn)):
             return False
-    floating_point_dtypes = dtypes - {torch.int8}
-    return len(floating_point_dtypes) == 1 and floating_point_dtypes <= _DTYPES
+    return _have_supported_weights(modules)
+
+
+def _have_supported_weights(modules: list[nn.Module]) -> bool:
+    """Return True if all weights are on CPUs, and all floating-point weights have one dtype that is supported."""
+    dtypes = set()
+    for module in modules:
+        # Each module is asked only for its own weights, without those of its submodules.
+        for weight in module.parameters(recurse=False):
+            if weight.device.type != "cpu":
+                return False
+            dtypes.add(weight.dtype)
+    # The integers of an `Int8Linear` have scales and biases in a floating-point dtype.
+    dtypes.discard(torch.int8)
+    return len(dtypes) == 1 and dtypes <= _DTYPES
 
 
 def _is_unmodified_layer(module: nn.Module) -> bool:
@@ -100,8 +106,12 @@ def _matches_config(attention: VanillaTransformerAttention) -> bool:
     value_width = attention.config.num_heads * attention.value_dim
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     widths = [projection.out_features for projection in projections]
-    layouts = {(type(projection), projection.bias is None) for projection in projections}
-    return widths == [key_width, key_width, value_width] and len(layouts) == 1
+    has_all_heads = widths == [key_width, key_width, value_width]
+
+    classes = {type(projection) for projection in projections}
+    bias_is_missing = {projection.bias is None for projection in projections}
+    are_alike = len(classes) == 1 and len(bias_is_missing) == 1
+    return has_all_heads and are_alike
 
 
 class CPUDecoder:
@@ -127,31 +137,32 @@ class CPUDecoder:
     ):
         self._decoder: VanillaTransformerDecoder = model.get_decoder()
         self._num_beams = num_beams
-        # The number of positions so far, and the number of used slots per sentence. Each position adds one slot per
-        # beam, and `select` drops unused slots.
-        self._length = 0
-        self._used_slots = 0
+        self.outputs: dict[str, object] = {}
 
         if len(states) == 1 and mask is not None and mask.any():
             # A single sentence needs no mask if its padding is removed.
             states = states[:, mask[0].bool()]
             mask = None
+        # Added to the scores of cross-attention, (batch, 1, 1, source), or None if there is no padding.
         self._source_mask = None
         if mask is not None and not mask.all():
             self._source_mask = make_additive_mask(mask.bool()[:, None, None], torch.float32)
 
-        # New slots are ordered by position, and by beam within a position. Each hypothesis attends only to its own new
-        # slots, (1, 1, beams, slots).
+        # The KV caches begin with slots for this many positions, and grow by as many.
         growth = max(_GROWTH // num_beams, _MIN_GROWTH)
-        is_own_slot = torch.eye(num_beams, dtype=torch.bool, device="cpu").repeat(1, growth)
-        self._new_slots_mask = make_additive_mask(is_own_slot[None, None], torch.float32)
-        # This mask is added to the scores. It is 0 where a hypothesis attends to a slot, (batch, 1, beams, slots).
+        # Added to the scores of self-attention, (batch, 1, beams, slots): 0 where a hypothesis attends to a slot.
+        self._new_slots_mask = _make_new_slots_mask(num_beams, growth)
         self._past_mask = self._new_slots_mask.repeat(len(states), 1, 1, 1)
+        # The number of slots per sentence that are in use. The other slots of the mask and of the caches are free.
+        # Each position uses one more slot per beam, and `select` drops slots.
+        self._used_slots = 0
 
         self._layers = [_Layer(layer, states, mask, num_beams, growth) for layer in self._decoder.layers]
         self._lm_head = pack(model.lm_head)
-        self._positions = _encode_positions(self._decoder, 0, _GROWTH)
-        self.outputs: dict[str, object] = {}
+
+        # The number of positions that were decoded, and the positional encodings of these and some later positions.
+        self._length = 0
+        self._position_encodings = _encode_positions(self._decoder, 0, _GROWTH)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Compute the logits of the next token, `(rows, vocabulary)`.
@@ -160,27 +171,33 @@ class CPUDecoder:
             input_ids (`torch.LongTensor` of shape `(rows, length)`): hypotheses, each with one more token than in the
                 previous call.
         """
-        if self._used_slots == self._past_mask.shape[3]:
+        batch_size, _, _, num_slots = self._past_mask.shape
+        if self._used_slots == num_slots:
             # All slots are used. Selecting every sentence drops unused slots and adds free ones.
-            self.select(torch.arange(len(self._past_mask), device="cpu"))
-        if self._length == len(self._positions):
-            more_positions = _encode_positions(self._decoder, self._length, _GROWTH)
-            self._positions = torch.cat([self._positions, more_positions])
+            every_sentence = torch.arange(batch_size, device="cpu")
+            self.select(every_sentence)
+        if self._length == len(self._position_encodings):
+            more_encodings = _encode_positions(self._decoder, self._length, _GROWTH)
+            self._position_encodings = torch.cat([self._position_encodings, more_encodings])
         self._length += 1
         self._used_slots += self._num_beams
 
         # A single hypothesis attends to all used slots, so it needs no mask.
-        past_mask = self._past_mask[..., : self._used_slots] if self._num_beams > 1 else None
-        x = self._embed(input_ids[:, -1])
+        past_mask = None
+        if self._num_beams > 1:
+            past_mask = self._past_mask[..., : self._used_slots]
+        newest_tokens = input_ids[:, -1]
+        x = self._embed(newest_tokens)  # (rows, d_model)
         for layer in self._layers:
             x = layer(x, past_mask, self._source_mask)
         return self._lm_head(self._decoder.normalize_output(x))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         """Embed each row's token at the current position: sqrt(d_model) E + PE (sections 3.4 and 3.5)."""
-        embeds = self._decoder.look_up(tokens, None)
-        position = self._positions[self._length - 1]
-        return torch.add(position, embeds.float(), alpha=embeds.shape[1] ** 0.5).to(embeds.dtype)
+        embeds = self._decoder.look_up(tokens, None)  # (rows, d_model)
+        d_model = embeds.shape[1]
+        position_encoding = self._position_encodings[self._length - 1]  # (d_model,)
+        return torch.add(position_encoding, embeds.float(), alpha=d_model**0.5).to(embeds.dtype)
 
     def reorder(self, rows: Tensor) -> None:
         """Update the mask after beam search has chosen which hypothesis each new hypothesis continues.
@@ -190,11 +207,14 @@ class CPUDecoder:
                 belongs to the same sentence.
         """
         if self._num_beams == 1:
+            # Each hypothesis continues itself.
             return
-        # The beam that each hypothesis continues, (batch, 1, beams, 1).
-        beams = rows.view(-1, 1, self._num_beams, 1) % self._num_beams
-        past_mask = self._past_mask[..., : self._used_slots]
-        past_mask.copy_(past_mask.gather(2, beams.expand_as(past_mask)))
+        # A hypothesis gets the mask of the beam that it continues, (batch, 1, beams, 1).
+        continued_beams = rows.view(-1, 1, self._num_beams, 1) % self._num_beams
+        used_mask = self._past_mask[..., : self._used_slots]  # (batch, 1, beams, used_slots)
+        reordered_mask = used_mask.gather(2, continued_beams.expand_as(used_mask))
+        # `used_mask` is a view, so this changes `self._past_mask`.
+        used_mask.copy_(reordered_mask)
 
     def select(self, sentences: Tensor) -> None:
         """Keep only the given sentences, and drop cache slots to which none of their hypotheses attends.
@@ -202,28 +222,56 @@ class CPUDecoder:
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
         """
-        past_mask = self._past_mask[sentences][..., : self._used_slots]
-        # A slot is used if the mask of any hypothesis has 0 there, (selected, slots).
-        is_used = (past_mask == 0).any(dim=2)[:, 0]
+        # (selected, 1, beams, used_slots)
+        used_mask = self._past_mask[sentences][..., : self._used_slots]
+        num_positions, slots = _choose_slots(used_mask)
+        self._used_slots = num_positions * self._num_beams
 
-        # All sentences keep the same number of slots, a multiple of the number of beams. The used slots come first, in
-        # their order, and unused slots, which stay masked, fill the rest.
-        most_used_slots = int(is_used.sum(dim=1).max())
-        positions = math.ceil(most_used_slots / self._num_beams)
-        self._used_slots = positions * self._num_beams
-        slots = is_used.int().argsort(dim=1, descending=True, stable=True)[:, : self._used_slots]
-
+        # The mask of the slots that stay, followed by the mask of new free slots.
         slots_of_beams = slots[:, None, None].expand(-1, -1, self._num_beams, -1)
-        kept_mask = past_mask.gather(3, slots_of_beams)
-        free_mask = self._new_slots_mask.expand(len(kept_mask), -1, -1, -1)
-        self._past_mask = torch.cat([kept_mask, free_mask], dim=3)
+        mask_of_slots = used_mask.gather(3, slots_of_beams)
+        mask_of_free_slots = self._new_slots_mask.expand(len(sentences), -1, -1, -1)
+        self._past_mask = torch.cat([mask_of_slots, mask_of_free_slots], dim=3)
         if self._source_mask is not None:
             self._source_mask = self._source_mask[sentences]
 
-        # Free slots follow. Their content does not matter, so the cache copies slot 0 into them.
-        slots_and_free_ones = nn.functional.pad(slots, (0, self._new_slots_mask.shape[3]))
+        # The content of free slots does not matter, so the caches copy slot 0 into them.
+        num_free_slots = self._new_slots_mask.shape[3]
+        slots_and_free_slots = nn.functional.pad(slots, (0, num_free_slots), value=0)
         for layer in self._layers:
-            layer.select(sentences, slots_and_free_ones, positions)
+            layer.select(sentences, slots_and_free_slots, num_positions)
+
+
+def _make_new_slots_mask(num_beams: int, num_positions: int) -> Tensor:
+    """Make the mask of free slots, `(1, 1, beams, slots)`: each hypothesis will attend only to its own slots.
+
+    Slots are ordered by position, and by beam within a position.
+    """
+    is_own_slot_at_position = torch.eye(num_beams, dtype=torch.bool, device="cpu")  # (beams, beams)
+    is_own_slot = is_own_slot_at_position.repeat(1, num_positions)  # (beams, slots)
+    return make_additive_mask(is_own_slot[None, None], torch.float32)
+
+
+def _choose_slots(past_mask: Tensor) -> tuple[int, Tensor]:
+    """Choose the cache slots that stay: those to which a hypothesis attends.
+
+    All sentences keep the same number of slots, which is a multiple of the number of beams, as if each of some
+    positions had one slot per beam. Other slots, which stay masked, fill the rest.
+
+    Args:
+        past_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`): 0 where a hypothesis attends to a slot.
+
+    Returns:
+        The number of positions, and the indices of the slots, `(batch, positions * beams)`. Slots to which a hypothesis
+        attends come first, in their order.
+    """
+    num_beams = past_mask.shape[2]
+    is_needed = (past_mask == 0).any(dim=2)[:, 0]  # (batch, slots)
+    most_needed_slots = int(is_needed.sum(dim=1).max())
+    num_positions = math.ceil(most_needed_slots / num_beams)
+    # A stable sort in descending order moves True, as 1, to the front.
+    needed_slots_first = is_needed.int().argsort(dim=1, descending=True, stable=True)  # (batch, slots)
+    return num_positions, needed_slots_first[:, : num_positions * num_beams]
 
 
 class _Layer:
@@ -248,30 +296,24 @@ class _Layer:
         """
         self_attention = layer.self_attn
         q_proj, k_proj, v_proj = self_attention.q_proj, self_attention.k_proj, self_attention.v_proj
+        batch_size = len(states)
         self._num_heads = self_attention.config.num_heads
         self._num_beams = num_beams
         self._scaling = self_attention.scaling
-        self._widths = (q_proj.out_features, k_proj.out_features, v_proj.out_features)
-        self._self_in = pack(q_proj, k_proj, v_proj)
-        self._self_out = pack(self_attention.out_proj)
-        self._keys = _SlotCache(len(states), growth, num_beams, self._num_heads, self_attention.key_dim)
-        self._values = _SlotCache(len(states), growth, num_beams, self._num_heads, self_attention.value_dim)
 
-        # With _SingleSentenceCross, generate() of 32 tokens by the base model is 9 to 14 % faster for a source of 5
-        # tokens, up to 10 % for 15, and no faster for 30 (one thread of an AMD EPYC with AVX-512, float32 and
-        # bfloat16). Its matrices are smaller than the projections if source * heads is at most d_model.
-        source_length, d_model = states.shape[1:]
-        is_short = len(states) == 1 and mask is None and self._num_heads * source_length <= d_model
-        self._cross_attention: _Cross | _SingleSentenceCross
-        if is_short:
-            self._cross_attention = _SingleSentenceCross(layer.encoder_attn, states)
-        else:
-            self._cross_attention = _Cross(layer.encoder_attn, states, num_beams)
+        # One matmul computes query, key and value, which `__call__` splits by their widths.
+        self._project_inputs = pack(q_proj, k_proj, v_proj)
+        self._query_key_value_widths = (q_proj.out_features, k_proj.out_features, v_proj.out_features)
+        self._project_heads = pack(self_attention.out_proj)
+        self._keys = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.key_dim)
+        self._values = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.value_dim)
+        self._self_attention_norm = layer.self_attn_layer_norm
+
+        self._cross_attention = _make_cross_attention(layer.encoder_attn, states, mask, num_beams)
+        self._cross_attention_norm = layer.encoder_attn_layer_norm
 
         self._fc1 = pack(layer.fc1)
         self._fc2 = pack(layer.fc2)
-        self._self_norm = layer.self_attn_layer_norm
-        self._cross_norm = layer.encoder_attn_layer_norm
         self._final_norm = layer.final_layer_norm
 
     def __call__(self, x: Tensor, past_mask: Tensor | None, source_mask: Tensor | None) -> Tensor:
@@ -282,20 +324,43 @@ class _Layer:
             past_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`, *optional*): added to the scores.
             source_mask (`torch.Tensor` of shape `(batch, 1, 1, source)`, *optional*): added to the scores.
         """
-        query, key, value = self._self_in(x).split(self._widths, dim=-1)
+        # (rows, heads * d), then (batch, beams, heads, d)
+        query, key, value = self._project_inputs(x).split(self._query_key_value_widths, dim=-1)
         query = _split_heads(query, self._num_heads, self._num_beams)
         key = _split_heads(key, self._num_heads, self._num_beams)
         value = _split_heads(value, self._num_heads, self._num_beams)
-        heads = _attend(query, self._keys.add(key), self._values.add(value), past_mask, self._scaling)
-        x = self._self_norm(self._self_out.plus(heads, x))
-        x = self._cross_norm(self._cross_attention.plus(x, source_mask))
-        return self._final_norm(self._fc2.plus(self._fc1.relu(x), x))
+
+        # (batch, slots, heads, d)
+        past_keys = self._keys.add(key)
+        past_values = self._values.add(value)
+        heads = _attend(query, past_keys, past_values, past_mask, self._scaling)
+
+        # Each `plus` adds the residual connection, and each norm follows it (section 3.1).
+        x = self._self_attention_norm(self._project_heads.plus(heads, x))
+        x = self._cross_attention_norm(self._cross_attention.plus(x, source_mask))
+        hidden = self._fc1.relu(x)
+        return self._final_norm(self._fc2.plus(hidden, x))
 
     def select(self, sentences: Tensor, slots: Tensor, positions: int) -> None:
         """Keep only the given sentences and slots; see [`_SlotCache.select`] for the arguments."""
         self._keys.select(sentences, slots, positions)
         self._values.select(sentences, slots, positions)
         self._cross_attention.select(sentences)
+
+
+def _make_cross_attention(
+    attention: VanillaTransformerAttention, states: Tensor, mask: Tensor | None, num_beams: int
+) -> "_Cross | _SingleSentenceCross":
+    """Make the cross-attention of a layer. A short sentence without padding that is alone has a faster class."""
+    batch_size, source_length, d_model = states.shape
+    is_single_sentence = batch_size == 1 and mask is None
+    # With _SingleSentenceCross, generate() of 32 tokens by the base model is 9 to 14 % faster for a source of 5 tokens,
+    # up to 10 % for 15, and no faster for 30 (one thread of an AMD EPYC with AVX-512, float32 and bfloat16). Its
+    # matrices are smaller than the projections if source * heads is at most d_model.
+    is_short = attention.config.num_heads * source_length <= d_model
+    if is_single_sentence and is_short:
+        return _SingleSentenceCross(attention, states)
+    return _Cross(attention, states, num_beams)
 
 
 class _SlotCache:
@@ -306,21 +371,24 @@ class _SlotCache:
 
     def __init__(self, batch_size: int, growth: int, num_beams: int, num_heads: int, head_dim: int):
         self._num_beams = num_beams
-        slots = torch.empty(batch_size, growth * num_beams, num_heads, head_dim, dtype=torch.float32, device="cpu")
-        self._store(slots, 0)
+        num_slots = growth * num_beams
+        cache = torch.empty(batch_size, num_slots, num_heads, head_dim, dtype=torch.float32, device="cpu")
+        self._store(cache, positions=0)
 
     def _store(self, cache: Tensor, positions: int) -> None:
         """Set the tensor that holds the cache, and the number of filled positions."""
+        # (batch, slots, heads, d), where a position has one slot per beam
         self._cache = cache
-        self._positions = positions
+        self._num_filled_positions = positions
         # One view per position, (batch, beams, heads, d), created here so that `add` need not create it.
-        self._by_position = cache.unflatten(1, (-1, self._num_beams)).unbind(1)
+        self._slots_by_position = cache.unflatten(1, (-1, self._num_beams)).unbind(1)
 
     def add(self, new: Tensor) -> Tensor:
         """Append one position, `(batch, beams, heads, d)`, and return all used slots, `(batch, slots, heads, d)`."""
-        self._by_position[self._positions].copy_(new)
-        self._positions += 1
-        return self._cache[:, : self._positions * self._num_beams]
+        self._slots_by_position[self._num_filled_positions].copy_(new)
+        self._num_filled_positions += 1
+        num_used_slots = self._num_filled_positions * self._num_beams
+        return self._cache[:, :num_used_slots]
 
     def select(self, sentences: Tensor, slots: Tensor, positions: int) -> None:
         """Keep only the given sentences, and only the given slots of each sentence.
@@ -331,10 +399,12 @@ class _SlotCache:
             positions (`int`): the number of filled positions. The first `positions * beams` slots are used, and the
                 others are free.
         """
-        # Rows of the cache with its first two axes flattened, (selected, slots).
-        rows = sentences[:, None] * self._cache.shape[1] + slots
-        selected = self._cache.flatten(0, 1).index_select(0, rows.flatten())
-        self._store(selected.unflatten(0, rows.shape), positions)
+        # With the first two axes of the cache flattened, each slot of a sentence is a row, (batch * slots, heads, d).
+        cache_rows = self._cache.flatten(0, 1)
+        slots_per_sentence = self._cache.shape[1]
+        rows = sentences[:, None] * slots_per_sentence + slots  # (selected, slots)
+        selected_rows = cache_rows.index_select(0, rows.flatten())
+        self._store(selected_rows.unflatten(0, rows.shape), positions)
 
 
 class _Cross:
@@ -347,19 +417,21 @@ class _Cross:
         self._num_heads = attention.config.num_heads
         self._num_beams = num_beams
         self._scaling = attention.scaling
-        self._in = pack(attention.q_proj)
-        self._out = pack(attention.out_proj)
+        self._project_query = pack(attention.q_proj)
+        self._project_heads = pack(attention.out_proj)
+        # (batch, source, heads, d)
         self._keys, self._values = _project_source(attention, states)
-        if states.shape[1] > _MAX_POSITIONS_FOR_SUMS:
+        source_length = states.shape[1]
+        if source_length > _MAX_POSITIONS_FOR_SUMS:
             # `_attend` then uses torch's fused attention, which reads each head faster if it is contiguous.
             self._keys = _make_heads_contiguous(self._keys)
             self._values = _make_heads_contiguous(self._values)
 
     def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Compute x + Sublayer(x), `(rows, d_model)`; `mask`, `(batch, 1, 1, source)`, is added to the scores."""
-        query = _split_heads(self._in(x), self._num_heads, self._num_beams)
+        query = _split_heads(self._project_query(x), self._num_heads, self._num_beams)
         heads = _attend(query, self._keys, self._values, mask, self._scaling)
-        return self._out.plus(heads, x)
+        return self._project_heads.plus(heads, x)
 
     def select(self, sentences: Tensor) -> None:
         """Keep only the sentences with the given indices, `(selected,)`."""
@@ -377,49 +449,91 @@ class _SingleSentenceCross:
 
     def __init__(self, attention: VanillaTransformerAttention, states: Tensor):
         num_heads = attention.config.num_heads
-        d_model = attention.config.d_model
+        source_length = states.shape[1]
         source_keys, source_values = _project_source(attention, states)
-        # (heads, source, d)
-        keys = source_keys[0].transpose(0, 1) * attention.scaling
+        # The batch has one sentence: (source, heads, d), then (heads, source, d).
+        keys = source_keys[0].transpose(0, 1)
         values = source_values[0].transpose(0, 1)
 
-        # A_1, ..., A_h, transposed: (heads * source, d_model)
-        query_weight = read_float_weight(attention.q_proj).float()
-        self._to_scores = (keys @ query_weight.unflatten(0, (num_heads, -1))).flatten(0, 1)
-        query_bias = attention.q_proj.bias
-        self._score_bias = None
-        if query_bias is not None:
-            self._score_bias = (keys @ query_bias.float().view(num_heads, -1, 1)).flatten()
-
-        # B_1, ..., B_h: (heads * source, d_model)
-        output_weight = read_float_weight(attention.out_proj).float()
-        outputs = values @ output_weight.view(d_model, num_heads, -1).permute(1, 2, 0)
-        output_bias = attention.out_proj.bias
-        if output_bias is not None:
-            outputs = outputs + output_bias.float() / num_heads
-        self._to_output = outputs.flatten(0, 1)
-        self._heads_and_source = (num_heads, states.shape[1])
+        self._score_weight, self._score_bias = _combine_queries_and_keys(attention, keys)
+        self._output_weight = _combine_values_and_outputs(attention, values)
+        # The axes into which `plus` divides a row of scores.
+        self._heads_and_source = (num_heads, source_length)
 
     def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Compute x + Sublayer(x), `(rows, d_model)`. The sentence has no padding, so `mask` is None."""
         x_float32 = x.float()
-        scores = nn.functional.linear(x_float32, self._to_scores, self._score_bias)
-        # (rows, heads, source)
-        weights = scores.unflatten(1, self._heads_and_source).softmax(dim=-1)
-        return torch.addmm(x_float32, weights.flatten(1), self._to_output).to(x.dtype)
+        scores = nn.functional.linear(x_float32, self._score_weight, self._score_bias)  # (rows, heads * source)
+        weights = scores.unflatten(1, self._heads_and_source).softmax(dim=-1)  # (rows, heads, source)
+        return torch.addmm(x_float32, weights.flatten(1), self._output_weight).to(x.dtype)
 
     def select(self, sentences: Tensor) -> None:
         """Do nothing, because the batch has only one sentence."""
+
+
+def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Combine the query projection with keys: the matrix and the bias that compute scores from the layer's input.
+
+    They consist of the matrices A_i, transposed, and of the vectors a_i of all heads (see [`_SingleSentenceCross`]).
+
+    Args:
+        attention: the attention layer.
+        keys: the keys of a sentence, `(heads, source, d_k)`.
+
+    Returns:
+        The matrix, `(heads * source, d_model)`, and the bias, `(heads * source,)`, or None.
+    """
+    num_heads = attention.config.num_heads
+    scaled_keys = keys * attention.scaling
+    query_weight = read_float_weight(attention.q_proj).float()
+    query_weight_by_head = query_weight.unflatten(0, (num_heads, -1))  # (heads, d_k, d_model)
+    score_weight = (scaled_keys @ query_weight_by_head).flatten(0, 1)
+
+    query_bias = attention.q_proj.bias
+    if query_bias is None:
+        return score_weight, None
+    query_bias_by_head = query_bias.float().view(num_heads, -1, 1)  # (heads, d_k, 1)
+    score_bias = (scaled_keys @ query_bias_by_head).flatten()
+    return score_weight, score_bias
+
+
+def _combine_values_and_outputs(attention: VanillaTransformerAttention, values: Tensor) -> Tensor:
+    """Combine values with the output projection: the matrix that computes the output from attention weights.
+
+    It consists of the matrices B_i of all heads (see [`_SingleSentenceCross`]).
+
+    Args:
+        attention: the attention layer.
+        values: the values of a sentence, `(heads, source, d_v)`.
+
+    Returns:
+        `torch.Tensor` of shape `(heads * source, d_model)`.
+    """
+    num_heads = attention.config.num_heads
+    d_model = attention.config.d_model
+    output_weight = read_float_weight(attention.out_proj).float()
+    # (d_model, heads, d_v), then (heads, d_v, d_model)
+    output_weight_by_head = output_weight.view(d_model, num_heads, -1).permute(1, 2, 0)
+    outputs = values @ output_weight_by_head  # (heads, source, d_model)
+    output_bias = attention.out_proj.bias
+    if output_bias is not None:
+        # The weights of a head sum to 1, so each head adds its share of the bias once.
+        outputs = outputs + output_bias.float() / num_heads
+    return outputs.flatten(0, 1)
 
 
 def _project_source(attention: VanillaTransformerAttention, states: Tensor) -> tuple[Tensor, Tensor]:
     """Compute cross-attention keys and values, both `(batch, source, heads, d)` in float32, from encoder states."""
     num_heads = attention.config.num_heads
     widths = [attention.k_proj.out_features, attention.v_proj.out_features]
-    projected = pack(attention.k_proj, attention.v_proj)(states.flatten(0, 1))
+    project_states = pack(attention.k_proj, attention.v_proj)
+    # (batch * source, key and value widths), then (batch, source, key and value widths)
+    projected = project_states(states.flatten(0, 1))
     projected = projected.unflatten(0, states.shape[:2]).float()
     keys, values = projected.split(widths, dim=-1)
-    return keys.contiguous().unflatten(-1, (num_heads, -1)), values.contiguous().unflatten(-1, (num_heads, -1))
+    keys_by_head = keys.contiguous().unflatten(-1, (num_heads, -1))
+    values_by_head = values.contiguous().unflatten(-1, (num_heads, -1))
+    return keys_by_head, values_by_head
 
 
 def _make_heads_contiguous(x: Tensor) -> Tensor:
@@ -429,7 +543,8 @@ def _make_heads_contiguous(x: Tensor) -> Tensor:
 
 def _split_heads(projected: Tensor, num_heads: int, num_beams: int) -> Tensor:
     """Reshape projections from `(rows, heads * d)` to `(batch, beams, heads, d)`."""
-    return projected.view(-1, num_beams, num_heads, projected.shape[-1] // num_heads)
+    head_dim = projected.shape[-1] // num_heads
+    return projected.view(-1, num_beams, num_heads, head_dim)
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
@@ -442,26 +557,32 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
         scaling (`float`): 1 / sqrt(d_k).
     """
     batch_size, num_beams = query.shape[:2]
-    is_faster_by_sums = (
-        num_beams == 1 and batch_size >= _MIN_SENTENCES_FOR_SUMS and keys.shape[1] <= _MAX_POSITIONS_FOR_SUMS
-    )
-    if is_faster_by_sums:
-        # (batch, slots, heads)
-        scores = (keys * (query.float() * scaling)).sum(dim=-1)
-        if mask is not None:
-            scores = scores + mask[:, 0, 0, :, None]
-        weights = scores.softmax(dim=1)
-        return (values * weights[..., None]).sum(dim=1).flatten(1).to(query.dtype)
+    has_many_single_queries = num_beams == 1 and batch_size >= _MIN_SENTENCES_FOR_SUMS
+    if has_many_single_queries and keys.shape[1] <= _MAX_POSITIONS_FOR_SUMS:
+        heads = _attend_by_sums(query.float(), keys, values, mask, scaling)
+    else:
+        # torch's fused attention takes and returns (batch, heads, length, d).
+        heads = nn.functional.scaled_dot_product_attention(
+            query.float().transpose(1, 2),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
+            attn_mask=mask,
+            scale=scaling,
+        )
+        heads = heads.transpose(1, 2)  # (batch, beams, heads, d_v)
+    return heads.reshape(batch_size * num_beams, -1).to(query.dtype)
 
-    # torch's fused attention takes (batch, heads, length, d).
-    heads = nn.functional.scaled_dot_product_attention(
-        query.float().transpose(1, 2),
-        keys.transpose(1, 2),
-        values.transpose(1, 2),
-        attn_mask=mask,
-        scale=scaling,
-    )
-    return heads.transpose(1, 2).reshape(batch_size * num_beams, -1).to(query.dtype)
+
+def _attend_by_sums(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """Compute attention for one hypothesis per sentence, with elementwise products and sums instead of matmuls.
+
+    The arguments are the same as for [`_attend`], with one beam, and all in float32. Returns `(batch, 1, heads, d_v)`.
+    """
+    scores = (keys * (query * scaling)).sum(dim=-1)  # (batch, slots, heads)
+    if mask is not None:
+        scores = scores + mask[:, 0, 0, :, None]
+    weights = scores.softmax(dim=1)  # (batch, slots, heads)
+    return (values * weights[..., None]).sum(dim=1, keepdim=True)
 
 
 def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int) -> Tensor:
@@ -475,8 +596,11 @@ def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int
     """
     end = begin + count
     if decoder.config.position_embedding_type == "learned":
-        # At least one position is computed, so that the decoder raises its error for a position beyond the table.
-        end = max(begin + 1, min(end, decoder.config.max_position_embeddings))
+        # The table has no further positions.
+        end = min(end, decoder.config.max_position_embeddings)
+        # Compute at least one position, so that the decoder raises its error if that is beyond the table.
+        end = max(end, begin + 1)
     position_ids = torch.arange(begin, end, device="cpu")
+    # The decoder can only add encodings to embeddings. Zeros get the encodings themselves, in float32.
     zero_embeds = torch.zeros(end - begin, decoder.config.d_model, dtype=torch.float32, device="cpu")
     return decoder.add_positions(zero_embeds, position_ids, bound=end)

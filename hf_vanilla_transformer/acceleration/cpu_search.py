@@ -107,23 +107,9 @@ def _new_decoder_for_call(
 
     The arguments are the same as for [`~.generation_vanilla_transformer.next_token_steps`].
     """
-    # The decoder begins with one token per hypothesis, so it cannot continue a prefix of several tokens.
-    if input_ids.shape[1] != 1 or input_ids.device.type != "cpu":
+    if not _decoder_can_run_call(input_ids, settings, synced_gpus, model_kwargs):
         return None
-
-    # The decoder has its own cache, so it cannot fill a cache that the caller wants to use afterwards.
-    cache = model_kwargs.get("cache")
-    cache_is_stock = type(cache) is EncoderDecoderCache and not getattr(cache, "_is_user_defined", False)
-    if not model_kwargs["use_cache"] or settings.cache_implementation is not None or not cache_is_stock:
-        return None
-
-    # The decoder returns only tokens, and runs in a single process.
-    if settings.return_dict_in_generate or settings.is_assistant or synced_gpus:
-        return None
-    passed_inputs = {name for name, value in model_kwargs.items() if value is not None}
-    if not passed_inputs <= _KNOWN_INPUTS:
-        return None
-
+    # The encoder's output, (batch * beams, source, d_model).
     states = model_kwargs["encoder_outputs"].last_hidden_state
     mask = model_kwargs.get("attention_mask")
     if mask is not None and mask.shape != states.shape[:2]:
@@ -132,8 +118,38 @@ def _new_decoder_for_call(
 
     # transformers has repeated the source for each beam, but the decoder reads it once per sentence.
     num_beams = settings.num_beams or 1
-    sentence_mask = None if mask is None else mask[::num_beams]
-    return new_cpu_decoder(model, states[::num_beams], sentence_mask, num_beams)
+    sentence_states = states[::num_beams]
+    sentence_mask = None
+    if mask is not None:
+        sentence_mask = mask[::num_beams]
+    return new_cpu_decoder(model, sentence_states, sentence_mask, num_beams)
+
+
+def _decoder_can_run_call(
+    input_ids: Tensor, settings: GenerationConfig, synced_gpus: bool, model_kwargs: dict[str, Any]
+) -> bool:
+    """Return True if a `generate()` call asks for nothing that a [`CPUDecoder`] lacks.
+
+    The arguments are the same as for [`~.generation_vanilla_transformer.next_token_steps`].
+    """
+    # The decoder begins with one token per hypothesis, so it cannot continue a prefix of several tokens.
+    if input_ids.shape[1] != 1 or input_ids.device.type != "cpu":
+        return False
+
+    # The decoder has its own cache, so it cannot fill a cache that the caller wants to use afterwards.
+    if not model_kwargs["use_cache"] or settings.cache_implementation is not None:
+        return False
+    cache = model_kwargs.get("cache")
+    is_passed_by_user = getattr(cache, "_is_user_defined", False)
+    if type(cache) is not EncoderDecoderCache or is_passed_by_user:
+        return False
+
+    # The decoder returns only tokens, and runs in a single process.
+    if settings.return_dict_in_generate or settings.is_assistant or synced_gpus:
+        return False
+    # Other inputs may change what the model computes.
+    passed_inputs = {name for name, value in model_kwargs.items() if value is not None}
+    return passed_inputs <= _KNOWN_INPUTS
 
 
 def search_without_beams_on_cpus(
@@ -192,32 +208,46 @@ def _decode(
     # Logits processors and sampling depend on the rows of the whole batch.
     can_prune = pads_finished and not logits_processor and not settings.do_sample
 
-    is_unfinished = input_ids.new_ones(batch_size, dtype=torch.bool)
-    # The rows of the sentences that are still in the decoder's batch, (active,).
-    active_rows = is_unfinished.nonzero()[:, 0]
+    is_unfinished = input_ids.new_ones(batch_size, dtype=torch.bool)  # (batch,)
     num_unfinished = batch_size
+    # The rows of the sentences that the decoder still computes, (active,). Pruning removes finished ones.
+    active_rows = is_unfinished.nonzero()[:, 0]
     while num_unfinished:
-        logits = decoder(input_ids[active_rows, -1:]).float()
+        active_tokens = input_ids[active_rows, -1:]  # (active, 1)
+        logits = decoder(active_tokens).float()  # (active, vocabulary)
         scores = logits_processor(input_ids, logits)  # type: ignore[arg-type]
-        if settings.do_sample:
-            tokens = scores.softmax(dim=-1).multinomial(1)[:, 0]
-        else:
-            tokens = top_tokens(scores, 1)[1][:, 0]
+        tokens = _choose_tokens(scores, settings.do_sample)  # (active,)
 
-        # Give pruned sentences any token. Then give all finished sentences, including pruned ones, the pad token.
         if len(active_rows) < batch_size:
-            tokens = tokens.new_zeros(batch_size).index_copy(0, active_rows, tokens)
+            # Pruned sentences get any token, which the next step replaces by the pad token.
+            any_tokens = tokens.new_zeros(batch_size)
+            tokens = any_tokens.index_copy(0, active_rows, tokens)  # (batch,)
         if pads_finished:
             tokens = tokens.where(is_unfinished, settings._pad_token_tensor)  # type: ignore[arg-type]
-        input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
+        input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)  # (batch, length)
         if streamer is not None:
             streamer.put(tokens)
 
-        is_unfinished &= ~stopping_criteria(input_ids, None)
+        is_finished = stopping_criteria(input_ids, None)
+        is_unfinished &= ~is_finished
         num_unfinished = int(is_unfinished.sum())
         if can_prune and pays_to_prune(num_unfinished, len(active_rows)):
-            decoder.select(is_unfinished[active_rows].nonzero()[:, 0])
+            # The decoder counts only its own sentences.
+            unfinished_in_decoder = is_unfinished[active_rows].nonzero()[:, 0]
+            decoder.select(unfinished_in_decoder)
             active_rows = is_unfinished.nonzero()[:, 0]
     if streamer is not None:
         streamer.end()
     return input_ids
+
+
+def _choose_tokens(scores: Tensor, do_sample: bool) -> Tensor:
+    """Choose the next token of each row, `(rows,)`, from scores, `(rows, vocabulary)`.
+
+    If `do_sample` is False, this is the token with the highest score.
+    """
+    if do_sample:
+        probabilities = scores.softmax(dim=-1)
+        return probabilities.multinomial(1)[:, 0]
+    _, best_tokens = top_tokens(scores, 1)
+    return best_tokens[:, 0]
