@@ -67,10 +67,12 @@ def attention(
     """
     mask = attention_mask
     if mask is not None and not mask.is_floating_point():
+        # Integers become True unless they are 0.
         mask = mask.bool()
 
     if _unfused_is_faster(query, key):
-        return _attend_unfused(module, query, key, value, mask, scaling, dropout, kwargs), None
+        heads = _attend_unfused(module, query, key, value, mask, scaling, dropout, kwargs)
+        return heads, None
 
     if mask is not None and is_plain_cpu_tensor(query):
         # With a boolean mask, torch returns 0 for a query that may attend to nothing. The formula gives the mean of all
@@ -98,8 +100,11 @@ def _attend_unfused(
     scores = torch.matmul(query * scaling, key.transpose(-2, -1))
 
     # A single query belongs to the newest token and may attend to all keys, so it needs no look-ahead mask.
-    if mask is None and is_causal(module, options) and query.shape[2] > 1:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    has_several_queries = query.shape[2] > 1
+    if mask is None and has_several_queries and is_causal(module, options):
+        target_and_source = scores.shape[-2:]
+        # True on and below the diagonal: the key is not later than the query.
+        mask = torch.ones(target_and_source, dtype=torch.bool, device=query.device).tril()
     if mask is not None:
         scores = scores + make_additive_mask(mask, scores.dtype)
 
@@ -107,7 +112,7 @@ def _attend_unfused(
     softmax_dtype = torch.promote_types(scores.dtype, torch.float32)
     weights = torch.softmax(scores, dim=-1, dtype=softmax_dtype)
     weights = drop(weights.to(value.dtype), dropout)
-    heads = torch.matmul(weights, value)
+    heads = torch.matmul(weights, value)  # (batch, heads, target, d_v)
     return heads.transpose(1, 2).contiguous()
 
 
@@ -133,10 +138,12 @@ def _unfused_is_faster(query: Tensor, key: Tensor) -> bool:
     # The code of a compiled or exported model must not depend on the lengths of its example inputs.
     if query.device.type != "cpu" or is_traced() or not has_avx512():
         return False
-    longest = _LONGEST_UNFUSED.get(query.dtype, 0)
+    longest_source = _LONGEST_UNFUSED.get(query.dtype, 0)
     if query.dtype == torch.float32 and not float32_matmuls_are_precise():
-        longest = _LONGEST_UNFUSED_WITH_ONEDNN
-    return key.shape[2] <= longest
+        # The matmuls are faster then, because oneDNN computes them.
+        longest_source = _LONGEST_UNFUSED_WITH_ONEDNN
+    source_length = key.shape[2]
+    return source_length <= longest_source
 
 
 def make_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -154,9 +161,10 @@ def make_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """
     lowest = torch.finfo(dtype).min / 2
     if mask.stride(-2) == 0:
-        # The mask was expanded along the queries, so all of its rows are equal.
+        # The mask was expanded along the queries, so all of its rows are equal, and one of them is enough.
         mask = mask[..., :1, :]
     if mask.dtype != torch.bool:
+        # These are already values to add. Only values such as minus infinity are changed.
         return mask.to(dtype).clamp(min=lowest)
     zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return zeros.masked_fill_(~mask, lowest)

@@ -101,11 +101,14 @@ def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
 
     Without support for a 16-bit dtype, torch computes matmuls in slow plain loops. Every CPU supports the other dtypes.
     """
-    check_names = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    if dtype not in check_names:
+    # These are private operators of torch, which a later release may remove.
+    if dtype == torch.bfloat16:
+        is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    elif dtype == torch.float16:
+        is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None)
+    else:
         return True
-    check = getattr(torch.ops.mkldnn, check_names[dtype], None)
-    return check is not None and bool(check())
+    return is_supported is not None and bool(is_supported())
 
 
 @cache

@@ -38,9 +38,9 @@ def flash_attention_with_padding(
 
     Arguments and results are the same as for [`~.attention_masks.flash_attention`].
     """
-    dtype = query.dtype
-    is_wide = dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
-    if is_wide:
+    input_dtype = query.dtype
+    must_cast = input_dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
+    if must_cast:
         query = query.to(_FLASH_DTYPE)
         key = key.to(_FLASH_DTYPE)
         value = value.to(_FLASH_DTYPE)
@@ -56,8 +56,8 @@ def flash_attention_with_padding(
         heads, _ = flash_attention_forward(module, query, key, value, attention_mask, **kwargs)
     else:
         heads = _attend_to_real_tokens(module, query, key, value, attention_mask, kwargs)
-    if is_wide:
-        heads = heads.to(dtype)
+    if must_cast:
+        heads = heads.to(input_dtype)
     return heads, None
 
 
@@ -70,18 +70,21 @@ def _attend_to_real_tokens(
     result has the shape `(batch, target, heads, d)`.
     """
     batch_size, _, target_length, _ = query.shape
-    # Where each sentence begins among the queries, and among the keys without padding, (batch + 1,).
-    query_starts = torch.arange(
-        0, (batch_size + 1) * target_length, target_length, dtype=torch.int32, device=query.device
-    )
-    key_ends = attention_mask.sum(dim=1).cumsum(dim=0, dtype=torch.int32)
+    source_length = attention_mask.shape[1]
+    # Flash attention takes all sentences in one row, and the indices at which each of them begins, (batch + 1,). Every
+    # sentence has `target_length` queries, but only the keys of its real tokens.
+    end = (batch_size + 1) * target_length
+    query_starts = torch.arange(0, end, target_length, dtype=torch.int32, device=query.device)
+    num_real_tokens = attention_mask.sum(dim=1)  # (batch,)
+    key_ends = num_real_tokens.cumsum(dim=0, dtype=torch.int32)
     key_starts = nn.functional.pad(key_ends, (1, 0))
-    real_tokens = attention_mask.flatten().nonzero()[:, 0]
+    real_tokens = attention_mask.flatten().nonzero()[:, 0]  # (tokens,)
 
-    # All sentences in one row, (1, heads, tokens, d).
+    # (1, heads, tokens, d)
     queries = _join_sentences(query)
     keys = _join_sentences(key).index_select(2, real_tokens)
     values = _join_sentences(value).index_select(2, real_tokens)
+    # (1, batch * target, heads, d)
     heads, _ = flash_attention_forward(
         module,
         queries,
@@ -91,10 +94,11 @@ def _attend_to_real_tokens(
         cu_seq_lens_q=query_starts,
         cu_seq_lens_k=key_starts,
         max_length_q=target_length,
-        max_length_k=attention_mask.shape[1],
+        max_length_k=source_length,
         **options,
     )
-    return heads.unflatten(1, (batch_size, target_length))[0]
+    heads_by_sentence = heads.unflatten(1, (batch_size, target_length))  # (1, batch, target, heads, d)
+    return heads_by_sentence[0]
 
 
 def _join_sentences(x: Tensor) -> Tensor:

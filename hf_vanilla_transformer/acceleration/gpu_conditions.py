@@ -39,19 +39,18 @@ def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
     bfloat16. The first call
     for each device and dtype runs the kernel on two rows, and logs a warning if it does not work.
     """
+    failure = None
     try:
-        is_correct = _loss_kernel_is_correct(device, dtype)
-        reason = "its results are wrong"
+        if not _loss_kernel_is_correct(device, dtype):
+            failure = "its results are wrong"
     except Exception as error:
-        is_correct = False
-        reason = f"{type(error).__name__}: {error}"
-    if not is_correct:
-        logger.warning(
-            "Triton does not work here in %s, so training takes longer (%s).",
-            str(dtype).removeprefix("torch."),
-            reason,
-        )
-    return is_correct
+        # Triton, its compiler and the GPU's driver raise errors of many classes.
+        failure = f"{type(error).__name__}: {error}"
+    if failure is None:
+        return True
+    dtype_name = str(dtype).removeprefix("torch.")
+    logger.warning("Triton does not work here in %s, so training takes longer (%s).", dtype_name, failure)
+    return False
 
 
 def _loss_kernel_is_correct(device: torch.device, dtype: torch.dtype) -> bool:

@@ -74,10 +74,12 @@ class Int8Linear(nn.Linear):
         """
         weight = layer.weight
         quantized = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
-        quantized.weight_scale.copy_(weight.abs().amax(dim=1) / _LARGEST)
+        largest_magnitudes = weight.abs().amax(dim=1)  # (out,)
+        quantized.weight_scale.copy_(largest_magnitudes / _LARGEST)
         # A row of zeros has the scale 0; dividing by a tiny number instead keeps its integers 0.
-        divisor = quantized.weight_scale.float().clamp(min=torch.finfo(torch.float32).tiny)[:, None]
-        integers = (weight.float() / divisor).round().clamp(-_LARGEST, _LARGEST)
+        smallest_divisor = torch.finfo(torch.float32).tiny
+        divisors = quantized.weight_scale.float().clamp(min=smallest_divisor)[:, None]  # (out, 1)
+        integers = (weight.float() / divisors).round().clamp(-_LARGEST, _LARGEST)  # (out, in)
         quantized.weight.copy_(integers)
         quantized.bias = layer.bias
         return quantized.train(layer.training)
@@ -172,10 +174,14 @@ class Int8Quantizer(HfQuantizer):
     def _untie_lm_head(self, model: PreTrainedModel) -> None:
         """Untie the LM head from the embeddings, because integers cannot share a floating-point matrix.
 
-        The removed entries are stored, so that `_dequantize` can tie it again.
+        This removes the LM head's entries from two dictionaries of the model, whose keys are tied weights. The entries
+        are stored, so that `_dequantize` can restore them.
         """
         self._removed_ties: list[_TiedWeight] = []
-        for tied_weights in (model._tied_weights_keys or {}, model.all_tied_weights_keys):
+        dictionaries = [model.all_tied_weights_keys]
+        if model._tied_weights_keys:
+            dictionaries.append(model._tied_weights_keys)
+        for tied_weights in dictionaries:
             if _LM_HEAD in tied_weights:
                 source = tied_weights.pop(_LM_HEAD)
                 self._removed_ties.append(_TiedWeight(tied_weights, source))

@@ -37,7 +37,7 @@ from .fast_path_checks import (
 # by timing matmuls on one thread of an AMD EPYC with AVX-512; the measurements were not kept.
 _SMALLEST_FOR_ONEDNN = 2**21
 # Maps the size of a floating-point dtype in bytes to the integer dtype of the same size.
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGER_DTYPE_BY_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
@@ -54,30 +54,40 @@ def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
     Returns:
         `torch.Tensor`, of the shape and dtype of x.
     """
-    # Of the 2^16 values of 16 random bits, this many cause an element to be dropped.
-    dropped_values = round(rate * 2**16)
     if not training:
         return x
-    needs_no_bits = not 0 < dropped_values < 2**16
-    if needs_no_bits or not is_plain_cpu_tensor(x) or x.element_size() not in _INTEGERS:
+    # An element is dropped if its 16 random bits have one of this many values, out of 2^16.
+    num_dropping_values = round(rate * 2**16)
+    drops_some_elements = 0 < num_dropping_values < 2**16
+    can_multiply_bits = x.element_size() in _INTEGER_DTYPE_BY_SIZE
+    if not (drops_some_elements and can_multiply_bits and is_plain_cpu_tensor(x)):
         return nn.functional.dropout(x, p=rate)
-    scale = 2**16 / (2**16 - dropped_values)
-    return _Dropout.apply(x, _random_keep(x, dropped_values), scale)
+    keep = _draw_keep(x, num_dropping_values)
+    scale = 2**16 / (2**16 - num_dropping_values)
+    return _Dropout.apply(x, keep, scale)
 
 
-def _random_keep(x: Tensor, dropped_values: int) -> Tensor:
-    """Draw random integers: 0 with probability `dropped_values` / 2^16, else 1.
+def _draw_keep(x: Tensor, num_dropping_values: int) -> Tensor:
+    """Draw for each element of x an integer: 0 with probability `num_dropping_values` / 2^16, which drops it, else 1.
 
-    The result has the shape and the element size of x.
+    The result has the shape of x, and the integer dtype whose elements have the same size as those of x.
     """
-    count = x.numel()
-    # Each 64-bit integer holds the bits of four elements. Without bounds, random_() leaves the highest bit 0.
-    random_integers = x.new_empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    bits = random_integers.view(torch.int16)[:count]
-    keep_dtype = _INTEGERS[x.element_size()]
-    keep = bits if keep_dtype == torch.int16 else x.new_empty(count, dtype=keep_dtype)
-    # As signed integers, the bits are uniform between -2^15 and 2^15 - 1.
-    return torch.ge(bits, dropped_values - 2**15, out=keep).view(x.shape)
+    num_elements = x.numel()
+    # Each 64-bit integer holds the random bits of four elements. Without an upper bound, random_() draws all 64 bits.
+    num_integers = (num_elements + 3) // 4
+    random_integers = x.new_empty(num_integers, dtype=torch.int64).random_(-(2**63), None)
+    random_bits = random_integers.view(torch.int16)[:num_elements]
+
+    keep_dtype = _INTEGER_DTYPE_BY_SIZE[x.element_size()]
+    if keep_dtype == torch.int16:
+        # The result overwrites the bits from which it is computed, which saves an allocation.
+        keep = random_bits
+    else:
+        keep = x.new_empty(num_elements, dtype=keep_dtype)
+    # As signed integers, the bits are uniform between -2^15 and 2^15 - 1, and the lowest values drop an element.
+    lowest_kept_value = num_dropping_values - 2**15
+    torch.ge(random_bits, lowest_kept_value, out=keep)
+    return keep.view(x.shape)
 
 
 class _DropoutContext(AutogradContext, Protocol):
@@ -161,16 +171,20 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # `forward` has saved each of them only if a gradient needs it, else None.
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         # A second derivative needs operations that torch can differentiate.
-        matmul = nn.functional.linear if torch.is_grad_enabled() else onednn_linear
-        grad_rows = grad.flatten(0, -2)
+        needs_second_derivative = torch.is_grad_enabled()
+        matmul = nn.functional.linear if needs_second_derivative else onednn_linear
+
+        grad_rows = grad.flatten(0, -2)  # (rows, out)
         grad_x = grad_weight = grad_bias = None
         if needs_x and weight is not None:
             grad_x = matmul(grad, weight.T)
         if needs_weight and x is not None:
-            grad_weight = matmul(grad_rows.T, x.flatten(0, -2).T)
+            x_rows = x.flatten(0, -2)  # (rows, in)
+            grad_weight = matmul(grad_rows.T, x_rows.T)
         if needs_bias:
             grad_bias = grad_rows.sum(dim=0)
         return grad_x, grad_weight, grad_bias
@@ -210,9 +224,8 @@ def cast_weights_once_under_autocast(model: nn.Module) -> Iterator[None]:
     Args:
         model (`nn.Module`): a model whose weights do not change within the block.
     """
-    # Offloaded and sharded weights are loaded again for each forward pass, and all of their casts would stay in memory.
-    weights_stay = all(type(weight) is nn.Parameter and weight.device.type != "meta" for weight in model.parameters())
-    if is_traced() or not weights_stay:
+    if is_traced() or not _holds_its_weights(model):
+        # Autocast keeps its default behaviour.
         yield
         return
     torch.autocast_increment_nesting()
@@ -221,3 +234,17 @@ def cast_weights_once_under_autocast(model: nn.Module) -> Iterator[None]:
     finally:
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
+
+
+def _holds_its_weights(model: nn.Module) -> bool:
+    """Return True if a model's weights stay in memory between forward passes.
+
+    Offloaded and sharded weights are loaded again for each forward pass. If autocast kept their casts, the casts of all
+    passes would stay in memory.
+    """
+    for weight in model.parameters():
+        is_sharded = type(weight) is not nn.Parameter
+        is_offloaded = weight.device.type == "meta"
+        if is_sharded or is_offloaded:
+            return False
+    return True

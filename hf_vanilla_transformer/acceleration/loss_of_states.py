@@ -86,8 +86,11 @@ def _can_use_triton(states: Tensor, weight: Tensor, bias: Tensor | None) -> bool
         tensors.append(bias)
     if not are_on_one_nvidia_gpu(tensors):
         return False
-    dtypes = {dtype_for_matmul(tensor) for tensor in tensors}
-    return len(dtypes) == 1 and dtypes <= set(_TRITON_DTYPES)
+    dtype = dtype_for_matmul(states)
+    for tensor in tensors:
+        if dtype_for_matmul(tensor) != dtype:
+            return False
+    return dtype in _TRITON_DTYPES
 
 
 @cache

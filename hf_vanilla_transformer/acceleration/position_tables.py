@@ -52,8 +52,10 @@ def tabulated_positions(
     Arguments and results are the same as for the formula, [`~.modeling_vanilla_transformer.sinusoidal_positions`].
     """
     if not is_plain_tensor(position_ids) or _is_capturing(position_ids.device):
+        # torch is compiling, tracing or capturing, and must not record a table or positions of this call.
         return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
     if bound is not None and bound <= _LARGEST_TABLE:
+        # All positions are smaller than `bound`, so the table has a row for each of them.
         table = _get_table(position_ids.device, bound, d_model, exponent_divisor)
         return nn.functional.embedding(position_ids, table)
     if is_plain_cpu_tensor(position_ids):
@@ -67,12 +69,16 @@ def _compute_distinct_positions(position_ids: Tensor, d_model: int, exponent_div
     If the range of positions is not smaller than the number of tokens, the encodings are computed for the tokens
     directly. Returns a tensor of shape `(batch, length, d_model)`.
     """
-    first, last = map(int, position_ids.aminmax())
-    if last - first + 1 >= position_ids.numel():
+    first_tensor, last_tensor = position_ids.aminmax()
+    first = int(first_tensor)
+    last = int(last_tensor)
+    num_distinct_positions = last - first + 1
+    if num_distinct_positions >= position_ids.numel():
         return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
-    distinct_positions = torch.arange(first, last + 1, device="cpu")[None]
-    table = plain(sinusoidal_positions)(distinct_positions, d_model, exponent_divisor)[0]
-    return nn.functional.embedding(position_ids - first, table)
+    distinct_positions = torch.arange(first, last + 1, device="cpu")[None]  # (1, positions)
+    table = plain(sinusoidal_positions)(distinct_positions, d_model, exponent_divisor)[0]  # (positions, d_model)
+    rows_of_table = position_ids - first  # (batch, length)
+    return nn.functional.embedding(rows_of_table, table)
 
 
 def _is_capturing(device: torch.device) -> bool:
@@ -85,14 +91,14 @@ def _is_capturing(device: torch.device) -> bool:
 
 def _get_table(device: torch.device, bound: int, d_model: int, exponent_divisor: int | None) -> Tensor:
     """Return the smallest table that has at least `bound` rows, `(positions, d_model)`, and create it if needed."""
-    positions = _SMALLEST_TABLE
-    while positions < bound:
-        positions *= 2
-    key = _TableKey(device, positions, d_model, exponent_divisor)
+    num_positions = _SMALLEST_TABLE
+    while num_positions < bound:
+        num_positions *= 2
+    key = _TableKey(device, num_positions, d_model, exponent_divisor)
     if key not in _tables:
         # Later calls read the table, so neither inference mode nor a dispatch mode may affect it.
         with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
-            position_ids = torch.arange(positions, device=device)[None]
+            position_ids = torch.arange(num_positions, device=device)[None]  # (1, positions)
             table = plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)[0]
         # setdefault keeps a table that another thread has created meanwhile, because a CUDA graph may already read it.
         _tables.setdefault(key, table)

@@ -293,13 +293,13 @@ class TestDropout:
         assert correlations.abs().max() < 5.5 / math.sqrt(draws)
 
     def test_each_dropout_of_a_model_draws_its_own_mask(self, monkeypatch):
-        drawn, random_keep = [], linear_and_dropout._random_keep
+        drawn, draw_keep = [], linear_and_dropout._draw_keep
 
         def record(*args):
-            drawn.append(random_keep(*args))
+            drawn.append(draw_keep(*args))
             return drawn[-1]
 
-        monkeypatch.setattr(linear_and_dropout, "_random_keep", record)
+        monkeypatch.setattr(linear_and_dropout, "_draw_keep", record)
         source = torch.stack(sentences(6, 6))
         model = small_model(dropout=0.5).train()
         model(input_ids=source, labels=source)
