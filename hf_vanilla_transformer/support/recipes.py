@@ -28,7 +28,7 @@ _AMBIGUOUS_TAG = "!ambiguous"
 # YAML 1.1 booleans that the command line does not know.
 _TRUTH_VALUES = {"on": "true", "off": "false"}
 # YAML writes `.inf` and `.nan`. Python's float() reads them only without the dot.
-_INFINITY_OR_NAN = re.compile(r"([-+]?)\.(inf|nan)", re.IGNORECASE)
+_INFINITY_OR_NAN = re.compile(r"(?P<sign>[-+]?)\.(?P<name>inf|nan)", re.IGNORECASE)
 
 
 class _Resolver(NamedTuple):
@@ -142,6 +142,34 @@ class _Content(NamedTuple):
     values: dict[str, object]
 
 
+class _Argument(NamedTuple):
+    """An argument that a recipe may set.
+
+    Args:
+        name: the argument's name.
+        annotation: the argument's type.
+        members: the members of this type if it is a union, or else only the type itself.
+        default: the default value.
+        is_positional: whether the command line takes this argument's values, a list, without the argument's name.
+    """
+
+    name: str
+    annotation: object
+    members: set[object]
+    default: object
+    is_positional: bool
+
+    def takes_mapping(self) -> bool:
+        """Return True if a value of this argument may be a mapping."""
+        origins = {get_origin(member) for member in self.members}
+        return dict in self.members or dict in origins
+
+    def takes_list(self) -> bool:
+        """Return True if a value of this argument may be a list."""
+        origins = {get_origin(member) for member in self.members}
+        return list in origins
+
+
 def recipes() -> list[str]:
     """Return the names of the recipes that are bundled with the package, in alphabetical order."""
     names = []
@@ -174,12 +202,13 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
     for name, texts in content.texts.items():
         if name not in arguments:
             raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
-        argument, annotation = arguments[name]
+        argument = arguments[name]
         value = content.values[name]
         if value is None and argument.default is None:
+            # The argument keeps its default.
             continue
         try:
-            converted[name] = _convert(argument, annotation, texts, value)
+            converted[name] = _convert(argument, texts, value)
         except (argparse.ArgumentError, ValueError) as error:
             raise InputError(f"{config}: {name} is {value!r}: {error}") from error
     return converted
@@ -194,8 +223,12 @@ def _read(config: str) -> _Content:
     """Read a bundled recipe or a file. Raises InputError if it does not consist of names and values."""
     try:
         text = _read_text(config)
-        content = _parse_json(text) if config.lower().endswith(".json") else _parse_yaml(text)
+        if config.lower().endswith(".json"):
+            content = _parse_json(text)
+        else:
+            content = _parse_yaml(text)
     except UserError:
+        # The message of such an error already names the file or the recipe.
         raise
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"{config} cannot be read as YAML or JSON: {error}") from error
@@ -237,26 +270,32 @@ def _make_object(members: list[tuple[str, object]]) -> dict[str, object]:
     return json_object
 
 
-def _arguments_of(arguments_class: type) -> dict[str, tuple[Field[object], object]]:
-    """Return the dataclass field and the type of each argument, by the argument's name.
-
-    The field's own `type` is not used, because it is a string if the module postpones the evaluation of annotations.
-    """
+def _arguments_of(arguments_class: type) -> dict[str, _Argument]:
+    """Return the arguments in an argument class by their names."""
     arguments = {}
     for dataclass in dataclasses_in(arguments_class):
-        hints = get_type_hints(dataclass)
-        for argument in fields(dataclass):
-            if argument.init:
-                arguments[argument.name] = (argument, hints[argument.name])
+        # A field's own `type` is a string if its module postpones the evaluation of annotations.
+        annotations = get_type_hints(dataclass)
+        for argument_field in fields(dataclass):
+            if argument_field.init:
+                arguments[argument_field.name] = _describe(argument_field, annotations[argument_field.name])
     return arguments
 
 
-def _convert(argument: Field[object], annotation: object, texts: object, value: object) -> object:
+def _describe(argument_field: Field[object], annotation: object) -> _Argument:
+    """Describe the argument that a dataclass field with this type annotation declares."""
+    members = {annotation}
+    if get_origin(annotation) in (Union, UnionType):
+        members = set(get_args(annotation))
+    is_positional = bool(argument_field.metadata.get("positional"))
+    return _Argument(argument_field.name, annotation, members, argument_field.default, is_positional)
+
+
+def _convert(argument: _Argument, texts: object, value: object) -> object:
     """Convert the value of one argument in a recipe to the argument's type.
 
     Args:
-        argument: the argument's dataclass field.
-        annotation: the argument's type.
+        argument: the argument.
         texts: the value with each scalar as text: a string, or a list of strings.
         value: the same value with numbers, booleans and null converted to their Python types.
 
@@ -264,30 +303,33 @@ def _convert(argument: Field[object], annotation: object, texts: object, value: 
         InputError, ValueError, argparse.ArgumentError: if the value does not match the type. The caller adds the
             argument's name to the message.
     """
-    # The members of a union type, or else only the type itself.
-    members = {annotation}
-    if get_origin(annotation) in (Union, UnionType):
-        members = set(get_args(annotation))
-    if argument.metadata.get("positional"):
+    if argument.is_positional:
+        # The command line does not convert positional values either.
         if not isinstance(texts, list):
             raise InputError("give a list")
-        return [_text_of(item) for item in texts]
+        return [_text_of(text) for text in texts]
     if value is None:
-        if NoneType in members:
-            return None
-        raise InputError("give a value, or leave the line out")
+        if NoneType not in argument.members:
+            raise InputError("give a value, or leave the line out")
+        return None
     if isinstance(value, dict):
-        if not any(member is dict or get_origin(member) is dict for member in members):
+        if not argument.takes_mapping():
             raise InputError("one value is needed")
         _check_mapping(value)
         return value
-    if not isinstance(texts, list):
-        return _convert_text(argument.name, annotation, members, _text_of(texts))
-    if not any(get_origin(member) is list for member in members):
-        raise InputError("one value is needed")
-    items = []
+    if isinstance(texts, list):
+        if not argument.takes_list():
+            raise InputError("one value is needed")
+        return _convert_items(argument, texts)
+    return _convert_text(argument, _text_of(texts))
+
+
+def _convert_items(argument: _Argument, texts: list[object]) -> list[object]:
+    """Convert the items of a list, each of which is one value of the argument."""
+    items: list[object] = []
     for text in texts:
-        converted = _convert_text(argument.name, annotation, members, _text_of(text))
+        converted = _convert_text(argument, _text_of(text))
+        # The command line parses each value of a list argument to a list of one item.
         if isinstance(converted, list):
             items.extend(converted)
         else:
@@ -300,38 +342,41 @@ def _text_of(value: object) -> str:
 
     Raises InputError if the value is not a scalar.
     """
-    if value is None or isinstance(value, (dict, list)):
+    is_scalar = value is not None and not isinstance(value, (dict, list))
+    if not is_scalar:
         raise InputError("an item of a list must be one value")
     if isinstance(value, bool):
+        # JSON writes booleans as the command line does: true and false.
         return json.dumps(value)
     return str(value)
 
 
-def _convert_text(name: str, annotation: object, members: set[object], text: str) -> object:
-    """Convert a scalar's text to an argument's type in the same way as the command line does.
-
-    Args:
-        name: the argument's name.
-        annotation: the argument's type.
-        members: the members of this type if it is a union, or else only the type itself.
-        text: the text to convert.
-    """
-    if bool in members:
-        text = _TRUTH_VALUES.get(text.lower(), text)
-    if float in members:
-        text = _python_float(text)
-    # The command line uses the same parser. Here it knows only this argument, so that a text such as "--help" cannot be
-    # parsed as a different argument.
-    only_argument: Any = make_dataclass("OnlyArgument", [(name, annotation, field(default=None))])
-    parser = HfArgumentParser([only_argument], exit_on_error=False, allow_abbrev=False)
+def _convert_text(argument: _Argument, text: str) -> object:
+    """Convert a scalar's text to an argument's type in the same way as the command line does."""
+    option_value = text
+    if bool in argument.members:
+        option_value = _TRUTH_VALUES.get(option_value.lower(), option_value)
+    if float in argument.members:
+        option_value = _python_float(option_value)
     try:
-        namespace, _ = parser.parse_known_args([f"--{name}={text}"])
+        return _parse_option(argument, option_value)
     except argparse.ArgumentError:
         # For an argument of this type, the command line accepts only booleans, but Python also accepts strings.
-        if {bool, str} <= members:
-            return text
+        if bool in argument.members and str in argument.members:
+            return option_value
         raise
-    return getattr(namespace, name)
+
+
+def _parse_option(argument: _Argument, option_value: str) -> object:
+    """Parse an argument's value with the parser that the command line uses.
+
+    The parser knows only this argument, so that a text such as "--help" cannot be parsed as a different one.
+    """
+    declaration = (argument.name, argument.annotation, field(default=None))
+    only_argument: Any = make_dataclass("OnlyArgument", [declaration])
+    parser = HfArgumentParser([only_argument], exit_on_error=False, allow_abbrev=False)
+    namespace, _ = parser.parse_known_args([f"--{argument.name}={option_value}"])
+    return getattr(namespace, argument.name)
 
 
 def _python_float(text: str) -> str:
@@ -339,8 +384,7 @@ def _python_float(text: str) -> str:
     special_number = _INFINITY_OR_NAN.fullmatch(text)
     if special_number is None:
         return text
-    sign, name = special_number.groups()
-    return f"{sign}{name}"
+    return special_number["sign"] + special_number["name"]
 
 
 def _check_mapping(value: object) -> None:
