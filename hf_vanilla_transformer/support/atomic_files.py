@@ -54,7 +54,7 @@ def whole_file(
             yield file
         return
     target = Path(os.path.realpath(path))
-    # FileLock would create the folder.
+    # This check is here because `locked` would create the folder.
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} does not exist; create the folder before writing {target.name}.")
     temporary = target.with_name(f".{target.name}.part")
@@ -70,14 +70,20 @@ def whole_file(
                 flush(temporary)
             temporary.replace(target)
         except BaseException as error:
-            if keeps_part and temporary.exists() and temporary.stat().st_size:
-                logger.warning("the part that was written is in %s", temporary)
-            else:
-                temporary.unlink(missing_ok=True)
+            _discard(temporary, keeps_part)
             # Unlike errors when opening a file, errors when writing do not name the file.
             if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is None:
                 raise OSError(error.errno, error.strerror, str(target)) from error
             raise
+
+
+def _discard(temporary: Path, keeps_part: bool) -> None:
+    """Remove a temporary file. If `keeps_part` is True and the file is not empty, keep it and log a warning instead."""
+    has_content = temporary.exists() and temporary.stat().st_size > 0
+    if keeps_part and has_content:
+        logger.warning("the part that was written is in %s", temporary)
+    else:
+        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -100,14 +106,12 @@ def locked(path: Path) -> Iterator[None]:
     lock_file = target.with_name(f".{target.name}.lock")
     lock = FileLock(lock_file, blocking=False)
     try:
-        lock.acquire()
+        is_acquired = _try_to_acquire(lock)
     except Timeout:
         # The holder has written its process number and its machine's name to the file, see below.
         holder = lock_file.read_text(encoding="utf-8") if lock_file.exists() else "another process"
         raise BlockingIOError(f"{holder} is writing {path}; wait until it ends, or choose another path.") from None
-    except (NotImplementedError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
+    if not is_acquired:
         logger.info("%s cannot be locked.", path)
         yield
         return
@@ -117,6 +121,24 @@ def locked(path: Path) -> Iterator[None]:
     finally:
         lock_file.unlink(missing_ok=True)
         lock.release()
+
+
+def _try_to_acquire(lock: FileLock) -> bool:
+    """Acquire a lock, and return True. Return False if locking is not possible at its path.
+
+    Raises Timeout if another process holds the lock.
+    """
+    try:
+        lock.acquire()
+    except NotImplementedError:
+        # The file system does not support locks.
+        return False
+    except OSError as error:
+        # The folder is read-only, or belongs to somebody else.
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return False
+        raise
+    return True
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
@@ -167,13 +189,20 @@ def is_disk_error(error: BaseException) -> bool:
     if isinstance(error.__cause__, OSError):
         return is_disk_error(error.__cause__)
     # Libraries written in Rust put the error number into the message.
-    rust_error = re.search(r"\(os error (\d+)\)", str(error))
-    if rust_error:
-        return int(rust_error[1]) in _DISK_ERRORS
+    rust_error = re.search(r"\(os error (?P<number>\d+)\)", str(error))
+    if rust_error is not None:
+        return int(rust_error["number"]) in _DISK_ERRORS
     # If torch.save cannot write, it raises a RuntimeError without an error number.
-    modules = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
-    is_raised_by_torch_save = len(modules) > 0 and modules[-1] == "torch.serialization"
-    return isinstance(error, RuntimeError) and is_raised_by_torch_save
+    return isinstance(error, RuntimeError) and _raising_module(error) == "torch.serialization"
+
+
+def _raising_module(error: BaseException) -> str | None:
+    """Return the name of the module in which an error was raised, or None if it was not raised at all."""
+    module = None
+    # The traceback ends with the function that raised the error.
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals["__name__"]
+    return module
 
 
 def check_free_space(folder: Path, needed: int, advice: str) -> None:

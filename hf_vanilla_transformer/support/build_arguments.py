@@ -26,6 +26,7 @@ def option(default: object, text: str, **metadata: object) -> Any:
     if default is ...:
         return field(metadata=field_metadata)
     if isinstance(default, list):
+        # dataclasses reject a list as a default, because all objects would share it.
         return field(default_factory=default.copy, metadata=field_metadata)
     return field(default=default, metadata=field_metadata)
 
@@ -48,20 +49,22 @@ def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
     Raises InputError if a value is wrong or a required argument is missing, and TypeError if a name is unknown.
     """
     names_by_dataclass = {}
-    all_names: set[str] = set()
+    known_names: set[str] = set()
     for dataclass in dataclasses_in(arguments_class):
         names = {field.name for field in fields(dataclass) if field.init}
         names_by_dataclass[dataclass] = names
-        all_names |= names
-    unknown_names = sorted(arguments.keys() - all_names)
+        known_names |= names
+    unknown_names = sorted(arguments.keys() - known_names)
     if unknown_names:
         raise TypeError(f"there is no argument {unknown_names[0]}.")
 
+    # Each dataclass gets those of the arguments that it defines.
     objects = []
     with input_errors():
         for dataclass, names in names_by_dataclass.items():
             own_arguments = {name: value for name, value in arguments.items() if name in names}
             objects.append(dataclass(**own_arguments))
     if is_dataclass(arguments_class):
+        # The argument class is itself the only dataclass.
         return objects[0]
     return arguments_class(*objects)

@@ -75,14 +75,17 @@ def step_of(checkpoint: Path) -> int:
 
 def fault_of(checkpoint: Path) -> str | None:
     """Return the reason why a checkpoint is incomplete, or None if it is complete."""
+    # `mark_complete` has written the size of each file to the mark.
     try:
-        sizes = dict(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["files"])
+        mark = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
+        sizes = dict(mark["files"])
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         return f"it has no mark ({MARK}): the run stopped while writing it, or did not use CompleteCheckpoints"
     faulty_names = []
     for name, size in sizes.items():
         path = checkpoint / name
-        if not path.is_file() or path.stat().st_size != size:
+        is_intact = path.is_file() and path.stat().st_size == size
+        if not is_intact:
             faulty_names.append(name)
     if faulty_names:
         return f"{', '.join(faulty_names)}: missing or truncated"

@@ -202,10 +202,12 @@ def readable_on(fill: Any, theme: Theme) -> str:
     from matplotlib.colors import to_rgb
 
     # The weights of red, green and blue in the luminance of an sRGB color (Rec. 709).
-    luminance_weights = (0.2126, 0.7152, 0.0722)
-    luminances = np.array([to_rgb(fill), to_rgb(theme.text), to_rgb(theme.background)]) @ luminance_weights
-    fill_luminance, text_luminance, background_luminance = luminances
-    if abs(text_luminance - fill_luminance) >= abs(background_luminance - fill_luminance):
+    luminance_weights = np.array([0.2126, 0.7152, 0.0722])
+    colours = np.array([to_rgb(fill), to_rgb(theme.text), to_rgb(theme.background)])  # (3 colors, red green blue)
+    fill_luminance, text_luminance, background_luminance = colours @ luminance_weights
+    contrast_of_text = abs(text_luminance - fill_luminance)
+    contrast_of_background = abs(background_luminance - fill_luminance)
+    if contrast_of_text >= contrast_of_background:
         return theme.text
     return theme.background
 
@@ -265,12 +267,14 @@ def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
     import matplotlib
 
     file_format = check_format(path)
+    # A large figure gets a lower resolution, so that it has at most _MOST_PIXELS pixels.
     width, height = figure.get_size_inches()
     largest_resolution = int(math.sqrt(_MOST_PIXELS / (width * height)))
+    resolution = min(DOTS_PER_INCH, largest_resolution)
     # By default, matplotlib draws letters in SVG files as outlines. In PDF files, 42 embeds fonts whose text is
     # selectable.
     fonts_as_text: Any = {"svg.fonttype": "none", "pdf.fonttype": 42}
     with matplotlib.rc_context(fonts_as_text), whole_file(path, binary=True) as file:
         # A tight bounding box includes text that extends beyond the figure.
-        figure.savefig(file, format=file_format, dpi=min(DOTS_PER_INCH, largest_resolution), bbox_inches="tight")
+        figure.savefig(file, format=file_format, dpi=resolution, bbox_inches="tight")
     return Path(path)

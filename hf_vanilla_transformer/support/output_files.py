@@ -37,28 +37,40 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
         if are_same_file(path, other_path):
             raise InputError(f"{path} and {other_path} are one file; write to different files.")
 
-    input_paths = [Path(path) for path in inputs if path is not None]
-    input_files = list(input_paths)
-    for folder in input_paths:
-        for pattern in _MODEL_FILES:
-            input_files.extend(folder.glob(pattern))
-
+    input_files = _find_input_files(inputs)
     for path in output_paths:
-        target = Path(os.path.realpath(path))
-        if target.is_dir():
-            raise IsADirectoryError(f"{path or 'an empty path'} is a folder; name a file to write.")
-        # realpath() follows all links, except for a link that leads back to itself.
-        if target.is_symlink():
-            raise OSError(f"{path} is a link to itself; name a file to write.")
-        if not target.parent.exists() and target.parent in made:
+        folder = Path(os.path.realpath(path)).parent
+        if folder in made and not folder.exists():
+            # A file in a folder that does not exist yet cannot overwrite anything.
             continue
-        if not target.parent.is_dir():
-            raise FileNotFoundError(f"{Path(path).parent} does not exist; create the folder before writing {path}.")
-        if not os.access(target.parent, os.W_OK):
-            raise PermissionError(f"{target.parent} is read-only; choose another folder for {target.name}.")
+        _check_location(path)
         for input_file in input_files:
             if are_same_file(path, input_file):
                 raise InputError(f"{path} is also an input, {input_file}; write to another file.")
+
+
+def _find_input_files(inputs: Iterable[str | Path | None]) -> list[Path]:
+    """Return the inputs that are not None, and the files that are read from those that are folders of models."""
+    paths = [Path(path) for path in inputs if path is not None]
+    input_files = list(paths)
+    for folder in paths:
+        for pattern in _MODEL_FILES:
+            input_files.extend(folder.glob(pattern))
+    return input_files
+
+
+def _check_location(path: str) -> None:
+    """Raise OSError if no file can be written at a path: it is a folder, or its own folder is missing or read-only."""
+    # realpath() follows all links, except for a link that leads back to itself.
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"{path or 'an empty path'} is a folder; name a file to write.")
+    if target.is_symlink():
+        raise OSError(f"{path} is a link to itself; name a file to write.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{Path(path).parent} does not exist; create the folder before writing {path}.")
+    if not os.access(target.parent, os.W_OK):
+        raise PermissionError(f"{target.parent} is read-only; choose another folder for {target.name}.")
 
 
 @contextmanager

@@ -33,12 +33,16 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[str | in
         try:
             with safe_open(file, framework="pt") as tensors:
                 for name in tensors.offset_keys():
-                    tensor = tensors.get_slice(name)
+                    # This object reads the values only when it is indexed.
+                    tensor_slice = tensors.get_slice(name)
+                    dtype = tensor_slice.get_dtype()
+                    shape = tensor_slice.get_shape()
                     files[name] = file
-                    layout[name] = (tensor.get_dtype(), *tensor.get_shape())
+                    layout[name] = (dtype, *shape)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
-    for name, (dtype, *_) in layout.items():
+    for name, dtype_and_shape in layout.items():
+        dtype = dtype_and_shape[0]
         if dtype not in _DTYPES:
             raise InputError(f"{name} in {folder} has the dtype {dtype}; weights need one of {', '.join(_DTYPES)}.")
     return files, layout
@@ -46,14 +50,18 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[str | in
 
 def _weight_files(folder: Path) -> list[Path]:
     """Return the files from which `from_pretrained` reads the weights: either a single file or several shards."""
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    file_of_each_tensor: dict[str, str] | None = None
-    if (folder / INDEX).is_file():
-        file_of_each_tensor = read_json(folder / INDEX).get("weight_map")
-    if not file_of_each_tensor:
+    single_file = folder / WEIGHTS
+    if single_file.is_file():
+        return [single_file]
+    index_file = folder / INDEX
+    # The index maps the name of each tensor to the name of the shard that contains it.
+    shard_of_each_tensor: dict[str, str] | None = None
+    if index_file.is_file():
+        shard_of_each_tensor = read_json(index_file).get("weight_map")
+    if not shard_of_each_tensor:
         raise FileNotFoundError(f"{folder} has neither {WEIGHTS} nor {INDEX}; name another folder.")
-    return [folder / name for name in sorted(set(file_of_each_tensor.values()))]
+    shards = sorted(set(shard_of_each_tensor.values()))
+    return [folder / shard for shard in shards]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -19,12 +19,13 @@ def skip_unused_logits(trainer: Trainer) -> None:
     If `compute_loss` was overridden in a subclass or in the instance, this function changes nothing, because the new
     method may read the logits. See [`with_skip_logits`] for the other conditions.
     """
-    # The module in which the method is defined is compared instead of the class, because a program may have replaced
-    # `Trainer.compute_loss` itself by a function that reads the logits. A second call of this function changes nothing,
-    # because a partial belongs to a different module.
-    is_stock = getattr(trainer.compute_loss, "__module__", None) == Trainer.__module__
-    if is_stock:
-        trainer.compute_loss = partial(_compute_loss, trainer, trainer.compute_loss)  # type: ignore[method-assign]
+    # A method that was overridden, or with which a program has replaced `Trainer.compute_loss`, comes from a different
+    # module than `Trainer`. So does a partial, so calling this function again changes nothing.
+    compute_loss = trainer.compute_loss
+    module_of_method = getattr(compute_loss, "__module__", None)
+    if module_of_method != Trainer.__module__:
+        return
+    trainer.compute_loss = partial(_compute_loss, trainer, compute_loss)  # type: ignore[method-assign]
 
 
 def with_skip_logits(
@@ -45,18 +46,26 @@ def with_skip_logits(
         return_outputs (`bool`): whether the caller of `compute_loss` asks for the outputs.
     """
     batch = dict(inputs)
-    if not model.training or return_outputs or "labels" not in batch:
+    needs_outputs = return_outputs or not model.training
+    if needs_outputs or "labels" not in batch:
         return batch
-    if trainer.compute_loss_func is not None or trainer.label_smoother is not None:
+    trainer_reads_logits = trainer.compute_loss_func is not None or trainer.label_smoother is not None
+    if trainer_reads_logits:
         return batch
-    base_model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(base_model, "get_base_model"):
-        # A model with PEFT adapters passes the argument on to the model that it wraps.
-        base_model = base_model.get_base_model()
-    # The signature is read from the class, because accelerate replaces the instance's `forward` in 16-bit training.
-    if "skip_logits" in inspect.signature(type(base_model).forward).parameters:
+    if _takes_skip_logits(trainer):
         batch["skip_logits"] = True
     return batch
+
+
+def _takes_skip_logits(trainer: Trainer) -> bool:
+    """Return True if a Trainer's model has the argument `skip_logits`."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    if hasattr(model, "get_base_model"):
+        # A model with PEFT adapters passes the argument on to the model that it wraps.
+        model = model.get_base_model()
+    # The signature is read from the class, because accelerate replaces the instance's `forward` in 16-bit training.
+    signature = inspect.signature(type(model).forward)
+    return "skip_logits" in signature.parameters
 
 
 def _compute_loss(
