@@ -134,7 +134,7 @@ def _try_to_acquire(lock: FileLock) -> bool:
         # The file system does not support locks.
         return False
     except OSError as error:
-        # The folder is read-only, or belongs to somebody else.
+        # The folder is read-only, or belongs to a different user.
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return False
         raise
