@@ -73,11 +73,16 @@ def choose_bleu_tokenization(references: Sequence[References]) -> str:
     letters = 0
     unspaced_letters = 0
     for text in flatten_references(references[:REFERENCES_TO_DETECT_SCRIPT]):
-        letters += sum(map(str.isalpha, text))
-        unspaced_letters += sum(map(str.isalpha, UNSPACED_CHARACTER.findall(text)))
+        letters += _count_letters(text)
+        unspaced_letters += _count_letters(UNSPACED_CHARACTER.findall(text))
     if 2 * unspaced_letters > letters:
         return "char"
     return "13a"
+
+
+def _count_letters(characters: Iterable[str]) -> int:
+    """Return how many of the characters are letters. A text is an iterable of its characters."""
+    return sum(map(str.isalpha, characters))
 
 
 def flatten_references(references: Iterable[References | None]) -> list[str]:

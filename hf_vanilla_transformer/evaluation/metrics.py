@@ -102,23 +102,26 @@ class SacreBleuMetric(evaluate.Metric):
     of references. The lists must have the same length for all predictions. The other arguments of `compute` are the
     scorer's options, and `against`, the translations of a baseline.
 
+    A subclass overrides `make_scorer` and sets these class attributes:
+
     Attributes:
-        scorer: class or function that makes a [`Scorer`] from its options, such as a scorer class of sacreBLEU.
         citation (`str`): the publication that describes the metric.
         label (`str`): name of the metric in logs and model cards.
         hub_type (`str`): type of the metric on the Hub.
         options (`tuple[str, ...]`): the scorer options that [`score_translations`] sets.
-        higher_is_better (`bool`): if True, higher scores are better, and the metric is also computed during training.
-        is_on_request (`bool`): if True, the metric is computed only if the caller names it.
-        can_be_resampled (`bool`): if True, sacreBLEU can compare two systems by paired bootstrap resampling.
+        higher_is_better (`bool`): True if higher scores are better.
+        is_computed_during_training (`bool`): True if the metric is also computed in the evaluations of a training run.
+        is_on_request (`bool`): True if the metric is computed only if the caller names it.
+        can_be_resampled (`bool`): True if sacreBLEU can compare two systems by paired bootstrap resampling. Only
+            sacreBLEU's own scorers can.
     """
 
-    scorer: Callable[..., Scorer]
     citation: str
     label: str
     hub_type: str
     options: tuple[str, ...] = ("lowercase",)
     higher_is_better = True
+    is_computed_during_training = True
     is_on_request = False
     can_be_resampled = True
 
@@ -147,17 +150,33 @@ class SacreBleuMetric(evaluate.Metric):
         _check_sentences("references", references)
         super().add_batch(predictions=predictions, references=references, **kwargs)
 
-    def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
-        """Compute the score. If the options contain the baseline `against`, also compare the two systems."""
-        against = options.pop("against", None)
+    def make_scorer(self, **options: Any) -> Scorer:
+        """Make the object that computes this metric with the given options, such as a scorer of sacreBLEU."""
+        raise NotImplementedError
+
+    def _compute(
+        self,
+        predictions: Sequence[str],
+        references: Sequence[References],
+        *,
+        against: Sequence[str] | None = None,
+        **scorer_options: Any,
+    ) -> MetricScore:
+        """Compute the score of the predictions, and compare them with the translations of a baseline if given.
+
+        Args:
+            predictions: translations of the system.
+            references: one reference, or a list of references, for each prediction.
+            against: translations of the baseline.
+            **scorer_options: arguments of `make_scorer`.
+        """
         reference_streams = _make_reference_streams(references)
-        scorer = self.scorer(**options)
-        result = scorer.corpus_score(predictions, reference_streams)
-        metric_score: MetricScore = {"score": result.score, "signature": str(scorer.get_signature())}
+        scorer = self.make_scorer(**scorer_options)
+        corpus_score = scorer.corpus_score(predictions, reference_streams)
+        metric_score: MetricScore = {"score": corpus_score.score, "signature": str(scorer.get_signature())}
         if against is not None and self.can_be_resampled:
-            # Only sacreBLEU's own scorers can be resampled.
             sacrebleu_scorer = cast("Metric", scorer)
-            metric_score["against"] = _compare(sacrebleu_scorer, predictions, against, reference_streams)
+            metric_score["against"] = _compare_by_resampling(sacrebleu_scorer, predictions, against, reference_streams)
         return metric_score
 
 
@@ -191,30 +210,32 @@ def _make_reference_streams(references: Sequence[References | None]) -> list[lis
     return [list(stream) for stream in zip(*references_by_prediction, strict=True)]
 
 
-def _compare(
+def _compare_by_resampling(
     scorer: Metric, predictions: Sequence[str], baseline: Sequence[str], reference_streams: list[list[str]]
 ) -> Comparison:
     """Compare predictions with a baseline by sacreBLEU's paired bootstrap resampling (Koehn 2004, W04-3250)."""
-    # sacreBLEU treats the first system as the baseline.
+    # sacreBLEU treats the first system as the baseline, and lists the results in the order of the systems.
     systems = [("baseline", baseline), ("predictions", predictions)]
-    signatures, results = PairedTest(systems, {"metric": scorer}, reference_streams, "bs")()
-    # sacreBLEU replaces the key "metric" by its own name for the metric.
-    ((metric_name, signature),) = signatures.items()
-    baseline_figures, figures = map(vars, results[metric_name])
+    paired_test = PairedTest(systems, {"metric": scorer}, reference_streams, test_type="bs")
+    signatures, results = paired_test()
+    # There is one metric. sacreBLEU replaces the key "metric" by its own name for it, such as "BLEU".
+    (metric_name,) = signatures
+    baseline_result: Any = results[metric_name][0]
+    predictions_result: Any = results[metric_name][1]
     return {
-        "score": float(figures["score"]),
-        "p_value": float(figures["p_value"]),
-        "mean": float(figures["mean"]),
-        "ci": float(figures["ci"]),
-        "other_score": float(baseline_figures["score"]),
-        "other_mean": float(baseline_figures["mean"]),
-        "other_ci": float(baseline_figures["ci"]),
-        "signature": str(signature),
+        "score": float(predictions_result.score),
+        "p_value": float(predictions_result.p_value),
+        "mean": float(predictions_result.mean),
+        "ci": float(predictions_result.ci),
+        "other_score": float(baseline_result.score),
+        "other_mean": float(baseline_result.mean),
+        "other_ci": float(baseline_result.ci),
+        "signature": str(signatures[metric_name]),
     }
 
 
 class TokenErrorRateScore(NamedTuple):
-    """The token error rate that [`TokenEdits`] computes.
+    """The token error rate that [`TokenErrorRateScorer`] computes.
 
     Args:
         score (`float`): number of edits per reference token, in percent.
@@ -223,7 +244,7 @@ class TokenErrorRateScore(NamedTuple):
     score: float
 
 
-class TokenEdits:
+class TokenErrorRateScorer:
     """A [`Scorer`] that computes the token error rate with the library jiwer.
 
     The scorer counts the token edits between each hypothesis and the reference that is closest to it.
@@ -244,14 +265,19 @@ class TokenEdits:
         Each item of `references` contains one reference for every hypothesis.
         """
         edits = 0
-        tokens = 0
-        for hypothesis, *alternatives in zip(hypotheses, *references, strict=True):
+        reference_tokens = 0
+        references_by_hypothesis = zip(*references, strict=True)
+        for hypothesis, alternatives in zip(hypotheses, references_by_hypothesis, strict=True):
             alignments = [self._jiwer.process_words(reference, hypothesis) for reference in alternatives]
             nearest = min(alignments, key=lambda alignment: alignment.wer)
             edits += nearest.substitutions + nearest.deletions + nearest.insertions
-            tokens += len(nearest.references[0])
-        # If no reference has a token, the edits are divided by 1.
-        return TokenErrorRateScore(100 * edits / max(tokens, 1))
+            # jiwer splits a list of references into tokens. This list has one item, the reference of this alignment.
+            (nearest_reference,) = nearest.references
+            reference_tokens += len(nearest_reference)
+        if reference_tokens == 0:
+            # Without reference tokens, there is no rate per token, so the result is the number of edits times 100.
+            return TokenErrorRateScore(100.0 * edits)
+        return TokenErrorRateScore(100 * edits / reference_tokens)
 
     def get_signature(self) -> str:
         """Return jiwer's name and version, such as `"jiwer:4.0.0"`."""
@@ -265,30 +291,53 @@ class Bleu(SacreBleuMetric):
     [`choose_bleu_tokenization`] chooses the tokenization.
     """
 
-    scorer = BLEU
     citation = "Post 2018, A Call for Clarity in Reporting BLEU Scores, W18-6319"
     label = "BLEU"
     hub_type = "sacrebleu"
     options = ("tokenize", "lowercase")
 
-    def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
-        """Compute BLEU. Raise ValueError if sacreBLEU has no tokenization with the name `tokenize`."""
-        tokenize = options.get("tokenize") or choose_bleu_tokenization(references)
-        options["tokenize"] = tokenize
+    def make_scorer(self, **options: Any) -> BLEU:
+        """Make sacreBLEU's scorer for BLEU."""
+        return BLEU(**options)
+
+    def _compute(
+        self,
+        predictions: Sequence[str],
+        references: Sequence[References],
+        *,
+        tokenize: str | None = None,
+        force: bool | None = None,
+        **options: Any,
+    ) -> MetricScore:
+        """Compute BLEU. Raise ValueError if sacreBLEU has no tokenization with the name `tokenize`.
+
+        Args:
+            predictions, references, **options: see [`SacreBleuMetric`].
+            tokenize: name of a tokenization. The default depends on the script of the references.
+            force: True if sacreBLEU should not warn about text that looks tokenized. The default depends on the
+                tokenization.
+        """
+        if not tokenize:
+            tokenize = choose_bleu_tokenization(references)
         if tokenize not in BLEU.TOKENIZERS:
-            raise InputError(f"tokenize is {tokenize!r}; choose one of: {', '.join(map(str, BLEU.TOKENIZERS))}.")
-        # sacreBLEU warns if text looks tokenized. With these tokenizations, such text is expected.
-        options.setdefault("force", tokenize in ("none", "char"))
-        return super()._compute(predictions, references, **options)
+            known_names = ", ".join(str(name) for name in BLEU.TOKENIZERS)
+            raise InputError(f"tokenize is {tokenize!r}; choose one of: {known_names}.")
+        if force is None:
+            # With these tokenizations, users are expected to pass tokenized text.
+            force = tokenize in ("none", "char")
+        return super()._compute(predictions, references, tokenize=tokenize, force=force, **options)
 
 
 class ChrF(SacreBleuMetric):
     """chrF, a character n-gram F-score (Popovic 2015), in percent. The metric accepts sacreBLEU's options."""
 
-    scorer = CHRF
     citation = "Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation, W15-3049"
     label = "chrF"
     hub_type = "chrf"
+
+    def make_scorer(self, **options: Any) -> CHRF:
+        """Make sacreBLEU's scorer for chrF."""
+        return CHRF(**options)
 
 
 class Ter(SacreBleuMetric):
@@ -302,33 +351,52 @@ class Ter(SacreBleuMetric):
     counts word edits in all scripts.
     """
 
-    scorer = TER
     citation = "Snover et al. 2006, A Study of Translation Edit Rate with Targeted Human Annotation"
     label = "TER"
     hub_type = "ter"
     options = ("normalized", "asian_support", "split_characters")
     higher_is_better = False
+    is_computed_during_training = False
 
-    def _compute(self, predictions: Sequence[str], references: Sequence[References], **options: Any) -> MetricScore:
-        """Compute TER after putting spaces around the characters of scripts without spaces between words."""
-        splits_characters = options.pop("split_characters", True)
-        pattern = _UNSPACED_CHARACTER_OR_KANA if options.get("asian_support") else UNSPACED_CHARACTER
+    def make_scorer(self, **options: Any) -> TER:
+        """Make sacreBLEU's scorer for TER."""
+        return TER(**options)
+
+    def _compute(
+        self,
+        predictions: Sequence[str],
+        references: Sequence[References],
+        *,
+        against: Sequence[str] | None = None,
+        asian_support: bool = False,
+        split_characters: bool = True,
+        **options: Any,
+    ) -> MetricScore:
+        """Compute TER. In scripts without spaces between words, count each character as a word.
+
+        Args:
+            predictions, references, against, **options: see [`SacreBleuMetric`].
+            asian_support: True if Japanese kana and Chinese characters are counted in this way, too.
+            split_characters: False if words are counted in all scripts.
+        """
+        pattern = UNSPACED_CHARACTER
+        if asian_support:
+            pattern = _UNSPACED_CHARACTER_OR_KANA
         # Only the references decide whether text is split, so that all systems get the same signature.
         has_unspaced_text = any(pattern.search(text) for text in flatten_references(references))
-        if not splits_characters or not has_unspaced_text:
-            return super()._compute(predictions, references, **options)
+        if not split_characters or not has_unspaced_text:
+            return super()._compute(predictions, references, against=against, asian_support=asian_support, **options)
 
-        split_predictions = _put_spaces_around(pattern, predictions)
-        split_references: list[References] = []
-        for alternatives in references:
-            if isinstance(alternatives, str):
-                split_references += _put_spaces_around(pattern, [alternatives])
-            else:
-                split_references.append(_put_spaces_around(pattern, alternatives))
-        if options.get("against") is not None:
-            options["against"] = _put_spaces_around(pattern, options["against"])
-
-        metric_score = super()._compute(split_predictions, split_references, **options)
+        spaced_baseline = None
+        if against is not None:
+            spaced_baseline = _put_spaces_around(pattern, against)
+        metric_score = super()._compute(
+            _put_spaces_around(pattern, predictions),
+            _put_spaces_around_in_references(pattern, references),
+            against=spaced_baseline,
+            asian_support=asian_support,
+            **options,
+        )
         metric_score["signature"] += "|chars:yes"
         if "against" in metric_score:
             metric_score["against"]["signature"] += "|chars:yes"
@@ -340,6 +408,19 @@ def _put_spaces_around(pattern: re.Pattern[str], texts: Iterable[str]) -> list[s
     return [pattern.sub(r" \g<0> ", text) for text in texts]
 
 
+def _put_spaces_around_in_references(
+    pattern: re.Pattern[str], references: Sequence[References]
+) -> list[str | list[str]]:
+    """Put a space before and after each match of a pattern in the references. A prediction may have several of them."""
+    spaced_references: list[str | list[str]] = []
+    for alternatives in references:
+        if isinstance(alternatives, str):
+            spaced_references.extend(_put_spaces_around(pattern, [alternatives]))
+        else:
+            spaced_references.append(_put_spaces_around(pattern, alternatives))
+    return spaced_references
+
+
 class TokenErrorRate(SacreBleuMetric):
     """Token error rate: edits to the closest reference per reference token, in percent. Lower is better.
 
@@ -347,14 +428,18 @@ class TokenErrorRate(SacreBleuMetric):
     request, because it needs jiwer.
     """
 
-    scorer = TokenEdits
     citation = "Morris et al. 2004, From WER and RIL to MER and WIL: improved evaluation measures"
     label = "token error rate"
     hub_type = "wer"
     options = ()
     higher_is_better = False
+    is_computed_during_training = False
     is_on_request = True
     can_be_resampled = False
+
+    def make_scorer(self, **options: Any) -> TokenErrorRateScorer:
+        """Make the scorer that uses jiwer."""
+        return TokenErrorRateScorer(**options)
 
 
 # All translation metrics, by their names in scores, logs, model cards and results files.
@@ -381,7 +466,7 @@ def make_compute_metrics(
     """Make a `compute_metrics` function, with which a `Seq2SeqTrainer` computes BLEU and chrF in its evaluations.
 
     The Trainer needs `predict_with_generate=True`. The function decodes predictions and labels, and then computes all
-    metrics for which higher scores are better.
+    metrics with `is_computed_during_training`.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): decodes predictions and labels.
@@ -390,13 +475,15 @@ def make_compute_metrics(
     Returns:
         A function from `EvalPrediction` to `{"bleu": percent, "chrf": percent}`.
     """
-    names = [name for name, metric in METRICS.items() if metric.higher_is_better]
+    metric_names = [name for name, metric in METRICS.items() if metric.is_computed_during_training]
 
     def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
+        """Decode the Trainer's predictions and labels, and score the predictions."""
         hypotheses = _decode(tokenizer, prediction.predictions)
         references = _decode(tokenizer, prediction.label_ids)
-        scores = score_translations(hypotheses, references, metrics=names, **options)
-        return {name: scores[name] for name in names}
+        scores = score_translations(hypotheses, references, metrics=metric_names, **options)
+        # `scores` also contains signatures and counts, which the Trainer could not log.
+        return {name: scores[name] for name in metric_names}
 
     return compute_metrics
 
@@ -408,6 +495,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: TokenIds) -> list[str]:
         ValueError: if the predictions are logits instead of token ids.
     """
     if isinstance(ids, tuple):
+        # A model with several outputs. The first one contains the predictions.
         return _decode(tokenizer, ids[0])
     if isinstance(ids, list):
         # With eval_do_concat_batches=False, the list has one item for each batch.
@@ -466,32 +554,22 @@ def score_translations(
     reference_lists = _list_references(references)
     baseline = None
     if against is not None:
-        baseline = list(check_strings("against", against))
-        if len(baseline) != len(checked_hypotheses):
-            raise InputError(
-                f"against has {len(baseline)} translations, but there are {len(checked_hypotheses)} hypotheses; give "
-                "one for each."
-            )
+        baseline = _check_baseline(against, len(checked_hypotheses))
+    if metrics is None:
+        metrics = select_metrics()
+    options_of_all_metrics = _choose_metric_options(tokenize, lowercase)
 
-    counts_characters = tokenize in ("zh", "ja-mecab")
-    options = {
-        "tokenize": tokenize,
-        "lowercase": lowercase,
-        "normalized": counts_characters,
-        "asian_support": counts_characters,
-        "split_characters": tokenize != "none",
-    }
-    names = select_metrics() if metrics is None else metrics
     scores: Scores = {}
-    for name in names:
+    for name in metrics:
         metric = METRICS[name]()
-        metric_options = {option: options[option] for option in metric.options}
-        metric_score = metric.compute(
+        metric_options = {option: options_of_all_metrics[option] for option in metric.options}
+        metric_score: MetricScore = metric.compute(
             predictions=checked_hypotheses, references=reference_lists, against=baseline, **metric_options
         )
-        for key, value in metric_score.items():
-            score_name = name if key == "score" else f"{name}_{key}"
-            scores[score_name] = value
+        scores[name] = metric_score["score"]
+        scores[f"{name}_signature"] = metric_score["signature"]
+        if "against" in metric_score:
+            scores[f"{name}_against"] = metric_score["against"]
 
     exact_matches = 0
     for hypothesis, alternatives in zip(checked_hypotheses, reference_lists, strict=True):
@@ -502,14 +580,41 @@ def score_translations(
     return scores
 
 
+def _check_baseline(translations: Sequence[str], hypotheses_count: int) -> list[str]:
+    """Return the translations of a baseline as a list.
+
+    Raise TypeError unless they are strings, and ValueError unless there is one for each hypothesis.
+    """
+    baseline = list(check_strings("against", translations))
+    if len(baseline) != hypotheses_count:
+        raise InputError(
+            f"against has {len(baseline)} translations, but there are {hypotheses_count} hypotheses; give one for each."
+        )
+    return baseline
+
+
+def _choose_metric_options(tokenize: str | None, lowercase: bool) -> dict[str, object]:
+    """Choose the values of all options that a metric in `METRICS` may name in its attribute `options`."""
+    # For Chinese and Japanese, TER counts character edits, as BLEU's tokenizations for these languages suggest.
+    counts_characters = tokenize in ("zh", "ja-mecab")
+    return {
+        "tokenize": tokenize,
+        "lowercase": lowercase,
+        "normalized": counts_characters,
+        "asian_support": counts_characters,
+        # Text with the tokenization "none" is already split into words.
+        "split_characters": tokenize != "none",
+    }
+
+
 def _list_references(references: Sequence[References]) -> list[list[str]]:
     """Return one list of references for each translation. Raise TypeError unless all references are strings."""
-    is_nested = isinstance(references, Sequence) and any(isinstance(item, (list, tuple)) for item in references)
-    if not is_nested:
-        # `check_strings` raises TypeError for an item that is not a string.
-        strings = cast("Sequence[str]", references)
-        return [[reference] for reference in check_strings("references", strings)]
-    return [list(check_strings("references", alternatives)) for alternatives in references]
+    has_lists = isinstance(references, Sequence) and any(isinstance(item, (list, tuple)) for item in references)
+    if has_lists:
+        return [list(check_strings("references", alternatives)) for alternatives in references]
+    # `check_strings` raises TypeError for an item that is not a string.
+    single_references = check_strings("references", cast("Sequence[str]", references))
+    return [[reference] for reference in single_references]
 
 
 def describe_exact_match(scores: Mapping[str, Any]) -> str:

@@ -30,10 +30,10 @@ class ScoringArguments:
     def __post_init__(self) -> None:
         if self.token_error_rate:
             # Imported here, because this module is also used to parse arguments, and importing the metrics takes long.
-            from .metrics import TokenEdits
+            from .metrics import TokenErrorRateScorer
 
             # If jiwer is missing, this raises the error now instead of after the translation.
-            TokenEdits()
+            TokenErrorRateScorer()
         if self.bleu_tokenize is not None:
             _check_bleu_tokenization(self.bleu_tokenize)
 
@@ -64,7 +64,8 @@ class ScoringArguments:
             return "char"
         for column in ("references", "target"):
             if column in pairs.column_names:
-                return choose_bleu_tokenization(pairs[:REFERENCES_TO_DETECT_SCRIPT][column])
+                first_pairs = pairs[:REFERENCES_TO_DETECT_SCRIPT]
+                return choose_bleu_tokenization(first_pairs[column])
         # Pairs without references are not scored, so any tokenization will do.
         return "13a"
 

@@ -1,6 +1,5 @@
 """Check a run before it starts: reject settings that would fail later, have no effect, or overwrite another run."""
 
-import json
 import math
 from pathlib import Path
 
@@ -187,17 +186,20 @@ def check_schedule(args: RunArguments) -> None:
 
 def check_validation(args: RunArguments) -> None:
     """Raise InputError if the run will not compute the metric that selects the best model or stops the run early."""
-    scores = [name for name, metric in METRICS.items() if metric.higher_is_better]
-    # Perplexity is excluded, because the Trainer would consider its highest value the best.
+    translation_metrics = []
+    for name, metric in METRICS.items():
+        if metric.is_computed_during_training and metric.higher_is_better:
+            translation_metrics.append(name)
+    # The Trainer considers the highest value of every metric except the loss the best. So perplexity is excluded.
     choices = ["loss", "token_accuracy"]
     if args.predict_with_generate:
-        choices.extend(scores)
-    metric = args.metric_for_best_model or "loss"
-    if metric.removeprefix("eval_") not in choices:
-        quoted_scores = " or ".join(json.dumps(name) for name in scores)
+        choices.extend(translation_metrics)
+    chosen_metric = args.metric_for_best_model or "loss"
+    if chosen_metric.removeprefix("eval_") not in choices:
+        quoted_metrics = " or ".join(f'"{name}"' for name in translation_metrics)
         raise InputError(
             f'metric_for_best_model is {args.metric_for_best_model}; choose "loss" or "token_accuracy", or with '
-            f"--predict_with_generate {quoted_scores}."
+            f"--predict_with_generate {quoted_metrics}."
         )
     if args.early_stopping_patience is not None and args.eval_strategy == "no":
         raise InputError(
