@@ -1,6 +1,7 @@
 """Choose the length penalty and the stopping rule of a beam search: the ones with the best BLEU on validation pairs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from datasets import Dataset
@@ -44,39 +45,56 @@ def choose_search(
         `dict`: the chosen `length_penalty` and `early_stopping`.
         `dict`: the BLEU of each search that was tried. The keys are descriptions of the searches.
     """
-    scores: dict[str, float] = {}
-
-    def compute_bleu(search: dict[str, Any]) -> float:
-        """Return the BLEU that the model reaches with these search settings, and store it in `scores`."""
-        description = describe_search(model, search)
-        # The second step includes the best search of the first step, which needs no second translation.
-        if description not in scores:
-            translations = translate(model, tokenizer, pairs["source"][:], **search)
-            computed = score_translations(
-                translations,
-                pairs["target"][:],
-                tokenize=scoring.choose_tokenization(pairs),
-                lowercase=scoring.lowercase,
-                metrics=["bleu"],
-            )
-            scores[description] = computed["bleu"]
-        return scores[description]
-
     alphas: Sequence[float] = ALPHAS
     if "length_penalty" in options:
         alphas = [options["length_penalty"]]
     stopping_rules: Sequence[str | bool] = STOPPING_RULES
     if "early_stopping" in options:
         stopping_rules = [options["early_stopping"]]
+    comparison = _SearchComparison(model, tokenizer, pairs, scoring)
 
     searches = []
     for alpha in alphas:
         searches.append({**options, "length_penalty": alpha, "early_stopping": stopping_rules[0]})
-    # If several searches have the highest score, `max` returns the first one.
-    best_alpha = max(searches, key=compute_bleu)["length_penalty"]
+    best_alpha = comparison.find_best(searches)["length_penalty"]
 
     searches = []
     for rule in stopping_rules:
         searches.append({**options, "length_penalty": best_alpha, "early_stopping": rule})
-    best_rule = max(searches, key=compute_bleu)["early_stopping"]
-    return {"length_penalty": best_alpha, "early_stopping": best_rule}, scores
+    best_rule = comparison.find_best(searches)["early_stopping"]
+    return {"length_penalty": best_alpha, "early_stopping": best_rule}, comparison.bleu_by_description
+
+
+@dataclass
+class _SearchComparison:
+    """Comparison of search settings by the BLEU that a model reaches with them on sentence pairs.
+
+    Args:
+        model, tokenizer, pairs, scoring: see [`choose_search`].
+        bleu_by_description: the BLEU of each search that was tried. The keys are results of `describe_search`.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    pairs: Dataset
+    scoring: ScoringArguments
+    bleu_by_description: dict[str, float] = field(default_factory=dict)
+
+    def find_best(self, searches: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the search with the highest BLEU. If several have the highest BLEU, return the first of them.
+
+        Args:
+            searches: arguments of `generate()` for each search.
+        """
+        return max(searches, key=self._find_bleu)
+
+    def _find_bleu(self, search: dict[str, Any]) -> float:
+        """Return the BLEU of a search. The pairs are translated only if the search was not tried before."""
+        description = describe_search(self.model, search)
+        if description not in self.bleu_by_description:
+            translations = translate(self.model, self.tokenizer, self.pairs["source"][:], **search)
+            scores = score_translations(
+                translations, self.pairs["target"][:], metrics=["bleu"], **self.scoring.options(self.pairs)
+            )
+            self.bleu_by_description[description] = scores["bleu"]
+        return self.bleu_by_description[description]

@@ -61,15 +61,27 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, float]]) -> Cur
     points = _collect_points(log_history, "eval_", (*_TOKEN_METRICS, *METRICS))
     if not points:
         return None
-    best = max(points, key=lambda point: (point.get("bleu", -inf), -point.get("loss", inf)))
     training = _collect_points(log_history, "", _TOKEN_METRICS)
-    curve: Curve = {"best": best, "points": points, "training": training}
+    curve: Curve = {"best": _find_best_point(points), "points": points, "training": training}
     write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
+    # The plot is an extra. A missing library or a curve that cannot be plotted must not end the run with an error.
     try:
         save_figure(plot_curve({"validation": curve}), folder / PLOT)
     except (ImportError, ValueError) as error:
         logger.warning("%s is not written: %s", PLOT, error)
     return curve
+
+
+def _find_best_point(points: Sequence[Point]) -> Point:
+    """Return the point with the highest BLEU. Among points with equal BLEU or without BLEU, the lowest loss decides."""
+    highest_bleu = max(point.get("bleu", -inf) for point in points)
+    candidates = [point for point in points if point.get("bleu", -inf) == highest_bleu]
+    return min(candidates, key=_get_loss)
+
+
+def _get_loss(point: Point) -> float:
+    """Return the loss of a point, or infinity if the point has no loss."""
+    return point.get("loss", inf)
 
 
 def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, metrics: Sequence[str]) -> list[Point]:
@@ -81,19 +93,21 @@ def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, met
         metrics: names of the metrics, without the prefix.
     """
     metrics_by_log_name = {f"{prefix}{metric}": metric for metric in metrics}
-    names = {"step": "updates", "epoch": "epoch"}
-    names.update(metrics_by_log_name)
+    # The keys of a point, by their names in the log. The order is the order in a point.
+    keys_by_log_name = {"step": "updates", "epoch": "epoch"}
+    keys_by_log_name.update(metrics_by_log_name)
     for time in _TIMES:
-        names[time] = time
+        keys_by_log_name[time] = time
 
     points = []
     for entry in log_history:
-        if metrics_by_log_name.keys().isdisjoint(entry):
+        has_metric = any(log_name in metrics_by_log_name for log_name in entry)
+        if not has_metric:
             continue
         point = {}
-        for log_name, name in names.items():
+        for log_name, key in keys_by_log_name.items():
             if log_name in entry:
-                point[name] = entry[log_name]
+                point[key] = entry[log_name]
         points.append(point)
     return points
 

@@ -96,30 +96,31 @@ def evaluate(
         _, target_language = data_args.languages()
         scoring = scoring.for_target(target_language)
         test_pairs = data_args.load("test")["test"]
-    facts = {"data": description}
 
-    if isinstance(model, (str, Path)):
-        tokenizer, model = load(str(model))
+    decoding = None
     if translations is None:
+        if isinstance(model, (str, Path)):
+            tokenizer, model = load(str(model))
         if model is None or tokenizer is None:
             raise InputError("a model was given without its tokenizer; give both, or the folder that holds them.")
-        search = dict(translate_kwargs)
-        tokens_per_batch = search.pop("tokens_per_batch", 4096)
-        show_progress = search.pop("show_progress", True)
+        if not target_lang:
+            target_lang = data_args.target_language_for(tokenizer)
+        search_options = dict(translate_kwargs)
+        tokens_per_batch = search_options.pop("tokens_per_batch", 4096)
+        show_progress = search_options.pop("show_progress", True)
         translations = translate(
             model,
             tokenizer,
             test_pairs["source"],
             tokens_per_batch,
             show_progress,
-            target_lang=target_lang or data_args.target_language_for(tokenizer),
-            **search,
+            target_lang=target_lang,
+            **search_options,
         )
-        facts["decoding"] = describe_search(model, search)
+        decoding = describe_search(model, search_options)
 
     if references is None:
-        column = "references" if "references" in test_pairs.column_names else "target"
-        references = test_pairs[column]
+        references = _get_references(test_pairs)
     requested_metrics = []
     if token_error_rate:
         requested_metrics.append("token_error_rate")
@@ -131,8 +132,17 @@ def evaluate(
         metrics=select_metrics(*requested_metrics),
         against=against,
     )
-    scores.update(facts)
+    scores["data"] = description
+    if decoding is not None:
+        scores["decoding"] = decoding
     return Evaluation(scores, list(translations))
+
+
+def _get_references(pairs: Dataset) -> Sequence[References]:
+    """Return the column `references` of sentence pairs or, without this column, their targets."""
+    if "references" in pairs.column_names:
+        return pairs["references"]
+    return pairs["target"]
 
 
 def describe_scores(scores: Scores) -> list[str]:
@@ -148,10 +158,12 @@ def describe_scores(scores: Scores) -> list[str]:
     for name, metric in METRICS.items():
         if name not in scores:
             continue
-        lines.append(f"{metric.label}: {scores[name]:.2f}  {scores[f'{name}_signature']}")
-        if f"{name}_against" in scores:
+        signature = scores[f"{name}_signature"]
+        lines.append(f"{metric.label}: {scores[name]:.2f}  {signature}")
+        comparison = scores.get(f"{name}_against")
+        if comparison is not None:
             baseline_name = scores.get("against", "the other")
-            lines.append(_describe_comparison(scores[f"{name}_against"], baseline_name))
+            lines.append(_describe_comparison(comparison, baseline_name))
     return lines
 
 
@@ -192,29 +204,44 @@ def describe_search(model: PreTrainedModel | Engine, options: Mapping[str, objec
     # `GenerationConfig.update` would validate the settings, and would reject some that models use.
     for name, value in (options or {}).items():
         setattr(settings, name, value)
-    limit = _describe_length_limit(settings)
 
+    parts = _describe_beams(settings)
+    limit = _describe_length_limit(settings)
+    if limit is not None:
+        parts.append(limit)
+    return ", ".join(parts)
+
+
+def _describe_beams(settings: GenerationConfig) -> list[str]:
+    """Return phrases about the kind of search and, for a beam search, about its beams, length penalty and stopping."""
+    # None means the default of transformers, which is one beam.
     num_beams = settings.num_beams or 1
     if num_beams == 1:
-        search = "sampling" if settings.do_sample else "greedy search"
-        return f"{search}{limit}"
+        return ["sampling" if settings.do_sample else "greedy search"]
 
-    search = "beam sampling" if settings.do_sample else "beam search"
-    alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
+    alpha = settings.length_penalty
+    if alpha is None:
+        # The default of transformers.
+        alpha = 1.0
+    # Only models of this package have this setting. For other models, transformers' own penalty applies.
     penalty_type = getattr(settings, "length_penalty_type", "hf")
-    stopping = ", early stopping" if settings.early_stopping is True else ""
-    return f"{search}, {num_beams} beams, length penalty {alpha} ({penalty_type}){stopping}{limit}"
+    phrases = [
+        "beam sampling" if settings.do_sample else "beam search",
+        f"{num_beams} beams",
+        f"length penalty {alpha} ({penalty_type})",
+    ]
+    if settings.early_stopping is True:
+        phrases.append("early stopping")
+    return phrases
 
 
-def _describe_length_limit(settings: GenerationConfig) -> str:
-    """Return text that states the maximum length of a translation, such as ", at most 20 tokens".
-
-    The text is empty if there is no limit.
-    """
+def _describe_length_limit(settings: GenerationConfig) -> str | None:
+    """Return a phrase about the maximum length of a translation, such as "at most 20 tokens", or None without one."""
+    # An explicit limit has precedence over a limit that depends on the length of the source.
     offset = getattr(settings, "max_length_offset", None)
     if offset is not None and not limits_length(settings):
-        return f", at most source + {offset} tokens"
+        return f"at most source + {offset} tokens"
     max_tokens = settings.max_new_tokens or settings.max_length
     if not max_tokens:
-        return ""
-    return f", at most {max_tokens} tokens"
+        return None
+    return f"at most {max_tokens} tokens"

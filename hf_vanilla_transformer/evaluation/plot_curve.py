@@ -1,5 +1,7 @@
 """Plot the curves of training runs: loss, perplexity, token accuracy and BLEU against training time."""
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,36 +44,24 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
         ImportError: if matplotlib is missing; the message names the extra to install.
         ValueError: if `theme` is unknown, if a curve has no points or no times, or if no metric is in all points.
     """
-    points = []
     for name, curve in curves.items():
-        if not curve["points"] or any("training_seconds" not in point for point in curve["points"]):
-            raise InputError(f"the curve of {name} has no points with training_seconds to plot; give another run.")
-        points += curve["points"]
-    metrics = [metric for metric in _LABELS if all(metric in point for point in points)]
+        _check_has_times(name, curve)
+    metrics = _find_common_metrics(curves)
     if not metrics:
         raise InputError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
 
     with styled(theme) as colours:
         columns = min(len(metrics), 2)
-        rows = (len(metrics) + 1) // 2
+        rows = math.ceil(len(metrics) / columns)
         figure = new_figure(5 * columns, 3.5 * rows)
-        for panel, metric in enumerate(metrics, start=1):
-            axes = figure.add_subplot(rows, columns, panel)
-            run_lines = []
-            for index, (name, curve) in enumerate(curves.items()):
-                colour = colours.lines[index % len(colours.lines)]
-                marker = _MARKERS[index // len(colours.lines) % len(_MARKERS)]
-                run_lines.append(_draw_run(axes, metric, name, curve, colour, marker))
-            axes.set_xlabel("training time (minutes, without evaluations)")
-            axes.set_ylabel(_LABELS[metric])
-            if metric == "perplexity":
-                axes.set_yscale("log")
-            axes.grid(alpha=0.3)
+        for panel_number, metric in enumerate(metrics, start=1):
+            axes = figure.add_subplot(rows, columns, panel_number)
+            validation_lines = _draw_panel(axes, metric, curves, colours.lines)
 
         # One legend serves all panels, because each run looks the same in all of them.
         legend_lines = []
         if len(curves) > 1:
-            legend_lines += run_lines
+            legend_lines += validation_lines
         if any(curve.get("training") for curve in curves.values()):
             legend_lines += _make_line_samples()
         if legend_lines:
@@ -79,16 +69,55 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
     return figure
 
 
+def _check_has_times(name: str, curve: Mapping[str, Any]) -> None:
+    """Raise ValueError if a run's curve has no evaluations, or one whose training time is unknown."""
+    points = curve["points"]
+    if not points or any("training_seconds" not in point for point in points):
+        raise InputError(f"the curve of {name} has no points with training_seconds to plot; give another run.")
+
+
+def _find_common_metrics(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the metrics that every evaluation of every run contains, in the order of their panels."""
+    points = []
+    for curve in curves.values():
+        points.extend(curve["points"])
+    return [metric for metric in _LABELS if all(metric in point for point in points)]
+
+
+def _draw_panel(
+    axes: "Axes", metric: str, curves: Mapping[str, Mapping[str, Any]], colours: Sequence[str]
+) -> list["Line2D"]:
+    """Draw one metric of all runs. Return the validation line of each run."""
+    # The runs get all colors with the first marker, then all colors with the second marker, and so on.
+    styles = itertools.cycle(itertools.product(_MARKERS, colours))
+    validation_lines = []
+    for name, curve in curves.items():
+        marker, colour = next(styles)
+        validation_lines.append(_draw_run(axes, metric, name, curve, colour, marker))
+    axes.set_xlabel("training time (minutes, without evaluations)")
+    axes.set_ylabel(_LABELS[metric])
+    if metric == "perplexity":
+        # At the beginning of a training, the perplexity is many times as high as at the end.
+        axes.set_yscale("log")
+    axes.grid(alpha=0.3)
+    return validation_lines
+
+
 def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], colour: str, marker: str) -> "Line2D":
     """Draw a metric of a run as two lines, for training and for validation. Return the validation line."""
-    minutes, values = _list_coordinates(curve.get("training", []), metric)
     # Runs with the first marker need no marker on the dashed line, because their colors differ.
-    training_marker = None if marker == "." else marker
+    training_marker = None
+    if marker != _MARKERS[0]:
+        training_marker = marker
+    minutes, values = _list_coordinates(curve.get("training", []), metric)
     axes.plot(minutes, values, color=colour, markersize=3, linestyle="--", linewidth=1, marker=training_marker)
 
-    minutes, values = _list_coordinates(curve["points"], metric)
-    (line,) = axes.plot(minutes, values, color=colour, marker=marker, label=name.translate(VISIBLE))
-    return line
+    validation_minutes, validation_values = _list_coordinates(curve["points"], metric)
+    # `plot` returns a list of the lines that it has drawn, here of one line.
+    (validation_line,) = axes.plot(
+        validation_minutes, validation_values, color=colour, marker=marker, label=name.translate(VISIBLE)
+    )
+    return validation_line
 
 
 def _list_coordinates(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[float], list[float]]:
