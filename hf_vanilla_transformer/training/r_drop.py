@@ -44,6 +44,7 @@ def r_drop_loss(
         `tuple[torch.Tensor, torch.Tensor]`: the loss in nats, a scalar in float32 or float64, which can be
             differentiated once; and the sums of [`token_sums`] over the tokens of both passes, of shape `(3,)`.
     """
+    # Indices of the tokens that have a target, (targets,).
     target_positions = (labels != -100).nonzero()[:, 0]
     return _ChunkedLoss.apply(logits, labels, target_positions, weight, label_smoothing)
 
@@ -62,48 +63,99 @@ class _LossOfChunk(NamedTuple):
     sums: torch.Tensor
 
 
+class _SmoothedTarget(NamedTuple):
+    """The probabilities that a cross-entropy with label smoothing has as its target.
+
+    Args:
+        everywhere (`float`): probability of each token of the vocabulary.
+        added_at_label (`float`): probability that the label has in addition.
+    """
+
+    everywhere: float
+    added_at_label: float
+
+
 def _compute_loss_of_chunk(
     logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float
 ) -> _LossOfChunk:
     """Compute the R-Drop loss and its gradient for a chunk of tokens, all of which have a target.
 
-    For the predictions p and q of the two passes, the gradient of KL(p||q) + KL(q||p) with respect to the logits of p
-    is p (log p - log q - KL(p||q)) + p - q. The gradient of a cross-entropy is p minus the smoothed target.
+    Args:
+        logits (`torch.Tensor` of shape `(2, tokens, vocabulary)`): logits of both passes.
+        labels (`torch.LongTensor` of shape `(tokens,)`): target tokens.
+        weight, label_smoothing: see [`r_drop_loss`].
     """
-    log_p = logits.log_softmax(dim=-1)
-    label_indices = labels.expand(2, -1)[..., None]
-    p = log_p.exp()
-    # log p of the first pass minus log p of the second one, `(tokens, vocabulary)`.
-    difference = log_p[0] - log_p[1]
-    label_log_p = log_p.gather(-1, label_indices)[..., 0]
-    # KL(1||2) and KL(2||1) for each token, `(2, tokens)`. In the second one, the difference has the opposite sign.
-    signs = logits.new_tensor([1.0, -1.0])
-    divergences = signs[:, None] * (p * difference).sum(dim=-1)
+    vocabulary_size = logits.shape[-1]
+    target = _SmoothedTarget(everywhere=label_smoothing / vocabulary_size, added_at_label=1 - label_smoothing)
 
-    # The smoothed target is `everywhere` at each token of the vocabulary, plus `at_label` at the label.
-    at_label = 1 - label_smoothing
-    everywhere = label_smoothing / log_p.shape[-1]
-    cross_entropies = -at_label * label_log_p.sum() - everywhere * log_p.sum()
+    # (2, tokens, vocabulary)
+    log_probabilities = logits.log_softmax(dim=-1)
+    # The labels in the shape that `gather` and `scatter_add_` need, (2, tokens, 1).
+    label_indices = labels.expand(2, -1)[..., None]
+    probabilities = log_probabilities.exp()
+    # log p of the first pass minus log p of the second pass, (tokens, vocabulary).
+    difference = log_probabilities[0] - log_probabilities[1]
+    # (2, tokens)
+    label_log_probabilities = log_probabilities.gather(-1, label_indices)[..., 0]
+    # KL(1||2) and KL(2||1) of each token, (2, tokens). In KL(2||1), the difference has the opposite sign.
+    signs = logits.new_tensor([1.0, -1.0])
+    divergences = signs[:, None] * (probabilities * difference).sum(dim=-1)
+
+    log_likelihood = label_log_probabilities.sum()
+    cross_entropies = -target.added_at_label * log_likelihood - target.everywhere * log_probabilities.sum()
     loss = (cross_entropies + weight * divergences.sum() / 2) / 2
 
-    correct = (label_log_p >= log_p.amax(dim=-1)).sum()
-    sums = torch.stack([-label_log_p.sum(), correct, correct.new_tensor(label_log_p.numel())])
+    highest_log_probabilities = log_probabilities.amax(dim=-1)
+    correct = (label_log_probabilities >= highest_log_probabilities).sum()
+    token_count = correct.new_tensor(label_log_probabilities.numel())
+    sums = torch.stack([-log_likelihood, correct, token_count])
 
-    # `share` is the weight of each divergence in the halved loss. With it, the gradient for the first pass is
-    #   p[0] * (0.5 + share - share * divergence + share * difference) - share * p[1] - everywhere / 2
-    # plus -at_label / 2 at the labels. For the second pass, p[0] and p[1] swap roles and the difference changes sign.
-    share = weight / 4
-    factors = 0.5 + share - share * divergences[..., None]
-    constant = logits.new_tensor(-everywhere / 2)
-    # Memory bandwidth limits the speed here, so there are few operations, and they overwrite `log_p`, which is no
-    # longer needed.
-    gradient = log_p
-    for index, sign in enumerate((1, -1)):
-        other_p = p[1 - index]
-        torch.add(factors[index], difference, alpha=share * sign, out=gradient[index])
-        torch.addcmul(constant, gradient[index], p[index], out=gradient[index]).sub_(other_p, alpha=share)
-    gradient.scatter_add_(-1, label_indices, gradient.new_full(label_indices.shape, -at_label / 2))
+    # Memory bandwidth limits the speed here, so the gradient reuses the memory of the log-probabilities, which are not
+    # needed from here on.
+    gradient = log_probabilities
+    _write_gradient(gradient, probabilities, difference, divergences, label_indices, weight, target)
     return _LossOfChunk(loss, gradient, sums)
+
+
+def _write_gradient(
+    gradient: torch.Tensor,
+    probabilities: torch.Tensor,
+    difference: torch.Tensor,
+    divergences: torch.Tensor,
+    label_indices: torch.Tensor,
+    weight: float,
+    target: _SmoothedTarget,
+) -> None:
+    """Write the gradient of the R-Drop loss with respect to the logits into the tensor `gradient`.
+
+    For the probabilities p and q of the two passes, the gradient of KL(p||q) + KL(q||p) with respect to the logits of p
+    is p (log p - log q - KL(p||q)) + p - q. The gradient of a cross-entropy is p minus the smoothed target. The loss
+    contains half of the cross-entropy, and `share = weight / 4` of the divergences. Together, this is
+
+        p * (0.5 + share - share * KL(p||q) + share * (log p - log q)) - share * q - target / 2
+
+    Args:
+        gradient (`torch.Tensor` of shape `(2, tokens, vocabulary)`): is overwritten.
+        probabilities (`torch.Tensor` of shape `(2, tokens, vocabulary)`): p and q.
+        difference (`torch.Tensor` of shape `(tokens, vocabulary)`): log p - log q.
+        divergences (`torch.Tensor` of shape `(2, tokens)`): KL(p||q) and KL(q||p).
+        label_indices (`torch.LongTensor` of shape `(2, tokens, 1)`): the labels, once for each pass.
+        weight: see [`r_drop_loss`].
+        target: the target of the cross-entropies.
+    """
+    share = weight / 4
+    # The part of the factor of p that is the same for the whole vocabulary, (2, tokens, 1).
+    factors = 0.5 + share - share * divergences[..., None]
+    negative_half_target = gradient.new_tensor(-target.everywhere / 2)
+    # For the second pass, the passes change their roles, and so the difference changes its sign.
+    for this_pass, other_pass, sign in ((0, 1, 1), (1, 0, -1)):
+        # A view, so writing into it writes into `gradient`.
+        gradient_of_pass = gradient[this_pass]
+        torch.add(factors[this_pass], difference, alpha=share * sign, out=gradient_of_pass)
+        torch.addcmul(negative_half_target, gradient_of_pass, probabilities[this_pass], out=gradient_of_pass)
+        gradient_of_pass.sub_(probabilities[other_pass], alpha=share)
+    gradient_at_labels = gradient.new_full(label_indices.shape, -target.added_at_label / 2)
+    gradient.scatter_add_(-1, label_indices, gradient_at_labels)
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -127,14 +179,19 @@ class _ChunkedLoss(torch.autograd.Function):
             target_positions (`torch.LongTensor` of shape `(targets,)`): indices of the tokens that have a target.
             logits, labels, weight, label_smoothing: see [`r_drop_loss`].
         """
-        loss = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
+        # At least float32, even if the logits have 16 bits.
+        loss_dtype = torch.promote_types(logits.dtype, torch.float32)
+        loss = logits.new_zeros((), dtype=loss_dtype)
         sums = loss.new_zeros(3)
         gradient = torch.zeros_like(logits)
-        is_on_cpu = logits.device.type == "cpu"
-        tokens_per_chunk = _TOKENS_PER_CHUNK_ON_CPUS if is_on_cpu else _TOKENS_PER_CHUNK_ON_GPUS
+        tokens_per_chunk = _TOKENS_PER_CHUNK_ON_GPUS
+        if logits.device.type == "cpu":
+            tokens_per_chunk = _TOKENS_PER_CHUNK_ON_CPUS
         for positions in target_positions.split(tokens_per_chunk):
-            chunk_logits = logits[:, positions].to(loss.dtype)
+            # (2, chunk's tokens, vocabulary)
+            chunk_logits = logits[:, positions].to(loss_dtype)
             chunk = _compute_loss_of_chunk(chunk_logits, labels[positions], weight, label_smoothing)
+            # Tokens without a target keep a gradient of zero.
             gradient.index_copy_(1, positions, chunk.gradient.to(gradient.dtype))
             loss += chunk.loss
             sums += chunk.sums
@@ -181,11 +238,15 @@ class RDropTrainer(TokenMetricsTrainer):
         self.r_drop_alpha = r_drop_alpha
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute the Trainer's loss. In training, compute the R-Drop loss of a batch with each sentence twice."""
+        """Compute the Trainer's loss. In training, compute the R-Drop loss of a batch with each sentence twice.
+
+        The Trainer computes the loss with its attribute `compute_loss_func`, or lets the model do it if that is None.
+        """
         if not model.training:
             self.compute_loss_func = None
             return super().compute_loss(model, inputs, *args, **kwargs)
         self.compute_loss_func = self._compute_r_drop_loss
+        # The second half of the batch repeats the first half, and gets different dropout masks.
         doubled_inputs = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
         return super().compute_loss(model, doubled_inputs, *args, **kwargs)
 
@@ -195,13 +256,23 @@ class RDropTrainer(TokenMetricsTrainer):
         doubled_labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """Compute the R-Drop loss per token of a batch whose second half repeats the first half."""
-        labels, _ = doubled_labels.chunk(2)
+        """Compute the R-Drop loss per token of a batch whose second half repeats the first half.
+
+        Also add the batch's [`token_sums`] to `outputs`, from which `TokenMetricsTrainer` logs its metrics.
+
+        Args:
+            outputs: output of the model, with logits of shape `(2 * sentences, length, vocabulary)`.
+            doubled_labels (`torch.LongTensor` of shape `(2 * sentences, length)`): target tokens.
+            num_items_in_batch: number of target tokens that the loss is divided by, if the Trainer has counted them.
+        """
+        labels, _repeated_labels = doubled_labels.chunk(2)
         logits = outputs["logits"]
         check_labels(labels, logits.shape[-1])
+        # (2, sentences * length, vocabulary)
         logits_of_passes = logits.view(2, labels.numel(), -1)
-        label_smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
+        unwrapped_model = self.accelerator.unwrap_model(self.model)
+        label_smoothing = unwrapped_model.config.label_smoothing
         loss, sums_of_both_passes = r_drop_loss(logits_of_passes, labels.flatten(), self.r_drop_alpha, label_smoothing)
-        # This is the mean of both passes, so that the log counts every target token once.
+        # The mean of both passes, so that the log counts every target token once.
         outputs["token_sums"] = sums_of_both_passes / 2
         return per_token(loss, labels, num_items_in_batch)

@@ -6,7 +6,7 @@ batches differs, and the loss does not depend on the split.
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from accelerate.utils import gather_object
@@ -66,28 +66,34 @@ class TrainingMemory:
             in_16_bits: True if training uses bfloat16 or float16 autocast, and False if it uses float32.
         """
         config = model.config
-        parameters = model.num_parameters()
         # A weight, its gradient and its two moments take 4 bytes each.
-        fixed = 16 * parameters
+        bytes_per_parameter = 16
         if args.world_size > 1:
             # DDP keeps a second copy of the gradients.
-            fixed += 4 * parameters
-        per_token = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
-        # 16-bit logits, which their gradient overwrites, and the same number of bytes for values computed from them.
-        logits_per_token = 4 * config.vocab_size
-        # The loss computes logits in chunks, which are larger on devices with more memory. If the memory is unknown,
-        # the largest chunks are assumed.
-        chunk_bytes = choose_chunk_bytes(sys.maxsize if memory is None else memory.total)
-        most_logits: float = 2 * chunk_bytes
+            bytes_per_parameter += 4
+
+        # These are the figures for 16 bits. With 32 bits, the numbers of bytes per token are twice as large.
+        activations_per_token = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
+        most_logits: float
         if args.r_drop_alpha:
             # R-Drop reads each batch twice. It needs all logits of both passes, their gradient and a copy.
-            per_token *= 2
+            activations_per_token *= 2
             logits_per_token = 12 * config.vocab_size
             most_logits = math.inf
+        else:
+            # Logits, which their gradient overwrites, and the same number of bytes for values computed from them.
+            logits_per_token = 4 * config.vocab_size
+            # The loss computes logits in chunks, whose size depends on the device's memory, not on the precision.
+            most_logits = 2 * _find_chunk_bytes(memory)
         if not in_16_bits:
-            per_token *= 2
+            activations_per_token *= 2
             logits_per_token *= 2
-        return cls(fixed, int(per_token), logits_per_token, most_logits)
+        return cls(
+            fixed=bytes_per_parameter * model.num_parameters(),
+            per_token=int(activations_per_token),
+            logits_per_token=logits_per_token,
+            most_logits=most_logits,
+        )
 
     def bytes_for_batch(self, tokens: float) -> int:
         """Return the peak memory in bytes of an update whose batches have `tokens` tokens on each side."""
@@ -100,13 +106,22 @@ class TrainingMemory:
 
         The result is 0 if not even the weights, gradients and moments fit.
         """
-        room = size - self.fixed
-        if self.most_logits < math.inf:
+        # The weights, gradients and moments need their memory whatever the size of a batch.
+        bytes_for_batch = size - self.fixed
+        computes_logits_in_chunks = self.most_logits < math.inf
+        if computes_logits_in_chunks:
             # Small batches have fewer logits than this maximum, so slightly more tokens might fit.
-            tokens = (room - self.most_logits) / self.per_token
+            tokens = (bytes_for_batch - self.most_logits) / self.per_token
         else:
-            tokens = room / (self.per_token + self.logits_per_token)
+            tokens = bytes_for_batch / (self.per_token + self.logits_per_token)
         return max(0, int(tokens))
+
+
+def _find_chunk_bytes(memory: DeviceMemory | None) -> int:
+    """Return the size in bytes of the chunks in which a device computes logits; the largest size if it is unknown."""
+    if memory is None:
+        return choose_chunk_bytes(sys.maxsize)
+    return choose_chunk_bytes(memory.total)
 
 
 def read_device_memory(device: torch.device) -> DeviceMemory | None:
@@ -116,11 +131,12 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
     """
     if device.type == "cpu":
         return None
-    module = torch.get_device_module(device)
-    if not hasattr(module, "mem_get_info"):
+    # The part of PyTorch for the device's type, such as `torch.cuda`.
+    device_module = torch.get_device_module(device)
+    if not hasattr(device_module, "mem_get_info"):
         return None
-    free, total = module.mem_get_info(device)
-    reserved_but_unused = module.memory_reserved(device) - module.memory_allocated(device)
+    free, total = device_module.mem_get_info(device)
+    reserved_but_unused = device_module.memory_reserved(device) - device_module.memory_allocated(device)
     return DeviceMemory(free + reserved_but_unused, total)
 
 
@@ -188,22 +204,19 @@ def split_update(
         tokens_per_batch: the batch size that the user has set, if any. It is kept.
         gradient_accumulation_steps: the number of batches per process that the user has set, if any. It is kept.
     """
-    accumulation_steps = gradient_accumulation_steps
-    if accumulation_steps is None:
-        most_tokens = tokens_per_batch or max(tokens_that_fit, longest_sentence)
-        accumulation_steps = math.ceil(tokens_per_update / (processes * most_tokens))
-    if tokens_per_batch is not None:
-        return UpdateBatches(tokens_per_batch, accumulation_steps)
-    share_of_update = tokens_per_update // (processes * accumulation_steps)
-    return UpdateBatches(max(share_of_update, longest_sentence), accumulation_steps)
+    if gradient_accumulation_steps is None:
+        largest_batch = tokens_per_batch or max(tokens_that_fit, longest_sentence)
+        gradient_accumulation_steps = math.ceil(tokens_per_update / (processes * largest_batch))
+    if tokens_per_batch is None:
+        share_of_update = tokens_per_update // (processes * gradient_accumulation_steps)
+        tokens_per_batch = max(share_of_update, longest_sentence)
+    return UpdateBatches(tokens_per_batch, gradient_accumulation_steps)
 
 
 def set_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sentence: int) -> Settings:
-    """Set the batch size and the gradient accumulation of a run whose `tokens_per_update` is given.
+    """Return settings with the batch size and the gradient accumulation that follow from `tokens_per_update`.
 
-    The arguments in `settings.args` are changed. In the returned settings, the batches are among the given arguments as
-    well, because a run that is resumed or repeated on a different device must have the same batches. Settings without
-    `tokens_per_update` are returned unchanged.
+    `settings` itself is not changed. Settings without `tokens_per_update` are returned as they are.
 
     Args:
         settings: the run's settings.
@@ -213,6 +226,7 @@ def set_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sent
     args = settings.args
     if args.tokens_per_update is None:
         return settings
+
     batches = split_update(
         args.tokens_per_update,
         args.world_size,
@@ -222,11 +236,17 @@ def set_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sent
         # `args.gradient_accumulation_steps` is 1 if the user has not set it, so it does not show whether they have.
         gradient_accumulation_steps=settings.given_arguments.get("gradient_accumulation_steps"),
     )
-    args.tokens_per_batch = batches.tokens_per_batch
-    args.gradient_accumulation_steps = batches.gradient_accumulation_steps
-    given_arguments = {**settings.given_arguments, **asdict(batches)}
+    # The batches replace `tokens_per_update` among the given arguments, which are saved with the run: if the run is
+    # resumed or repeated on a different device, it must have the same batches.
+    given_arguments = dict(settings.given_arguments)
     given_arguments.pop("tokens_per_update", None)
-    return settings._replace(given_arguments=given_arguments)
+    given_arguments["tokens_per_batch"] = batches.tokens_per_batch
+    given_arguments["gradient_accumulation_steps"] = batches.gradient_accumulation_steps
+    changed_args = args.change(
+        tokens_per_batch=batches.tokens_per_batch,
+        gradient_accumulation_steps=batches.gradient_accumulation_steps,
+    )
+    return settings._replace(args=changed_args, given_arguments=given_arguments)
 
 
 def find_longest_sentence(data: Dataset) -> int:
