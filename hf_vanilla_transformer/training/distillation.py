@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
@@ -85,39 +85,45 @@ class Teacher:
         self._arguments = settings.distillation
         self._device = settings.args.device
         self._scoring = settings.scoring
-        self._names = settings.distillation.teacher or []
+        # Several teachers form an ensemble.
+        self._teacher_names = settings.distillation.teacher or []
         self.folders = self._find_folders(settings)
         tokenizer = AutoTokenizer.from_pretrained(self.folders[0])
-        self._target_code = TargetCodes(tokenizer, find_target_language(settings.data, tokenizer)).default
-        self._cache = self._find_cache()
+        target_language = find_target_language(settings.data, tokenizer)
+        # The code that is put before each source, or None if the teacher translates into a single language.
+        self._target_language_code = TargetCodes(tokenizer, target_language).default
+        self._cache_folder = self._find_cache_folder()
 
     def _find_folders(self, settings: Settings) -> list[Path]:
         """Find the folder of each teacher model. Models of other systems, such as Marian, are converted first.
 
         Raises InputError if the run would replace a teacher.
         """
-        revisions: Sequence[str | None] = [None] * len(self._names)
+        revisions: Sequence[str | None] = [None] * len(self._teacher_names)
         if self._arguments.teacher_revision is not None:
             revisions = self._arguments.teacher_revision
         folders = []
-        for name, revision in zip(self._names, revisions, strict=True):
+        for name, revision in zip(self._teacher_names, revisions, strict=True):
             folders.append(native_folder(name, revision, settings.model.token))
+
         output = settings.output_folder
         for folder in folders:
             if folder.resolve().is_relative_to(output.resolve()):
                 raise InputError(f"{folder} lies in {output}, which the run replaces; name another --output_dir.")
         return folders
 
-    def _find_cache(self) -> Path:
+    def _find_cache_folder(self) -> Path:
         """Return the cache folder for the translations. Its name depends on the teacher and its search settings."""
+        # Everything but the sources on which the translations depend.
         facts: dict[str, object] = {
             "engine": self._arguments.teacher_engine,
+            # With `nearest_to_reference`, all hypotheses of a source are stored, and not only the first one.
             "all": self._arguments.nearest_to_reference,
         }
         if self._arguments.teacher_num_beams is not None:
             facts["num_beams"] = self._arguments.teacher_num_beams
-        if self._target_code:
-            facts["target"] = self._target_code
+        if self._target_language_code:
+            facts["target"] = self._target_language_code
         return result_folder("translations", self.folders, facts)
 
     def with_tokenizer(self, settings: Settings) -> Settings:
@@ -131,11 +137,13 @@ class Teacher:
         for name in ("model_name_or_path", "tokenizer_name", *NEW_TOKENIZER_ARGUMENTS):
             if name in settings.given_arguments:
                 return settings
+        first_folder = self.folders[0]
+        tokenizer = AutoTokenizer.from_pretrained(first_folder)
         try:
-            check_tokenizer(self._names[0], AutoTokenizer.from_pretrained(self.folders[0]))
+            check_tokenizer(self._teacher_names[0], tokenizer)
         except InputError:
             return settings
-        given_arguments = {**settings.given_arguments, "tokenizer_name": str(self.folders[0])}
+        given_arguments = {**settings.given_arguments, "tokenizer_name": str(first_folder)}
         changed = Settings.from_arguments(**given_arguments).for_target_language()
         return changed._replace(needs_plan=settings.needs_plan)
 
@@ -154,15 +162,15 @@ class Teacher:
         left_out_count = len(self._monolingual_sources) - len(new_sources)
         log_removed({_EVALUATED: left_out_count}, len(self._monolingual_sources), "monolingual sources")
 
+        # Translate all sources, and drop translations that are faulty or that cleaning removes.
         tokenization = self._scoring.choose_tokenization(pairs["train"])
-        translated, removed = self._translate_pairs(train, new_sources, tokenization)
+        translated, removed_counts = self._translate_pairs(train, new_sources, tokenization)
         evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
         distilled, removed_by_cleaning = clean_pairs(translated, evaluation_pairs)
-        removed.update(removed_by_cleaning)
-        log_removed(removed, len(train) + len(new_sources), "translations")
-        if left_out_count:
-            removed[f"monolingual sources {_EVALUATED}"] = left_out_count
+        removed_counts.update(removed_by_cleaning)
+        log_removed(removed_counts, len(train) + len(new_sources), "translations")
 
+        # Combine the translated pairs with the given ones.
         if self._arguments.distilled_only:
             new_train = distilled
             given_targets = "none with the given targets"
@@ -170,7 +178,11 @@ class Teacher:
             new_train = concatenate_datasets([train, distilled])
             given_targets = f"{len(train):,} with the given targets"
         logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {given_targets}")
-        return DatasetDict({**pairs, "train": new_train}), self._describe(len(distilled), removed)
+
+        if left_out_count:
+            removed_counts[f"monolingual sources {_EVALUATED}"] = left_out_count
+        model_card_rows = self._make_model_card_rows(len(distilled), removed_counts)
+        return DatasetDict({**pairs, "train": new_train}), model_card_rows
 
     def _translate_pairs(
         self, train: Dataset, new_sources: list[str], tokenization: str
@@ -188,43 +200,51 @@ class Teacher:
         Raises InputError if all translations were removed or are blank.
         """
         sources = [*train["source"], *new_sources]
-        references = [*train["target"], *[None] * len(new_sources)]
+        references: list[str | None] = [*train["target"]]
+        references.extend([None] * len(new_sources))
         # This raises an error if the tokenization needs a missing library, so it is done before the translation.
         bleu = BLEU(tokenize=tokenization, effective_order=True)
-        hypotheses = self._translate_all(sources)
-        translated: dict[str, list[str]] = {"source": [], "target": []}
-        removed = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
+        hypotheses_by_source = self._translate_all(sources)
+
+        kept_sources = []
+        kept_translations = []
+        removed_counts = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
         for source, reference in zip(sources, references, strict=True):
-            hypothesis = self._choose(hypotheses[source], reference, bleu)
+            hypothesis = self._choose_hypothesis(hypotheses_by_source[source], reference, bleu)
             reason = _reason_to_remove(hypothesis)
             if reason is not None:
-                removed[reason] += 1
+                removed_counts[reason] += 1
             else:
-                translated["source"].append(source)
-                translated["target"].append(hypothesis.text)
-        if all(is_blank(target) for target in translated["target"]):
-            removed["empty"] = len(translated["target"])
-            counts = [f"{count:,} were {reason}" for reason, count in removed.items() if count]
-            raise InputError(f"no translation of {self._names[0]} remains: {', '.join(counts)}; give another teacher.")
-        return Dataset.from_dict(translated, features=train.features), removed
+                kept_sources.append(source)
+                kept_translations.append(hypothesis.text)
 
-    def _describe(self, count: int, removed: Mapping[str, int]) -> dict[str, str]:
-        """Return rows about the teacher for the table in the model card.
+        if all(is_blank(translation) for translation in kept_translations):
+            removed_counts["empty"] = len(kept_translations)
+            counts = [f"{count:,} were {reason}" for reason, count in removed_counts.items() if count]
+            raise InputError(
+                f"no translation of {self._teacher_names[0]} remains: {', '.join(counts)}; give another teacher."
+            )
+        columns = {"source": kept_sources, "target": kept_translations}
+        return Dataset.from_dict(columns, features=train.features), removed_counts
+
+    def _make_model_card_rows(self, translated_count: int, removed_counts: Mapping[str, int]) -> dict[str, str]:
+        """Return rows about the teacher for the table in the model card. The keys are the names of the rows.
 
         Args:
-            count: the number of training pairs with targets by the teacher.
-            removed: the number of translations that were removed for each reason.
+            translated_count: the number of training pairs with targets by the teacher.
+            removed_counts: the number of translations that were removed for each reason.
         """
-        targets = f"{count:,}"
+        targets = f"{translated_count:,}"
         if self._arguments.teacher_num_beams is not None:
             targets += f" with {self._arguments.teacher_num_beams} beams"
         if self._arguments.nearest_to_reference:
             targets += ", the hypothesis nearest to the reference"
-        reasons = [f"{number:,} {reason}" for reason, number in removed.items() if number]
-        if reasons:
-            targets += f"; removed {', '.join(reasons)}"
+        removed_parts = [f"{count:,} {reason}" for reason, count in removed_counts.items() if count]
+        if removed_parts:
+            targets += f"; removed {', '.join(removed_parts)}"
+        teacher_names = [str(name_of_base(name)) for name in self._teacher_names]
         return {
-            "teacher": ", ".join(str(name_of_base(name)) for name in self._names),
+            "teacher": ", ".join(teacher_names),
             "targets of the teacher": targets,
             "given targets": "not used" if self._arguments.distilled_only else "used, too",
         }
@@ -236,31 +256,38 @@ class Teacher:
         """
         train = pairs["train"].select_columns(["source", "target"])
         new_sources = self._select_new_sources(pairs)
-        # The given targets stand in for the translations, which have similar lengths.
+        # The given targets stand in for the translations, which have similar lengths. They are repeated if there are
+        # more new sources than given targets.
         new_targets = list(islice(cycle(train["target"]), len(new_sources)))
         new_pairs = Dataset.from_dict({"source": new_sources, "target": new_targets}, features=train.features)
-        parts = [train, new_pairs]
-        if not self._arguments.distilled_only:
-            parts.insert(0, train)
-        return DatasetDict({**pairs, "train": concatenate_datasets(parts)})
+        if self._arguments.distilled_only:
+            expected_parts = [train, new_pairs]
+        else:
+            # Once with the given targets, and once with the teacher's translations.
+            expected_parts = [train, train, new_pairs]
+        return DatasetDict({**pairs, "train": concatenate_datasets(expected_parts)})
 
     def describe_work(self, pairs: DatasetDict) -> str:
         """Return a text that says how many sentences the teacher still has to translate, and how long that will take.
 
         The duration is extrapolated from a sample of up to 100 sentences, which is translated for this purpose.
         """
+        sources = [*pairs["train"]["source"], *self._select_new_sources(pairs)]
         cached = self._read_cache()
-        sources = dict.fromkeys([*pairs["train"]["source"], *self._select_new_sources(pairs)])
-        missing = [source for source in sources if source not in cached]
-        if not missing:
+        untranslated = [source for source in _drop_duplicates(sources) if source not in cached]
+        if not untranslated:
             return "teacher: all sentences are translated already"
-        tokenizer, model = self._load()
-        sample = [missing[row] for row in pick_evenly_spaced_rows(len(missing), _SENTENCES_TO_TIME)]
-        started = time.perf_counter()
+
+        tokenizer, model = self._load_teacher()
+        sample = [untranslated[row] for row in pick_evenly_spaced_rows(len(untranslated), _SENTENCES_TO_TIME)]
+        start_time = time.perf_counter()
+        # `_translate` is a generator, so `list` makes it do the work.
         list(self._translate(tokenizer, model, sample))
-        seconds_per_sentence = (time.perf_counter() - started) / len(sample)
-        seconds = seconds_per_sentence * len(missing) / PartialState().num_processes
-        return f"teacher: {len(missing):,} sentences to translate first, about {format_duration(seconds)}"
+        seconds_per_sentence = (time.perf_counter() - start_time) / len(sample)
+
+        sentences_per_process = len(untranslated) / PartialState().num_processes
+        duration = format_duration(seconds_per_sentence * sentences_per_process)
+        return f"teacher: {len(untranslated):,} sentences to translate first, about {duration}"
 
     @cached_property
     def _monolingual_sources(self) -> list[str]:
@@ -274,13 +301,13 @@ class Teacher:
 
     def _select_new_sources(self, pairs: DatasetDict) -> list[str]:
         """Return the monolingual sources, except those that occur in validation or test pairs."""
-        evaluated: set[str] = set()
+        evaluation_sources: set[str] = set()
         for split in ("validation", "test"):
             if split in pairs:
-                evaluated.update(source.strip() for source in pairs[split]["source"])
-        return [source for source in self._monolingual_sources if source.strip() not in evaluated]
+                evaluation_sources.update(source.strip() for source in pairs[split]["source"])
+        return [source for source in self._monolingual_sources if source.strip() not in evaluation_sources]
 
-    def _choose(self, hypotheses: Sequence[Hypothesis], reference: str | None, bleu: BLEU) -> Hypothesis:
+    def _choose_hypothesis(self, hypotheses: Sequence[Hypothesis], reference: str | None, bleu: BLEU) -> Hypothesis:
         """Choose the hypothesis that the student is trained on.
 
         It is the first hypothesis or, with `nearest_to_reference`, the one with the highest sentence BLEU.
@@ -294,72 +321,63 @@ class Teacher:
     def _translate_all(self, sources: Sequence[str]) -> Hypotheses:
         """Return the hypotheses of each source, from the cache or newly translated.
 
-        The processes divide among themselves the sources that are in no cache. Each process writes to a separate file,
-        so it need not wait for the others. The processes may have different caches, because they may run on several
-        machines or with different home folders.
+        All processes must call this method together with the same sources, because they divide the work. Each process
+        writes to a separate file, so it need not wait for the others. The processes may have different caches, because
+        they may run on several machines or with different home folders.
         """
-        state = PartialState()
-        cached = self._read_cache()
-        unique_sources = list(dict.fromkeys(sources))
-        cached_rows = [row for row, source in enumerate(unique_sources) if source in cached]
+        processes = PartialState()
+        unique_sources = _drop_duplicates(sources)
+        known_hypotheses = self._read_cache()
         # This waits for all processes, so no process writes to the cache before all processes have read it.
-        rows_in_some_cache = set(gather_object(cached_rows))
-        missing = [source for row, source in enumerate(unique_sources) if row not in rows_in_some_cache]
-        translated = self._translate_into_cache(missing[state.process_index :: state.num_processes])
-        hypotheses = {**cached, **translated}
-        state.wait_for_everyone()
-        if missing:
+        untranslated = _find_sources_unknown_to_all_processes(unique_sources, known_hypotheses)
+
+        # With two processes, for example, one translates the 1st, 3rd, ... source and the other the 2nd, 4th, ... one.
+        own_share = untranslated[processes.process_index :: processes.num_processes]
+        known_hypotheses.update(self._translate_into_cache(own_share))
+        processes.wait_for_everyone()
+        if untranslated:
             # The cache now also contains the translations of other processes that share it.
-            hypotheses.update(self._read_cache())
-        return self._exchange(unique_sources, hypotheses)
+            known_hypotheses.update(self._read_cache())
+        return _add_hypotheses_of_other_processes(unique_sources, known_hypotheses)
 
     def _translate_into_cache(self, sources: list[str]) -> Hypotheses:
-        """Translate sources, and write their hypotheses to a new file in the cache."""
+        """Translate sources, write their hypotheses to a new file in the cache, and return them."""
         if not sources:
             return {}
-        tokenizer, model = self._load()
-        self._cache.mkdir(parents=True, exist_ok=True)
-        path = self._cache / f"{uuid.uuid4().hex}.jsonl"
+        tokenizer, model = self._load_teacher()
+        self._cache_folder.mkdir(parents=True, exist_ok=True)
+        path = self._cache_folder / f"{uuid.uuid4().hex}.jsonl"
         hypotheses: Hypotheses = {}
         with path.open("a", encoding="utf-8") as file, tqdm(sources, "teacher", unit=" sentences") as progress:
             for start in range(0, len(sources), _SENTENCES_PER_WRITE):
                 chunk = sources[start : start + _SENTENCES_PER_WRITE]
-                for source, translations in self._translate(tokenizer, model, chunk):
-                    hypotheses[source] = translations
-                    file.write(f"{json.dumps((source, translations), ensure_ascii=False)}\n")
+                for source, hypotheses_of_source in self._translate(tokenizer, model, chunk):
+                    hypotheses[source] = hypotheses_of_source
+                    # `_read_cache` reads these lines.
+                    line = json.dumps((source, hypotheses_of_source), ensure_ascii=False)
+                    file.write(f"{line}\n")
                 # If the process is killed, it loses at most the chunk that it is translating.
                 file.flush()
                 os.fsync(file.fileno())
                 progress.update(len(chunk))
         return hypotheses
 
-    def _exchange(self, sources: Sequence[str], hypotheses: Hypotheses) -> Hypotheses:
-        """Get missing hypotheses from other processes, and return all hypotheses that are then known.
-
-        If all processes share one cache, no hypotheses are missing, so only empty lists are exchanged.
-        """
-        rows_missing_here = [row for row, source in enumerate(sources) if source not in hypotheses]
-        rows_missing_somewhere = set(gather_object(rows_missing_here))
-        offered = []
-        for row in rows_missing_somewhere:
-            source = sources[row]
-            if source in hypotheses:
-                offered.append((source, hypotheses[source]))
-        received = dict(gather_object(offered))
-        return {**received, **hypotheses}
-
     def _read_cache(self) -> Hypotheses:
-        """Read the hypotheses of all sources in the cache."""
-        cached = {}
-        for path in sorted(self._cache.glob("*.jsonl")):
+        """Read the hypotheses of all sources in the cache, which has one file for each process that wrote to it.
+
+        A line of a file is a JSON list of a source and its hypotheses. A hypothesis is a list of a text and its flags.
+        """
+        cached: Hypotheses = {}
+        for path in sorted(self._cache_folder.glob("*.jsonl")):
+            lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
             # A killed process may leave an incomplete line after the last line break. It is ignored.
-            lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-            for line in lines:
+            complete_lines = lines[:-1]
+            for line in complete_lines:
                 source, hypotheses = json.loads(line)
                 cached[source] = [Hypothesis(text, flags) for text, flags in hypotheses]
         return cached
 
-    def _load(self) -> tuple[PreTrainedTokenizerBase, TeacherModel]:
+    def _load_teacher(self) -> tuple[PreTrainedTokenizerBase, TeacherModel]:
         """Load the teacher's tokenizer and model. An ensemble uses the tokenizer of its first model."""
         engine = self._arguments.teacher_engine
         if engine == "torch":
@@ -373,22 +391,65 @@ class Teacher:
 
         A source has one hypothesis or, with `nearest_to_reference`, one hypothesis per beam.
         """
-        detail_level: Literal[DetailLevel.FLAGS, DetailLevel.ALL] = DetailLevel.FLAGS
         options: dict[str, Any] = {}
         if self._arguments.teacher_num_beams is not None:
             options["num_beams"] = self._arguments.teacher_num_beams
-        if self._target_code:
-            options["target_lang"] = self._target_code
+        if self._target_language_code:
+            options["target_lang"] = self._target_language_code
+        # At this level, a translation has flags, but no alternatives.
+        detail_level: Literal[DetailLevel.FLAGS, DetailLevel.ALL] = DetailLevel.FLAGS
         if self._arguments.nearest_to_reference:
-            num_beams = self._arguments.teacher_num_beams or model.generation_config.num_beams
-            options["num_return_sequences"] = num_beams
             detail_level = DetailLevel.ALL
+            options["num_return_sequences"] = self._arguments.teacher_num_beams or model.generation_config.num_beams
+
         translations = translate(model, tokenizer, sources, return_details=detail_level, **options)
-        for source, best in zip(sources, translations, strict=True):
+        for source, best_translation in zip(sources, translations, strict=True):
             hypotheses = []
-            for translation in (best, *best.alternatives):
+            for translation in (best_translation, *best_translation.alternatives):
                 hypotheses.append(Hypothesis(translation.text, sorted(translation.flags)))
             yield source, hypotheses
+
+
+def _drop_duplicates(sentences: Iterable[str]) -> list[str]:
+    """Return each sentence once, in the order in which they first occur."""
+    return list(dict.fromkeys(sentences))
+
+
+def _find_sources_unknown_to_all_processes(sources: Sequence[str], known_hypotheses: Hypotheses) -> list[str]:
+    """Return the sources of which no process knows hypotheses.
+
+    The processes exchange row numbers, which are shorter than sources, so all of them must pass the same sources.
+
+    Args:
+        sources: the sources, without duplicates.
+        known_hypotheses: the hypotheses that this process knows.
+    """
+    rows_known_here = [row for row, source in enumerate(sources) if source in known_hypotheses]
+    # `gather_object` concatenates the lists of all processes.
+    rows_known_somewhere = set(gather_object(rows_known_here))
+    return [source for row, source in enumerate(sources) if row not in rows_known_somewhere]
+
+
+def _add_hypotheses_of_other_processes(sources: Sequence[str], known_hypotheses: Hypotheses) -> Hypotheses:
+    """Return the hypotheses that this process knows, and those that it gets from the other processes.
+
+    If all processes share one cache, they know the same hypotheses, so only empty lists are exchanged.
+
+    Args:
+        sources: the sources whose hypotheses are needed, without duplicates. They must be the same in all processes.
+        known_hypotheses: the hypotheses that this process knows.
+    """
+    rows_unknown_here = [row for row, source in enumerate(sources) if source not in known_hypotheses]
+    # `gather_object` concatenates the lists of all processes.
+    rows_unknown_somewhere = set(gather_object(rows_unknown_here))
+    offered = []
+    for row in rows_unknown_somewhere:
+        source = sources[row]
+        if source in known_hypotheses:
+            offered.append((source, known_hypotheses[source]))
+    received = dict(gather_object(offered))
+    # Hypotheses of this process have precedence over those of other processes.
+    return {**received, **known_hypotheses}
 
 
 def _reason_to_remove(hypothesis: Hypothesis) -> str | None:

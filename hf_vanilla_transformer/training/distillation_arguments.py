@@ -39,13 +39,14 @@ class DistillationArguments:
         if self.teacher is None:
             self._check_nothing_needs_a_teacher()
             return
+        teacher_count = len(self.teacher)
         revisions = self.teacher_revision
-        if revisions is not None and len(revisions) != len(self.teacher):
+        if revisions is not None and len(revisions) != teacher_count:
             raise InputError(
-                f"teacher_revision is {', '.join(revisions)}, but there are {len(self.teacher)} teachers; give one "
+                f"teacher_revision is {', '.join(revisions)}, but there are {teacher_count} teachers; give one "
                 "revision for each, such as main."
             )
-        if len(self.teacher) > 1 and self.teacher_engine != "torch":
+        if teacher_count > 1 and self.teacher_engine != "torch":
             raise InputError(
                 f"teacher_engine {self.teacher_engine} has no ensembles; give one teacher, or leave teacher_engine out."
             )
