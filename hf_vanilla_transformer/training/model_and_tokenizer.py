@@ -4,12 +4,13 @@ import logging
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from datasets import DatasetDict
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sentencepiece_tokenizer import train_sentencepiece
 from ..data.tokenizer import train_tokenizer
@@ -46,6 +47,20 @@ def make_model(
     return tokenizer, model
 
 
+class _SavedModel(NamedTuple):
+    """A saved model of this package, with what is needed to load it.
+
+    Args:
+        location (`str` or `Path`): its folder, or its name on the Hub.
+        config (`PreTrainedConfig`): its configuration.
+        options (`dict`): keyword arguments of `from_pretrained`, such as a revision.
+    """
+
+    location: str | Path
+    config: PreTrainedConfig
+    options: dict[str, Any]
+
+
 def load_existing_model(
     model_args: ModelArguments, checkpoint: Path | None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
@@ -54,41 +69,50 @@ def load_existing_model(
     A model of a different system, such as Marian, is converted first. Raises InputError if the architecture is not
     supported, or if the sizes differ from the given arguments.
     """
-    source: str | Path
-    if checkpoint is None:
-        source = str(model_args.model_name_or_path)
-        options = model_args.options()
-    else:
-        source = checkpoint
-        options = {}
-    folder = source
-    with explaining_missing_files(source):
-        config = AutoConfig.from_pretrained(source, **options)
-        if checkpoint is None and config.model_type in IMPORTERS:
-            folder = native_folder(str(source), model_args.revision, model_args.token)
-            # The converted copy is local, so it needs neither revision nor token.
-            options = {}
-            config = AutoConfig.from_pretrained(folder)
-    if config.model_type != VanillaTransformerConfig.model_type:
+    saved = _find_saved_model(model_args, checkpoint)
+    model_type = saved.config.model_type
+    if model_type != VanillaTransformerConfig.model_type:
         raise InputError(
-            f"{folder} is a {config.model_type} model; this command trains {VanillaTransformerConfig.model_type}."
+            f"{saved.location} is a {model_type} model; this command trains {VanillaTransformerConfig.model_type}."
         )
-    model_args.check_sizes(config, folder)
+    config = cast("VanillaTransformerConfig", saved.config)
+    model_args.check_sizes(config, saved.location)
     if checkpoint is None:
-        conversion = "" if folder == source else ", converted into a model of this package"
-        logger.info("fine-tuning %s%s, with its sizes and its tokenizer", source, conversion)
-    with explaining_missing_files(folder):
-        tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="right", **options)
+        name = str(model_args.model_name_or_path)
+        conversion = ""
+        if saved.location != name:
+            conversion = ", converted into a model of this package"
+        logger.info("fine-tuning %s%s, with its sizes and its tokenizer", name, conversion)
+
+    with explaining_missing_files(saved.location):
+        tokenizer = AutoTokenizer.from_pretrained(saved.location, padding_side="right", **saved.options)
         check_vocabulary(config, tokenizer)
         model = load_model(
-            folder,
+            saved.location,
             # In 16-bit weights, small updates would be lost to rounding.
             dtype=torch.float32,
-            **options,
+            **saved.options,
             **_attention_options(model_args),
             **model_args.get_regularization(),
         )
     return tokenizer, model
+
+
+def _find_saved_model(model_args: ModelArguments, checkpoint: Path | None) -> _SavedModel:
+    """Find the checkpoint or, if it is None, the model to fine-tune. Convert a model of a different system."""
+    if checkpoint is not None:
+        with explaining_missing_files(checkpoint):
+            return _SavedModel(checkpoint, AutoConfig.from_pretrained(checkpoint), {})
+
+    name = str(model_args.model_name_or_path)
+    options = model_args.options()
+    with explaining_missing_files(name):
+        config = AutoConfig.from_pretrained(name, **options)
+        if config.model_type not in IMPORTERS:
+            return _SavedModel(name, config, options)
+        folder = native_folder(name, model_args.revision, model_args.token)
+        # The converted copy is local, so it needs neither revision nor token.
+        return _SavedModel(folder, AutoConfig.from_pretrained(folder), {})
 
 
 def _attention_options(model_args: ModelArguments) -> dict[str, str]:
@@ -122,8 +146,12 @@ def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrained
     state = PartialState()
     if model_args.tokenizer_type == "sentencepiece" and state.num_processes > 1:
         raise InputError("several processes cannot train a SentencePiece model; train one first, for --tokenizer_name.")
-    tokenizer = train_new_tokenizer(model_args, pairs) if state.is_main_process else None
-    return broadcast_object_list([tokenizer])[0]
+    tokenizer = None
+    if state.is_main_process:
+        tokenizer = train_new_tokenizer(model_args, pairs)
+    # Replace None in the other processes by the tokenizer of the main process.
+    (shared_tokenizer,) = broadcast_object_list([tokenizer])
+    return shared_tokenizer
 
 
 def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
@@ -143,13 +171,14 @@ def train_new_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTr
     targets = pairs["train"]["target"]
     if model_args.tokenizer_type == "sentencepiece":
         return train_sentencepiece(chain(sources, targets), model_args.vocab_size)
-    train = partial(
-        train_tokenizer,
-        vocab_size=model_args.vocab_size,
-        whitespace_words=model_args.whitespace_words,
-        normalization=model_args.normalization,
-        characters=model_args.tokenizer_type == "char",
-    )
+    options: dict[str, Any] = {
+        "vocab_size": model_args.vocab_size,
+        "whitespace_words": model_args.whitespace_words,
+        "normalization": model_args.normalization,
+        "characters": model_args.tokenizer_type == "char",
+    }
     if model_args.joint_vocabulary:
-        return train(chain(sources, targets))
-    return TwoVocabularyTokenizer.of(train(sources), train(targets))
+        return train_tokenizer(chain(sources, targets), **options)
+    source_tokenizer = train_tokenizer(sources, **options)
+    target_tokenizer = train_tokenizer(targets, **options)
+    return TwoVocabularyTokenizer.of(source_tokenizer, target_tokenizer)

@@ -71,11 +71,12 @@ class ModelArguments(LoadingArguments):
 
     def _check_overrides(self) -> None:
         """Raise InputError if `config_overrides` contains a field that `VanillaTransformerConfig` does not have."""
-        known = {field.name for field in fields(VanillaTransformerConfig)}
-        known.update(VanillaTransformerConfig.attribute_map)
-        unknown = set(self.config_overrides or {}) - known
-        if unknown:
-            raise InputError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
+        known_names = {field.name for field in fields(VanillaTransformerConfig)}
+        # Other names of the same fields, such as `hidden_size` for `d_model`.
+        known_names.update(VanillaTransformerConfig.attribute_map)
+        for name in sorted(self.config_overrides or {}):
+            if name not in known_names:
+                raise InputError(f"config_overrides has {name}, which is no field of VanillaTransformerConfig.")
 
     def _check_tokenizer_arguments(self) -> None:
         """Raise InputError if the arguments for training a tokenizer contradict each other or `tokenizer_name`."""
@@ -134,9 +135,12 @@ class ModelArguments(LoadingArguments):
         }
         for argument, config_fields in fields_by_argument.items():
             size = getattr(self, argument)
+            if size is None:
+                # The user has not given this argument.
+                continue
             for config_field in config_fields:
                 actual_size = getattr(config, config_field)
-                if size is not None and size != actual_size:
+                if size != actual_size:
                     raise InputError(
                         f"{argument} is {size}, but {name} has {actual_size}, which training does not change."
                     )
@@ -149,6 +153,7 @@ class ModelArguments(LoadingArguments):
         Raises InputError if `config_overrides` contradicts the tokenizer.
         """
         values: dict[str, object] = {**self.get_regularization()}
+        # A size that is None is left to the preset.
         sizes = {
             "encoder_layers": self.num_layers,
             "decoder_layers": self.num_layers,
@@ -163,6 +168,7 @@ class ModelArguments(LoadingArguments):
         overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
         if tokenizer is not None:
             values.update(_config_values_for(tokenizer, overrides))
+        # These come last, because they have precedence over all other values.
         values.update(overrides)
         return VanillaTransformerConfig.from_paper(self.preset, **values)
 
@@ -192,22 +198,40 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
         "vocab_size": max(target_vocabulary.values()) + 1,
     }
     special_ids = get_special_token_ids(tokenizer)
-    for name in sorted(overrides):
-        override = overrides[name]
-        needed = None
-        if name in vocabulary_sizes:
-            # A size of 0 or None counts as missing.
-            if isinstance(override, int) and override != 0 and override < vocabulary_sizes[name]:
-                needed = vocabulary_sizes[name]
-        elif name in special_ids and name != "decoder_start_token_id" and override != special_ids[name]:
-            needed = special_ids[name]
-        if needed is not None:
-            raise InputError(f"config_overrides has {name} {override}, but the tokenizer needs {needed}.")
+    _check_overrides_fit_tokenizer(overrides, vocabulary_sizes, special_ids)
+
     values = {"vocab_size": vocabulary_sizes["vocab_size"], **special_ids}
-    has_source_tokenizer = sides_of(tokenizer)[0] is not tokenizer
+    # A model without this field has a single vocabulary for both languages.
+    source_tokenizer, _target_tokenizer = sides_of(tokenizer)
+    has_source_tokenizer = source_tokenizer is not tokenizer
     if has_source_tokenizer or source_vocabulary != target_vocabulary:
         values["source_vocab_size"] = vocabulary_sizes["source_vocab_size"]
     return values
+
+
+def _check_overrides_fit_tokenizer(
+    overrides: Mapping[str, object], vocabulary_sizes: Mapping[str, int], special_ids: Mapping[str, int]
+) -> None:
+    """Raise InputError if an override makes a vocabulary too small for a tokenizer, or changes a special token's id.
+
+    Args:
+        overrides: values of configuration fields, by name.
+        vocabulary_sizes: the sizes that the tokenizer needs, by configuration field.
+        special_ids: the ids of the tokenizer's special tokens, by configuration field.
+    """
+    for name, override in sorted(overrides.items()):
+        if name in vocabulary_sizes:
+            needed = vocabulary_sizes[name]
+            # A size of 0 or None counts as missing.
+            is_wrong = isinstance(override, int) and override != 0 and override < needed
+        elif name in special_ids and name != "decoder_start_token_id":
+            needed = special_ids[name]
+            is_wrong = override != needed
+        else:
+            # Any token may be the start token, and the tokenizer does not determine other fields.
+            continue
+        if is_wrong:
+            raise InputError(f"config_overrides has {name} {override}, but the tokenizer needs {needed}.")
 
 
 def get_special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -215,11 +239,14 @@ def get_special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
     If the tokenizer has no BOS token, decoding starts from the pad token, as in Marian.
     """
+    # Without a BOS token, the configuration has the id of EOS in its place.
     ids = {"bos_token_id": tokenizer.eos_token_id}
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         token_id = getattr(tokenizer, name)
         if token_id is not None:
             ids[name] = token_id
-    has_bos = tokenizer.bos_token_id is not None
-    ids["decoder_start_token_id"] = tokenizer.bos_token_id if has_bos else tokenizer.pad_token_id
+    if tokenizer.bos_token_id is not None:
+        ids["decoder_start_token_id"] = tokenizer.bos_token_id
+    else:
+        ids["decoder_start_token_id"] = tokenizer.pad_token_id
     return ids

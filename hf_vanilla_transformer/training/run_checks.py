@@ -63,17 +63,23 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
         # If there is a plan, it chooses these settings, so they are checked after it.
         check_choices(settings)
     resumes = is_in_folder(checkpoint, settings.output_folder)
-    if settings.output.average_last and checkpoint is not None and not resumes and is_last_checkpoint(args, checkpoint):
-        raise InputError(
-            f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
-            "average those of the earlier run with `hf-vanilla-transformer average`."
-        )
+    if not resumes and checkpoint is not None:
+        _check_can_average_after(checkpoint, settings)
     if settings.model.model_name_or_path is None and checkpoint is None:
         # This checks the preset and the sizes. The vocabulary is still unknown.
         settings.model.make_config()
     check_output_folder(settings, resumes)
     if args.results is not None and args.process_index == 0:
         check_results_file(settings, args.results)
+
+
+def _check_can_average_after(checkpoint: Path, settings: Settings) -> None:
+    """Raise InputError if a run that starts from the last checkpoint of another run would average its own checkpoints."""
+    if settings.output.average_last and is_last_checkpoint(settings.args, checkpoint):
+        raise InputError(
+            f"{checkpoint} is the end of the run, so {settings.args.output_dir} would get no checkpoints to average; "
+            "average those of the earlier run with `hf-vanilla-transformer average`."
+        )
 
 
 def check_choices(settings: Settings) -> None:
@@ -107,16 +113,22 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
         settings: the settings of the run.
         resumes: True if the run continues from a checkpoint in its output folder.
     """
+    if resumes:
+        # The run continues the earlier run in its folder, so it may replace its files.
+        return
     output = settings.output_folder
     base_model = settings.model.model_name_or_path
-    if base_model is not None and not resumes:
+    if base_model is not None:
         is_in_output = Path(base_model).resolve().is_relative_to(output.resolve())
+        # A name on the Hub is no folder here.
         if Path(base_model).is_dir() and is_in_output:
             raise InputError(f"{base_model} lies in {output}, which the run replaces; name another --output_dir.")
+    if settings.output.overwrite:
+        return
     # A job that was killed while it wrote its first checkpoint may start from scratch.
     has_no_results = has_only_unfinished_checkpoints(output) and not _model_files(output)
     starts_again = settings.args.resume_from_checkpoint == "auto" and has_no_results
-    if not settings.output.overwrite and not resumes and not starts_again:
+    if not starts_again:
         check_holds_no_run(output)
 
 

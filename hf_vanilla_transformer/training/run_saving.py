@@ -42,10 +42,10 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
             raise RunStoppedError(
                 f"the model could not be written to {output} ({error}). Make room; {describe_how_to_resume(output)}."
             ) from error
-        refuge = Path(tempfile.mkdtemp(prefix=f"{output.name}-"))
-        save_without_pickle(trainer, refuge)
+        temporary_folder = Path(tempfile.mkdtemp(prefix=f"{output.name}-"))
+        save_without_pickle(trainer, temporary_folder)
         raise RunStoppedError(
-            f"the model could not be written to {output} ({error}); it is in {refuge}, move it from there."
+            f"the model could not be written to {output} ({error}); it is in {temporary_folder}, move it from there."
         ) from error
 
 
@@ -65,13 +65,16 @@ def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
             pushes skip.
     """
     pushes_during_training = settings.args.push_to_hub and settings.args.hub_strategy != HubStrategy.END
-    name = ARGUMENTS
-    outdated_name = ARGUMENTS_WHILE_PUSHED
+    final_path = settings.output_folder / ARGUMENTS
+    path_that_pushes_skip = settings.output_folder / ARGUMENTS_WHILE_PUSHED
+    text = format_recipe(settings.to_repeat())
+    # There is only one of the two files at a time.
     if pushes_during_training and not is_trained:
-        name = ARGUMENTS_WHILE_PUSHED
-        outdated_name = ARGUMENTS
-    (settings.output_folder / outdated_name).unlink(missing_ok=True)
-    write_text(settings.output_folder / name, format_recipe(settings.to_repeat()))
+        final_path.unlink(missing_ok=True)
+        write_text(path_that_pushes_skip, text)
+    else:
+        path_that_pushes_skip.unlink(missing_ok=True)
+        write_text(final_path, text)
 
 
 def describe_how_to_resume(output: Path) -> str:
@@ -89,16 +92,23 @@ def save_average(output: Path, count: int) -> list[str]:
     saved model is not changed, and the result is an empty list.
     """
     checkpoints = last_checkpoints(output, count)
-    if len(checkpoints) < count:
-        consequence = "these are averaged" if checkpoints else "so the model has the weights of the last update"
-        logger.warning("average_last is %d, but the run left %d checkpoints; %s.", count, len(checkpoints), consequence)
     if not checkpoints:
+        logger.warning(
+            "average_last is %d, but the run left 0 checkpoints; so the model has the weights of the last update.",
+            count,
+        )
         return []
+    if len(checkpoints) < count:
+        logger.warning(
+            "average_last is %d, but the run left %d checkpoints; these are averaged.", count, len(checkpoints)
+        )
     try:
         with staged(output, replace_run=True) as folder:
             write_average(checkpoints, folder)
     except Exception as error:
-        if not isinstance(error, (OSError, ValueError)) and not is_disk_error(error):
+        # safetensors and torch report a full disk with exceptions of their own. Other exceptions are bugs.
+        is_expected = isinstance(error, (OSError, ValueError)) or is_disk_error(error)
+        if not is_expected:
             raise
         message = str(error)
         if any(output.glob("*.safetensors")):

@@ -57,17 +57,13 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         """
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-        # The Trainer may remove the labels from the batch.
+        # Read the labels first, because the Trainer may remove them from the batch.
         labels = inputs.get("labels")
         start_time = time.monotonic()
         batch = with_skip_logits(self, model, inputs, return_outputs)
         loss, outputs = super().compute_loss(model, batch, True, *args, **kwargs)
         if labels is not None:
-            sums = outputs.get("token_sums")
-            if sums is None:
-                sums = token_sums(outputs["logits"], labels).sum(dim=0)
-            else:
-                sums = sums.detach()
+            sums = _get_token_sums(outputs, labels)
             self._add_training_sums(_to_float64(sums), start_time)
         if return_outputs:
             return loss, outputs
@@ -85,20 +81,31 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values. If they include the training loss, first add the token metrics and the training speed."""
         if "loss" in logs and self._training_sums is not None:
-            sums = self.accelerator.reduce(self._training_sums, "sum")
-            metrics = _compute_token_metrics(sums)
-            logs["perplexity"] = metrics["perplexity"]
-            logs["token_accuracy"] = metrics["token_accuracy"]
-
-            seconds = time.monotonic() - self._start_time
-            target_tokens = sums[2].item()
-            logs["target_tokens_per_second"] = round(target_tokens / seconds)
-
-            seconds_per_update = seconds / (self.state.global_step - self._start_update)
-            updates_left = self.state.max_steps - self.state.global_step
-            logs["minutes_left"] = round(updates_left * seconds_per_update / 60, 1)
+            sums_of_all_processes = self.accelerator.reduce(self._training_sums, "sum")
+            logs.update(self._describe_training(sums_of_all_processes))
+            # The next log entry is about the batches from here on.
             self._training_sums = None
         super().log(logs, start_time)
+
+    def _describe_training(self, sums: torch.Tensor) -> dict[str, float]:
+        """Compute the token metrics and the speed of the training since the last log entry.
+
+        Args:
+            sums (`torch.Tensor` of shape `(3,)`): result of [`token_sums`], summed over the batches since then.
+        """
+        metrics = _compute_token_metrics(sums)
+        # The third sum is the number of tokens.
+        target_tokens = sums[2].item()
+        # `self._start_time` and `self._start_update` belong to the first of these batches.
+        seconds = time.monotonic() - self._start_time
+        seconds_per_update = seconds / (self.state.global_step - self._start_update)
+        updates_left = self.state.max_steps - self.state.global_step
+        return {
+            "perplexity": metrics["perplexity"],
+            "token_accuracy": metrics["token_accuracy"],
+            "target_tokens_per_second": round(target_tokens / seconds),
+            "minutes_left": round(updates_left * seconds_per_update / 60, 1),
+        }
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Run the Trainer's evaluation. Its duration does not affect the logged training speed."""
@@ -114,14 +121,17 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
+        # `prediction_step`, which the loop calls for each batch, appends to this list.
         self._evaluation_sums: list[torch.Tensor] = []
+        # The Trainer prepends the prefix to the names of its metrics.
         kwargs["metric_key_prefix"] = metric_key_prefix
         output = super().evaluation_loop(*args, **kwargs)
         if not self._evaluation_sums:
+            # No batch had labels, so there is nothing to measure.
             return output
+        sums_of_all_batches = torch.stack(self._evaluation_sums).sum(dim=0)
         metrics = dict(output.metrics or {})
-        token_metrics = _compute_token_metrics(torch.stack(self._evaluation_sums).sum(dim=0))
-        for name, value in token_metrics.items():
+        for name, value in _compute_token_metrics(sums_of_all_batches).items():
             metrics[f"{metric_key_prefix}_{name}"] = value
         return output._replace(metrics=metrics)
 
@@ -132,21 +142,24 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         if labels is None:
             return super().prediction_step(model, inputs, *args, **kwargs)
 
-        def add_evaluation_sums(outputs: Any) -> None:
-            sums_of_sentences = token_sums(outputs["logits"], labels)
-            # This drops the repeated sentences that fill the last batch of several processes.
-            gathered_sums = self.accelerator.gather_for_metrics(sums_of_sentences)
-            self._evaluation_sums.append(_to_float64(gathered_sums).sum(dim=0))
-
+        # The wrapper calls `_add_evaluation_sums` with the outputs from which the Trainer takes the loss.
+        observed_model = _ObservedModel(model, partial(self._add_evaluation_sums, labels))
+        # The Trainer writes a length limit of 20 into the model's generation settings, about which `generate()` would
+        # warn in the next batch. So the earlier limit is restored.
         generation_config = getattr(self.model, "generation_config", None)
-        max_length = getattr(generation_config, "max_length", None)
-        observed_model = _ObservedModel(model, add_evaluation_sums)
+        earlier_max_length = getattr(generation_config, "max_length", None)
         prediction = super().prediction_step(observed_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
-        # The Trainer has written a length limit of 20 into the model's generation settings. `generate()` would warn
-        # about it in the next batch.
         if generation_config is not None:
-            generation_config.max_length = max_length
+            generation_config.max_length = earlier_max_length
         return prediction
+
+    def _add_evaluation_sums(self, labels: torch.Tensor, outputs: Any) -> None:
+        """Add the [`token_sums`] of a batch to `self._evaluation_sums`. `outputs` are the model's outputs for it."""
+        # (sentences, 3)
+        sums_of_sentences = token_sums(outputs["logits"], labels)
+        # This drops the repeated sentences that fill the last batch of several processes.
+        gathered_sums = self.accelerator.gather_for_metrics(sums_of_sentences)
+        self._evaluation_sums.append(_to_float64(gathered_sums).sum(dim=0))
 
 
 class _ObservedModel:
@@ -166,6 +179,17 @@ class _ObservedModel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+
+def _get_token_sums(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Return the [`token_sums`] of a training batch, of shape `(3,)`.
+
+    The model's outputs contain them if the loss was computed without logits. Otherwise they follow from the logits.
+    """
+    sums = outputs.get("token_sums")
+    if sums is not None:
+        return sums.detach()
+    return token_sums(outputs["logits"], labels).sum(dim=0)
 
 
 def _compute_token_metrics(sums: torch.Tensor) -> dict[str, float]:

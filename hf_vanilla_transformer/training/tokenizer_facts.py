@@ -39,11 +39,13 @@ def set_longest_source(tokenizer: PreTrainedTokenizerBase, data: Dataset, is_fin
     The field is not added to a fine-tuned model that does not have it, such as one from OPUS-MT, because earlier
     training may have used longer sources.
     """
-    earlier_length = tokenizer.init_kwargs.get(_LONGEST_SOURCE_FIELD, 0)
     if is_fine_tuned and _LONGEST_SOURCE_FIELD not in tokenizer.init_kwargs:
         return
-    source_lengths, _ = pair_lengths(data)
-    tokenizer.init_kwargs[_LONGEST_SOURCE_FIELD] = max(int(source_lengths.max()), earlier_length)
+    source_lengths, _target_lengths = pair_lengths(data)
+    longest_source = int(source_lengths.max())
+    # The model does not forget the longer sources of its earlier training, if it had one.
+    earlier_longest_source = tokenizer.init_kwargs.get(_LONGEST_SOURCE_FIELD, 0)
+    tokenizer.init_kwargs[_LONGEST_SOURCE_FIELD] = max(longest_source, earlier_longest_source)
 
 
 def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_fine_tuned: bool) -> None:
@@ -53,14 +55,15 @@ def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_
     does not forget what it has learned. If the earlier fraction is unknown, for example in a model from OPUS-MT, a
     small present fraction is not stored, because earlier training may have had a larger one.
     """
-    share = translated_letterless_share(pairs, TargetCodes(tokenizer))
-    if is_fine_tuned:
-        earlier_share = saved_letterless_share(tokenizer)
-        if earlier_share is not None:
-            share = max(share, earlier_share)
-        elif not teaches_letterless(share):
-            return
-    tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = share
+    present_share = translated_letterless_share(pairs, TargetCodes(tokenizer))
+    if not is_fine_tuned:
+        tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = present_share
+        return
+    earlier_share = saved_letterless_share(tokenizer)
+    if earlier_share is not None:
+        tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = max(present_share, earlier_share)
+    elif teaches_letterless(present_share):
+        tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = present_share
 
 
 def translated_letterless_share(pairs: Dataset, codes: TargetCodes) -> float:

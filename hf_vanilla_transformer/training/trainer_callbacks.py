@@ -126,10 +126,12 @@ def count_evaluations_without_improvement(state: TrainerState) -> int:
     The result is 0 if the run had no such callback.
     """
     states_of_callbacks: Any = state.stateful_callbacks
-    for callback in (EarlyStopping, EarlyStoppingCallback):
-        callback_state = states_of_callbacks.get(callback.__name__)
+    # The state has an entry for each callback of the run that wrote the checkpoint, by the name of its class.
+    for callback_class in (EarlyStopping, EarlyStoppingCallback):
+        callback_state = states_of_callbacks.get(callback_class.__name__)
         if callback_state:
-            return callback_state.get("attributes", {}).get("early_stopping_patience_counter", 0)
+            attributes = callback_state.get("attributes", {})
+            return attributes.get("early_stopping_patience_counter", 0)
     return 0
 
 
@@ -222,15 +224,19 @@ class RecordFacts(TrainerCallback, ExportableState):
         _add_state_entry(self, state)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Add `training_seconds` and `evaluation_seconds` to the log entry.
+        """Add `training_seconds` and `evaluation_seconds` to the newest entry of the Trainer's log.
 
         `training_seconds` is the time since the start of the training, without evaluations.
         """
+        # This adds the time since the last call to `self.seconds`, which includes evaluations.
         self._count_seconds()
-        self.evaluation_seconds += kwargs["logs"].get("eval_runtime", 0)
-        entry = state.log_history[-1]
-        entry["training_seconds"] = self.seconds - self.evaluation_seconds
-        entry["evaluation_seconds"] = self.evaluation_seconds
+        logged_values = kwargs["logs"]
+        # Only the log entry of an evaluation has a runtime.
+        self.evaluation_seconds += logged_values.get("eval_runtime", 0)
+
+        newest_entry = state.log_history[-1]
+        newest_entry["training_seconds"] = self.seconds - self.evaluation_seconds
+        newest_entry["evaluation_seconds"] = self.evaluation_seconds
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -261,17 +267,24 @@ class LogRunSizes(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log the precision and the sizes, and a message if the warm-up takes the whole training."""
+        """Log the precision and the sizes, and a message if the warm-up takes the whole training.
+
+        If the run would otherwise log no loss before its end, also make it log the loss about ten times.
+        """
         if state.logging_steps >= state.max_steps:
             # Ten entries are enough to see whether the loss falls.
             state.logging_steps = max(1, state.max_steps // 10)
 
+        # An update consists of this number of batches, over all processes.
         batches_per_update = args.gradient_accumulation_steps * args.world_size
+        # A stock Trainer's arguments have no token budget, only a number of sentences per batch.
         tokens_per_batch = getattr(args, "tokens_per_batch", None)
         if tokens_per_batch:
-            update_size = f"at most {tokens_per_batch * batches_per_update:,} tokens on each side"
+            tokens_per_update = tokens_per_batch * batches_per_update
+            update_size = f"at most {tokens_per_update:,} tokens on each side"
         else:
-            update_size = f"{args.train_batch_size * batches_per_update} sentences"
+            sentences_per_update = args.train_batch_size * batches_per_update
+            update_size = f"{sentences_per_update} sentences"
         logger.info(
             f"training in {describe_precision(args)}: {self.parameters:,} parameters, {self.pairs:,} pairs, "
             f"{state.max_steps:,} updates of {update_size}"
@@ -306,6 +319,7 @@ class LogExamples(TrainerCallback):
         if not math.isfinite(loss):
             return
         predictions = self._translate(cast("Seq2SeqTrainingArguments", args), kwargs["model"])
+        # All processes must translate together, but only the first one logs.
         if not state.is_world_process_zero:
             return
         text = format_examples(self.examples["source"], predictions, self.examples["target"])
@@ -325,7 +339,10 @@ class LogExamples(TrainerCallback):
         sources = []
         for source in self.examples["source"]:
             # In training, blank sources get no target language code.
-            sources.append(source if is_blank(source) else codes.put_before(source))
+            if is_blank(source):
+                sources.append(source)
+            else:
+                sources.append(codes.put_before(source))
         ids = self.tokenizer(sources, verbose=False).input_ids
         inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
 
@@ -336,4 +353,5 @@ class LogExamples(TrainerCallback):
             options["max_length"] = args.generation_max_length
         # `PreTrainedModel` has this method only if the model can generate.
         generate: Any = model.generate
-        return self.tokenizer.batch_decode(generate(**inputs, **options), skip_special_tokens=True)
+        output_ids = generate(**inputs, **options)
+        return self.tokenizer.batch_decode(output_ids, skip_special_tokens=True)

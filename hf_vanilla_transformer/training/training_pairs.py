@@ -73,6 +73,7 @@ def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
     elif settings.evaluation.choose_search:
         argument = "choose_search is True"
     else:
+        # Nothing in this run needs validation pairs.
         return
     raise InputError(
         f"{argument}, but the data has no validation pairs, only {', '.join(pairs)}; give --validation_file or "
@@ -82,13 +83,17 @@ def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
 
 def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:
     """Tokenize all pairs. Remove training pairs that are empty or too long, and log how many were removed."""
+    # A sentence that is longer than a batch could never be trained on.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     target_language = find_target_language(settings.data, tokenizer)
     with settings.args.main_process_first(desc="tokenizing the pairs"):
         data = tokenize_pairs(pairs, tokenizer, settings.data.preprocessing_num_workers, target_lang=target_language)
-        data["train"], dropped = filter_pairs(data["train"], tokenizer, max_tokens)
-    removed = {"empty on one side": dropped["empty"], f"longer than {max_tokens} tokens": dropped["too long"]}
-    log_removed(removed, len(pairs["train"]))
+        data["train"], removed_counts = filter_pairs(data["train"], tokenizer, max_tokens)
+    counts_by_reason = {
+        "empty on one side": removed_counts["empty"],
+        f"longer than {max_tokens} tokens": removed_counts["too long"],
+    }
+    log_removed(counts_by_reason, len(pairs["train"]))
     return data
 
 
