@@ -74,7 +74,7 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
 
 
 def _check_can_average_after(checkpoint: Path, settings: Settings) -> None:
-    """Raise InputError if a run that starts from the last checkpoint of another run would average its own checkpoints."""
+    """Raise InputError if the run would average its checkpoints, but starts from the last checkpoint of another run."""
     if settings.output.average_last and is_last_checkpoint(settings.args, checkpoint):
         raise InputError(
             f"{checkpoint} is the end of the run, so {settings.args.output_dir} would get no checkpoints to average; "
