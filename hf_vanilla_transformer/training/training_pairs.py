@@ -83,7 +83,7 @@ def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
 
 def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:
     """Tokenize all pairs. Remove training pairs that are empty or too long, and log how many were removed."""
-    # A sentence that is longer than a batch could never be trained on.
+    # A sentence must fit into a batch.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     target_language = find_target_language(settings.data, tokenizer)
     with settings.args.main_process_first(desc="tokenizing the pairs"):
