@@ -12,6 +12,7 @@ model that transformers loads as a Marian model.
 """
 
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -57,22 +58,34 @@ def main(arguments: list[str]) -> Path:
     args = parse(ConvertArguments, __doc__, arguments, "convert")
     # Options that are not given are left out, so that the functions' own defaults apply.
     options = {name: value for name, value in vars(args).items() if value is not None}
-    direction = "from" if args.from_system else "to"
-    system = options.pop(f"{direction}_system")
+    if args.from_system is not None:
+        direction = "from"
+        system = options.pop("from_system")
+    else:
+        direction = "to"
+        system = options.pop("to_system")
     if system == "auto":
         system = recognize(args.input, args.revision, args.token)
         print(f"{args.input} is a model of {system}", file=sys.stderr)
-    convert = getattr(conversion, f"{direction}_{system}")
-    # The functions of --to call the input `folder`, but it is passed by position.
-    known_options = {"input", *signature(convert).parameters}
-    if "hub" in known_options:
-        known_options.update(["revision", "token"])
-    for name, value in options.items():
-        if name not in known_options:
-            # The token is a secret.
-            shown_value = "given" if name == "token" else value
-            raise InputError(f"{name} is {shown_value}, but {system} has no such option.")
+    # For example, `--from marian` is the function `from_marian`.
+    convert: Callable[..., Path] = getattr(conversion, f"{direction}_{system}")
+    _check_options(options, convert, system)
     with input_errors():
+        # The functions have different names for the input, so it is passed by position.
         folder = Path(convert(options.pop("input"), **options))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")
     return folder
+
+
+def _check_options(options: Mapping[str, object], convert: Callable[..., Path], system: str) -> None:
+    """Raise InputError if an option, other than the input, is not an argument of the function `convert`."""
+    known_options = {"input", *signature(convert).parameters}
+    # `**hub` stands for two arguments.
+    if "hub" in known_options:
+        known_options.update(["revision", "token"])
+    for name, value in options.items():
+        if name in known_options:
+            continue
+        # The token is a secret.
+        shown_value = "given" if name == "token" else value
+        raise InputError(f"{name} is {shown_value}, but {system} has no such option.")

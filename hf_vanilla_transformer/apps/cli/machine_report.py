@@ -20,8 +20,9 @@ OPTIONAL_PACKAGES = (
     "sentencepiece",
     "sacremoses",
 )
-# CPU features, each with the torch function that reports it.
-_CAPABILITIES = {
+# CPU features, each with the name of the function of `torch.cpu` that reports it. Some versions of PyTorch lack some of
+# these functions.
+_CPU_FEATURES = {
     "AVX2": "_is_avx2_supported",
     "AVX-512": "_is_avx512_supported",
     "bf16": "_is_avx512_bf16_supported",
@@ -37,14 +38,24 @@ def describe_machine() -> dict[str, Any]:
     """
     description: dict[str, Any] = dict(describe_environment())
     description["optional_packages"] = {package: version_of(package) for package in OPTIONAL_PACKAGES}
-    capabilities = {}
-    for name, function_name in _CAPABILITIES.items():
-        # Some versions of PyTorch lack some of these functions. bool() replaces them, because it returns False.
-        is_supported: Callable[[], bool] = getattr(torch.cpu, function_name, bool)
-        capabilities[name] = bool(is_supported())
-    description["cpu_capabilities"] = capabilities
-    description["fast_paths"] = {path: {"on": not reason, "reason": reason} for path, reason in fast_paths().items()}
+    description["cpu_capabilities"] = _cpu_capabilities()
+    path_states = {}
+    for path, reason_against in fast_paths().items():
+        path_states[path] = {"on": reason_against == "", "reason": reason_against}
+    description["fast_paths"] = path_states
     return description
+
+
+def _cpu_capabilities() -> dict[str, bool]:
+    """Return for each of `_CPU_FEATURES` whether PyTorch reports it. Unknown features count as unsupported."""
+    capabilities = {}
+    for feature, function_name in _CPU_FEATURES.items():
+        is_supported: Callable[[], bool] | None = getattr(torch.cpu, function_name, None)
+        if is_supported is None:
+            capabilities[feature] = False
+        else:
+            capabilities[feature] = bool(is_supported())
+    return capabilities
 
 
 def fast_paths() -> dict[str, str]:

@@ -6,7 +6,7 @@ A launcher starts the processes, as in `accelerate launch -m hf_vanilla_transfor
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
@@ -80,17 +80,19 @@ class Processes:
             return
         target = Path(os.path.realpath(path))
         parts = [target.with_name(f".{target.name}.part-{index}-of-{self.count}") for index in range(self.count)]
+        own_part = parts[self.index]
         is_first = self.index == 0
-        with ExitStack() as stack:
-            if is_first:
-                # Other commands must not write the same parts.
-                stack.enter_context(locked(Path(path).with_name(f"{Path(path).name}.parts")))
+        lock: AbstractContextManager[object] = nullcontext()
+        if is_first:
+            # Other commands must not write the same parts.
+            lock = locked(Path(path).with_name(f"{Path(path).name}.parts"))
+        with lock:
             try:
-                with parts[self.index].open("w", encoding="utf-8") as file:
+                with own_part.open("w", encoding="utf-8") as file:
                     yield file
                 _process_state().wait_for_everyone()
             except BaseException:
-                logger.warning("the part that was written is in %s", parts[self.index])
+                logger.warning("the part that was written is in %s", own_part)
                 raise
             if is_first:
                 _merge(path, parts, chunk_sizes)
@@ -99,19 +101,21 @@ class Processes:
 def _merge(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
     """Merge the parts into one file, with the chunks in their original order, and delete the parts.
 
-    Chunk k is in part k modulo the number of parts. Raises InputError if a part is truncated.
+    `chunk_sizes` has the number of lines of each chunk. The processes took turns, so chunk k is in part k modulo the
+    number of parts. Raises InputError if a part is truncated.
     """
     with ExitStack() as stack:
-        target = stack.enter_context(open_output(path))
-        files = [stack.enter_context(part.open(encoding="utf-8", newline="\n")) for part in parts]
-        for number, size in enumerate(chunk_sizes):
-            file = files[number % len(files)]
-            lines = list(islice(file, size))
+        merged_file = stack.enter_context(open_output(path))
+        part_files = [stack.enter_context(part.open(encoding="utf-8", newline="\n")) for part in parts]
+        for chunk_number, size in enumerate(chunk_sizes):
+            part_file = part_files[chunk_number % len(part_files)]
+            lines = list(islice(part_file, size))
             if len(lines) < size:
                 raise InputError(
-                    f"{file.name} ends after {len(lines)} of the {size} lines of chunk {number}; translate again."
+                    f"{part_file.name} ends after {len(lines)} of the {size} lines of chunk {chunk_number}; translate "
+                    "again."
                 )
-            target.writelines(lines)
+            merged_file.writelines(lines)
     for part in parts:
         part.unlink()
 

@@ -58,9 +58,8 @@ def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         is_memory_error = isinstance(error, (MemoryError, torch.OutOfMemoryError))
         # If the CPU's memory is exhausted, PyTorch raises a plain RuntimeError.
-        if "can't allocate memory" in str(error):
-            is_memory_error = True
-        if shows_traceback or not is_memory_error:
+        is_cpu_memory_error = "can't allocate memory" in str(error)
+        if shows_traceback or not (is_memory_error or is_cpu_memory_error):
             raise
         reason = str(error).partition("\n")[0]
         sys.exit(f"error: not enough memory ({reason}); give smaller batches, or fewer --num_beams in a search.")
@@ -75,9 +74,11 @@ def program(main: Callable[[list[str]], T]) -> Callable[..., T]:
 
     @wraps(main)
     def run(arguments: Sequence[str] | None = None) -> T:
-        arguments = list(sys.argv[1:] if arguments is None else arguments)
-        with errors_in_one_line("--traceback" in arguments):
-            return main([argument for argument in arguments if argument != "--traceback"])
+        if arguments is None:
+            arguments = sys.argv[1:]
+        remaining_arguments = [argument for argument in arguments if argument != "--traceback"]
+        with errors_in_one_line(shows_traceback="--traceback" in arguments):
+            return main(remaining_arguments)
 
     return run
 
@@ -115,22 +116,30 @@ def given_arguments(
     arguments_by_name = {argument.name: argument for argument in _list_arguments(argument_class)}
     known_arguments = list(arguments_by_name.values())
     parser = _make_parser(known_arguments, description, verb, hidden, shows_all="--help_all" in arguments)
-    for argument in arguments:
-        # Python decodes bytes that are not UTF-8 into lone surrogates.
-        if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise InputError(f"{argument!a} is not UTF-8; type it in UTF-8, or put sentences into a file.")
+    _check_encoding(arguments)
     values = _parse_values(parser, arguments_by_name, arguments)
     recipe = values.pop("config", None)
     if recipe is not None:
-        values = override_recipe(read_recipe(recipe, argument_class), values)
+        recipe_values = read_recipe(recipe, argument_class)
+        values = override_recipe(recipe_values, values)
         _check_outputs(values, recipe)
-    missing_names = [
-        argument.name for argument in known_arguments if argument.is_required and argument.name not in values
-    ]
-    if missing_names:
-        options = ", ".join(f"--{name}" for name in missing_names)
-        raise InputError(f"{options} must be given; --help lists all arguments.")
+
+    missing_options = []
+    for argument in known_arguments:
+        if argument.is_required and argument.name not in values:
+            missing_options.append(f"--{argument.name}")
+    if missing_options:
+        raise InputError(f"{', '.join(missing_options)} must be given; --help lists all arguments.")
     return values
+
+
+def _check_encoding(arguments: Sequence[str]) -> None:
+    """Raise InputError if an argument is not UTF-8."""
+    for argument in arguments:
+        # Python decodes bytes that are not UTF-8 into lone surrogates.
+        has_surrogate = any("\ud800" <= character <= "\udfff" for character in argument)
+        if has_surrogate:
+            raise InputError(f"{argument!a} is not UTF-8; type it in UTF-8, or put sentences into a file.")
 
 
 def _check_outputs(values: dict[str, Any], recipe: str) -> None:
@@ -169,12 +178,18 @@ class _Argument(NamedTuple):
         Required arguments become optional because a recipe may set them. They are checked after the recipe has been
         read. `--help` lists the argument only if `is_shown`.
         """
-        metadata = {name: self.field.metadata[name] for name in ("help", "aliases") if name in self.field.metadata}
-        if not is_shown:
-            metadata["help"] = argparse.SUPPRESS
-        if self.field.default_factory is not dataclasses.MISSING:
-            return dataclasses.field(default_factory=self.field.default_factory, metadata=metadata)
-        default = None if self.is_required else self.field.default
+        metadata: dict[str, Any] = {"help": argparse.SUPPRESS}
+        if is_shown:
+            metadata["help"] = self.field.metadata.get("help")
+        if "aliases" in self.field.metadata:
+            metadata["aliases"] = self.field.metadata["aliases"]
+        default_factory = self.field.default_factory
+        if default_factory is not dataclasses.MISSING:
+            return dataclasses.field(default_factory=default_factory, metadata=metadata)
+
+        default = self.field.default
+        if self.is_required:
+            default = None
         if self.type == bool | None:
             # With the default None, `--bf16` would need a value.
             default = False
@@ -184,21 +199,26 @@ class _Argument(NamedTuple):
 def _list_arguments(argument_class: type) -> Iterator[_Argument]:
     """Yield the command-line arguments that a dataclass, or a `NamedTuple` of dataclasses, defines."""
     for dataclass in dataclasses_in(argument_class):
-        class_group = getattr(dataclass, "_argument_group_name", "arguments")
-        # Only the Trainer's arguments have this table, which moves some of them to other groups. The other inherited
-        # arguments are shown only by --help_all.
-        group_table: dict[str, str] = getattr(dataclass, "_argument_groups", {})
-        own_names = get_annotations(dataclass)
         types = get_type_hints(dataclass)
         for field in dataclasses.fields(dataclass):
-            if not field.init:
-                continue
-            group = class_group
-            if group_table and field.name not in own_names:
-                group = _TRAINER_GROUP
-            group = group_table.get(field.name, group)
-            group = field.metadata.get("group", group)
-            yield _Argument(field, types[field.name], group)
+            # Fields that __init__ does not take are computed, so they are no arguments.
+            if field.init:
+                yield _Argument(field, types[field.name], _choose_group(dataclass, field))
+
+
+def _choose_group(dataclass: type, field: dataclasses.Field[Any]) -> str:
+    """Return the group of `--help` to which a field of a dataclass belongs."""
+    if "group" in field.metadata:
+        return field.metadata["group"]
+    # Only the Trainer's arguments have this table, which moves some of them to other groups. The other inherited
+    # arguments are shown only by --help_all.
+    group_table: dict[str, str] = getattr(dataclass, "_argument_groups", {})
+    if field.name in group_table:
+        return group_table[field.name]
+    is_inherited = field.name not in get_annotations(dataclass)
+    if group_table and is_inherited:
+        return _TRAINER_GROUP
+    return getattr(dataclass, "_argument_group_name", "arguments")
 
 
 def _make_parser(
@@ -219,42 +239,59 @@ def _make_parser(
     """
     options = [argument for argument in arguments if not argument.is_positional]
     positionals = [argument for argument in arguments if argument.is_positional]
-    # Within a group, the arguments of its own class come before arguments that are moved there.
-    options.sort(key=lambda option: (_order_of_group(option.group), "group" in option.field.metadata))
-    # HfArgumentParser turns each dataclass into a group of the help page, so a dataclass is made for each group.
-    groups = []
-    for group in dict.fromkeys(option.group for option in options):
-        is_group_shown = shows_all or group != _TRAINER_GROUP
-        fields: list[Any] = []
-        for option in options:
-            if option.group == group:
-                is_shown = is_group_shown and option.name not in hidden
-                fields.append((option.name, option.type, option.optional_field(is_shown)))
-        groups.append(dataclasses.make_dataclass("Group", fields, namespace={"_argument_group_name": group}))
 
+    program = None
+    if verb is not None:
+        program = f"{PROGRAM} {verb}"
     usage = "%(prog)s [--name value ...]"
     if positionals:
         usage = f"%(prog)s [{positionals[0].name} ...] [--name value ...]"
     text, examples = _split_description(description or "")
+    epilog = None
+    if examples:
+        epilog = "\n".join(["examples:", *examples])
     parser = HfArgumentParser(
-        groups,  # type: ignore[arg-type]
-        prog=f"{PROGRAM} {verb}" if verb else None,
+        _make_groups(options, hidden, shows_all),  # type: ignore[arg-type]
+        prog=program,
         description=text,
-        epilog="\n".join(["examples:", *examples]) if examples else None,
+        epilog=epilog,
         usage=usage,
         # Otherwise `--model` would be accepted as an abbreviation of `--model_name_or_path`.
         allow_abbrev=False,
         exit_on_error=False,
         formatter_class=_HelpFormatter,
     )
+
     for positional in positionals:
         parser.add_argument(positional.name, nargs="*", help=positional.field.metadata.get("help"))
     parser.add_argument("--config", help=f"A YAML or JSON file of arguments, or a recipe: {', '.join(recipes())}.")
-    if any(option.group == _TRAINER_GROUP for option in options):
+    has_trainer_group = any(option.group == _TRAINER_GROUP for option in options)
+    if has_trainer_group:
         parser.add_argument("--help_all", action="help", help=f"Also show the {_TRAINER_GROUP}.")
     parser.add_argument("--traceback", action="store_true", help="Show where an error was raised.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     return parser
+
+
+def _make_groups(options: Sequence[_Argument], hidden: Collection[str], shows_all: bool) -> list[type]:
+    """Create a dataclass for each group of `--help`, because HfArgumentParser turns each dataclass into a group.
+
+    [`_make_parser`] describes `hidden` and `shows_all`.
+    """
+    # Within a group, the arguments of its own class come before arguments that are moved there. Both sorts are stable.
+    options = sorted(options, key=lambda option: "group" in option.field.metadata)
+    options.sort(key=lambda option: _order_of_group(option.group))
+    fields_by_group: dict[str, list[Any]] = {}
+    for option in options:
+        is_group_shown = shows_all or option.group != _TRAINER_GROUP
+        is_shown = is_group_shown and option.name not in hidden
+        field = (option.name, option.type, option.optional_field(is_shown))
+        fields_by_group.setdefault(option.group, []).append(field)
+    groups = []
+    for group, fields in fields_by_group.items():
+        # HfArgumentParser reads the group's name from this attribute.
+        groups.append(dataclasses.make_dataclass("Group", fields, namespace={"_argument_group_name": group}))
+    return groups
 
 
 def _order_of_group(group: str) -> int:
@@ -271,12 +308,15 @@ def _split_description(description: str) -> tuple[str, list[str]]:
     text_lines = []
     examples = []
     for line in description.splitlines():
-        if line.strip().startswith(f"{PROGRAM} "):
-            examples.append(f"  {line.strip()}")
+        stripped_line = line.strip()
+        if stripped_line.startswith(f"{PROGRAM} "):
+            examples.append(f"  {stripped_line}")
         else:
-            text_lines.append(line.strip())
-    paragraphs = "\n".join(text_lines).strip().split("\n\n")
-    return "\n\n".join(textwrap.fill(paragraph, 80) for paragraph in paragraphs), examples
+            text_lines.append(stripped_line)
+    text = "\n".join(text_lines).strip()
+    # Empty lines separate paragraphs.
+    wrapped_paragraphs = [textwrap.fill(paragraph, 80) for paragraph in text.split("\n\n")]
+    return "\n\n".join(wrapped_paragraphs), examples
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -304,7 +344,9 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
             return ", ".join(spellings)
         if action.nargs == "?":
             # This is a switch. Its values are shown only if it is on by default, so that users can turn it off.
-            return f"{spellings[0]} {{true,false}}" if action.default is True else spellings[0]
+            if action.default is True:
+                return f"{spellings[0]} {{true,false}}"
+            return spellings[0]
         value = self._name_value(action)
         invocation = f"{', '.join(spellings)} {value}"
         if action.nargs == "+":
@@ -336,11 +378,13 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
     except argparse.ArgumentError as error:
         raise InputError(str(error)) from error
     if unknown_arguments:
-        raise InputError(f"there is no argument {unknown_arguments[0].partition('=')[0]}; --help lists them.")
+        unknown_name, _, _ = unknown_arguments[0].partition("=")
+        raise InputError(f"there is no argument {unknown_name}; --help lists them.")
     values = {}
     for name in (*names, "config"):
         value = getattr(namespace, name)
         # If they are not given, positional arguments are an empty list, and --config is None.
-        if value is not _NOT_GIVEN and value is not None and value != []:
+        is_given = value is not _NOT_GIVEN and value is not None and value != []
+        if is_given:
             values[name] = value
     return values

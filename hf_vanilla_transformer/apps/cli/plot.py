@@ -11,10 +11,10 @@ hf-vanilla-transformer plot curve runs/mine
 hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs"
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...support.build_arguments import option
 from ...support.output_files import check_can_write
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # The default sentences, for the model that `demo` trains. There are two, because one alone would have no padding.
-_BATCH = ("seven", "forty-two")
+_DEFAULT_SENTENCES = ("seven", "forty-two")
 
 
 @dataclass
@@ -52,28 +52,33 @@ class MaskArguments:
     hf-vanilla-transformer plot masks --model_name_or_path runs/mine "two dogs" --target "zwei Hunde"
     """
 
-    function: ClassVar[str] = "plot_masks"
     texts: list[str] = option([], "Sentences.", positional=True)
     target: list[str] | None = option(None, "Translations to draw instead of the model's own, one for each sentence.")
 
     def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> "Figure":
         """Load the model, and draw the figure for its translations or for the given ones."""
-        from .. import pictures
-
         decoding_options = decoding.generate_kwargs()
         if self.target is not None and decoding_options:
-            raise InputError(f"--{next(iter(decoding_options))} has no effect with --target; leave out one of the two.")
+            first_option = next(iter(decoding_options))
+            raise InputError(f"--{first_option} has no effect with --target; leave out one of the two.")
+        plot = self.import_plot_function()
         # The fields that subclasses add are arguments of their plot functions.
-        options = asdict(self)
-        texts = self.choose_texts(options.pop("texts"))
-        target = options.pop("target")
+        style_options = asdict(self)
+        style_options.pop("texts")
+        style_options.pop("target")
+        texts = self.choose_texts()
         tokenizer, model = load_given(model_args)
-        plot_function = getattr(pictures, self.function)
-        return plot_function(model, tokenizer, texts, target, theme=theme, **options, **decoding_options)
+        return plot(model, tokenizer, texts, self.target, theme=theme, **style_options, **decoding_options)
 
-    def choose_texts(self, texts: list[str]) -> str | Sequence[str]:
+    def import_plot_function(self) -> Callable[..., "Figure"]:
+        """Import the function that draws the figure. It is not imported at the top, because --help does not need it."""
+        from ..pictures import plot_masks
+
+        return plot_masks
+
+    def choose_texts(self) -> str | Sequence[str]:
         """Return the sentences to draw, or the default sentences if none are given."""
-        return texts or _BATCH
+        return self.texts or _DEFAULT_SENTENCES
 
 
 @dataclass
@@ -84,17 +89,26 @@ class ProbabilityArguments(MaskArguments):
     hf-vanilla-transformer plot probabilities --model_name_or_path runs/mine "two dogs" --target "zwei Hunde"
     """
 
-    function: ClassVar[str] = "plot_token_probabilities"
     texts: list[str] = option([], "A sentence.", positional=True)
     target: str | None = option(  # type: ignore[assignment]
         None, "Its translation, to draw instead of the model's own."
     )
 
-    def choose_texts(self, texts: list[str]) -> str:
+    def import_plot_function(self) -> Callable[..., "Figure"]:
+        """Import the function that draws the figure."""
+        from ..pictures import plot_token_probabilities
+
+        return plot_token_probabilities
+
+    def choose_texts(self) -> str:
         """Return the sentence to draw, or the default if none is given. Raises InputError if several are given."""
-        if len(texts) > 1:
-            raise InputError(f"{len(texts)} sentences are given; the figure shows one, so put it in quotation marks.")
-        return texts[0] if texts else _BATCH[-1]
+        if len(self.texts) > 1:
+            raise InputError(
+                f"{len(self.texts)} sentences are given; the figure shows one, so put it in quotation marks."
+            )
+        if self.texts:
+            return self.texts[0]
+        return _DEFAULT_SENTENCES[-1]
 
 
 @dataclass
@@ -105,7 +119,6 @@ class AttentionArguments(ProbabilityArguments):
     hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs" --style lines --layer 1 --head 2
     """
 
-    function: ClassVar[str] = "plot_attention"
     kind: Literal["encoder", "decoder", "cross"] = option(
         "cross", "Self-attention of the encoder or of the decoder, or cross-attention."
     )
@@ -116,6 +129,12 @@ class AttentionArguments(ProbabilityArguments):
     )
     layer: int | None = option(None, "Counted from 0; by default the last.")
     head: int | None = option(None, "Counted from 0; by default the first.")
+
+    def import_plot_function(self) -> Callable[..., "Figure"]:
+        """Import the function that draws the figure."""
+        from ..pictures import plot_attention
+
+        return plot_attention
 
 
 @dataclass
@@ -138,16 +157,13 @@ class PositionArguments(LoadingArguments):
         """Draw the positions of the model, or the paper's sinusoids if no model is given."""
         from ..pictures import plot_positions
 
-        model = None
         if self.model_name_or_path is not None:
             _, model = load_given(self)
-        else:
-            for name in ("revision", "token", "trust_remote_code", "device"):
-                if getattr(self, name):
-                    raise InputError(
-                        f"--{name} has no effect without --model_name_or_path; give both, or leave it out."
-                    )
-        return plot_positions(model, length=self.length, d_model=self.d_model, theme=theme)
+            return plot_positions(model, length=self.length, d_model=self.d_model, theme=theme)
+        for name in ("revision", "token", "trust_remote_code", "device"):
+            if getattr(self, name):
+                raise InputError(f"--{name} has no effect without --model_name_or_path; give both, or leave it out.")
+        return plot_positions(None, length=self.length, d_model=self.d_model, theme=theme)
 
 
 @dataclass
@@ -205,7 +221,9 @@ FIGURES: dict[str, Any] = {
 @program
 def main(arguments: list[str]) -> Path | None:
     """Draw the figure that the first argument names, and return its path. Returns None for `--help` and `--version`."""
-    figure = arguments[0] if arguments else "--help"
+    if not arguments:
+        arguments = ["--help"]
+    figure = arguments[0]
     if figure in FIGURES:
         return draw(figure, arguments[1:])
     if figure in ("-h", "--help"):
@@ -223,19 +241,37 @@ def draw(figure: str, arguments: list[str]) -> Path:
     If the file cannot be written, an error is raised before the figure is drawn.
     """
     figure_class = FIGURES[figure]
-    all_arguments = parse(_add_shared_arguments(figure_class), figure_class.__doc__, arguments, f"plot {figure}")
+    argument_class = _add_shared_arguments(figure_class)
+    all_arguments = parse(argument_class, figure_class.__doc__, arguments, f"plot {figure}")
+    # The shared arguments are `FileArguments` and, for a figure of translations, those for the model and for decoding.
     figure_args, file_args, *translation_args = all_arguments
-    output = f"{figure}.png" if file_args.output is None else file_args.output
-    inputs = [getattr(argument_group, "model_name_or_path", None) for argument_group in all_arguments]
-    for run in getattr(figure_args, "runs", []):
-        inputs.append(Path(run, "curve.json") if Path(run).is_dir() else run)
-    check_can_write(output, inputs=inputs)
+    output = file_args.output
+    if output is None:
+        output = f"{figure}.png"
+    check_can_write(output, inputs=_list_inputs(all_arguments))
+    # This is not imported at the top, because --help does not need it.
     from ...support.figure_style import check_format, save_figure
 
     check_format(output)
-    path = save_figure(figure_args.draw(file_args.theme, *translation_args), output)
+    drawing = figure_args.draw(file_args.theme, *translation_args)
+    path = save_figure(drawing, output)
     print(f"the plot is in {path}")
     return path
+
+
+def _list_inputs(all_arguments: Iterable[object]) -> list[str | Path]:
+    """List the models and the files of training runs that a figure's arguments name."""
+    inputs: list[str | Path] = []
+    for arguments in all_arguments:
+        if isinstance(arguments, LoadingArguments) and arguments.model_name_or_path is not None:
+            inputs.append(arguments.model_name_or_path)
+        if isinstance(arguments, CurveArguments):
+            for run in arguments.runs:
+                path = Path(run)
+                if path.is_dir():
+                    path = path / "curve.json"
+                inputs.append(path)
+    return inputs
 
 
 def _add_shared_arguments(figure_class: type) -> Any:
@@ -247,7 +283,8 @@ def _add_shared_arguments(figure_class: type) -> Any:
     classes = [figure_class, FileArguments]
     if issubclass(figure_class, MaskArguments):
         classes += [LoadingArguments, DecodingArguments]
-    return NamedTuple("Arguments", [(argument_class.__name__, argument_class) for argument_class in classes])
+    fields = [(argument_class.__name__, argument_class) for argument_class in classes]
+    return NamedTuple("Arguments", fields)
 
 
 def label_runs(runs: Sequence[str]) -> list[str]:
@@ -260,7 +297,8 @@ def label_runs(runs: Sequence[str]) -> list[str]:
     names = [_name_run(Path(run).resolve()) for run in runs]
     labels = []
     for run, name in zip(runs, names, strict=True):
-        labels.append(run if names.count(name) > 1 else name)
+        has_unique_name = names.count(name) == 1
+        labels.append(name if has_unique_name else run)
     return labels
 
 

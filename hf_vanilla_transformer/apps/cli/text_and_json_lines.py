@@ -7,12 +7,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...data.table_formats import suffix_of
 from ...data.text_lines import check_is_input, iterate_lines, lines_as_they_arrive, one_line
 from ...support.user_errors import InputError
 from ...translation.translation_details import Translation
 
 
 _STDIN = "standard input"
+# A file with one of these suffixes has JSON lines. In contrast to `load_pairs`, which reads .json and .jsonl as tables,
+# `translate` also knows .ndjson, and cannot read other tables.
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
@@ -44,22 +47,11 @@ class JsonFields(NamedTuple):
         Raises InputError if the line is not a JSON object, has no text to translate, or already has a field that the
         output adds.
         """
-        try:
-            fields = json.loads(line)
-            # An escape may be a lone surrogate, i.e. half of a character, which cannot be written as UTF-8.
-            if "\\u" in line:
-                json.dumps(fields, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            surrogate = ascii(error.object[error.start])
-            raise InputError(f"{place} has the lone surrogate {surrogate}; write the whole character.") from error
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{place} is not JSON ({error}); write one JSON object per line.") from error
+        fields = _parse_json(line, place)
         if not isinstance(fields, dict) or not isinstance(fields.get(self.source), str):
-            fault = "is no object"
-            if isinstance(fields, dict):
-                fault = f"has the fields {', '.join(fields)}" if fields else "has no fields"
             raise InputError(
-                f'{place} {fault}; give objects with text in "{self.source}", or name its field with --source_column.'
+                f'{place} {_describe_fields(fields)}; give objects with text in "{self.source}", or name its field '
+                "with --source_column."
             )
         if self.target in fields:
             raise InputError(
@@ -73,8 +65,9 @@ class JsonFields(NamedTuple):
 
     def write(self, sentence: Sentence, translation: Translation) -> str:
         """Format a translation as a JSON object with the sentence's fields, the translation, and its details."""
-        fields: dict[str, Any] = {self.source: sentence.text}
-        if sentence.fields is not None:
+        if sentence.fields is None:
+            fields: dict[str, Any] = {self.source: sentence.text}
+        else:
             fields = dict(sentence.fields)
         fields[self.target] = translation.text
         fields["score"] = translation.score
@@ -87,11 +80,33 @@ class JsonFields(NamedTuple):
         return json.dumps(fields, ensure_ascii=False)
 
 
-def is_json(path: str | None) -> bool:
+def _parse_json(line: str, place: str) -> object:
+    """Parse a line of JSON. Raises InputError if it is not valid JSON, or if it cannot be written as UTF-8."""
+    try:
+        value = json.loads(line)
+        # An escape may be a lone surrogate, i.e. half of a character, which cannot be written as UTF-8.
+        if "\\u" in line:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        surrogate = ascii(error.object[error.start])
+        raise InputError(f"{place} has the lone surrogate {surrogate}; write the whole character.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place} is not JSON ({error}); write one JSON object per line.") from error
+    return value
+
+
+def _describe_fields(value: object) -> str:
+    """Say which fields a JSON value has, for an error message about a missing field."""
+    if not isinstance(value, dict):
+        return "is no object"
+    if not value:
+        return "has no fields"
+    return f"has the fields {', '.join(value)}"
+
+
+def is_json(path: str) -> bool:
     """Return True if a file has a suffix of JSON lines, such as `.jsonl` or `.jsonl.gz`."""
-    if path is None:
-        return False
-    return Path(path.lower().removesuffix(".gz")).suffix in _JSON_SUFFIXES
+    return suffix_of(path) in _JSON_SUFFIXES
 
 
 def read_sentences(
@@ -113,10 +128,11 @@ def read_sentences(
         raise InputError("sentences were given both as arguments and as a file; give one of the two.")
     if arguments:
         return iter([[Sentence(text) for text in arguments]])
-    if path is not None:
-        check_is_input(Path(path))
-        return _chunks(_parse(iterate_lines(Path(path)), path, fields), size)
-    return _chunks_of_stdin(fields, size)
+    if path is None:
+        return _chunks_of_stdin(fields, size)
+    check_is_input(Path(path))
+    sentences = _parse(iterate_lines(Path(path)), path, fields)
+    return _chunks(sentences, size)
 
 
 def write_sentences(
@@ -162,7 +178,9 @@ def _chunks_of_stdin(fields: JsonFields | None, size: int) -> Iterator[list[Sent
     # A program without a console has no standard input.
     if sys.stdin is None:
         raise InputError("standard input is closed; give sentences, or --input.")
-    first = 1
+    # Error messages state the number of a line, which is counted from 1.
+    first_line_number = 1
     for lines in lines_as_they_arrive(sys.stdin.buffer, _STDIN):  # type: ignore[arg-type]
-        yield from _chunks(_parse(lines, _STDIN, fields, first), size)
-        first += len(lines)
+        sentences = _parse(lines, _STDIN, fields, first_line_number)
+        yield from _chunks(sentences, size)
+        first_line_number += len(lines)

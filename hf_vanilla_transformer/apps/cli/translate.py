@@ -29,7 +29,7 @@ from ...translation.translate import translate
 from ...translation.translation_details import FLAG_MEANINGS, DetailLevel, Translation
 from ..documents.translate_documents import translate_documents
 from ..terms.glossary import Glossary
-from .documents import find_documents, translate_files
+from .documents import DocumentFile, find_documents, translate_files
 from .merge_process_outputs import Processes
 from .parser import parse, program
 from .shared_options import BatchArguments, EngineArguments, load_given, load_terms
@@ -87,30 +87,36 @@ class TranslationArguments:
             raise InputError(f"target_column is {self.target_column}, another field of the output; give another name.")
         if self.json_lines and self.input is not None and self.output is not None:
             raise InputError("json_lines is for standard input and output, and has no effect on files; leave it out.")
-        has_own_columns = (self.source_column, self.target_column) != ("text", "translation")
-        has_json = self.input_fields() is not None or self.output_fields() is not None
-        if has_own_columns and not has_json:
+        has_default_columns = self.source_column == "text" and self.target_column == "translation"
+        has_json = self._has_json(self.input) or self._has_json(self.output)
+        if not has_default_columns and not has_json:
             raise InputError("source_column and target_column have no effect on lines of text; leave them out.")
         if self.source_lang is not None and not self.split_sentences:
             raise InputError(f"source_lang is {self.source_lang}, but has no effect without --split_sentences.")
-        if self.num_return_sequences is not None and self.output_fields() is None:
+        if self.num_return_sequences is not None and not self._has_json(self.output):
             raise InputError("num_return_sequences needs JSON lines; give --json_lines, or an --output in .jsonl.")
 
     def input_fields(self) -> JsonFields | None:
         """Return the JSON field names of the input, or None if the input is plain text."""
-        has_json = self.json_lines if self.input is None else is_json(self.input)
-        if not has_json:
+        if not self._has_json(self.input):
             return None
-        # Details are written if the output has JSON lines, so the input must not have fields of these names.
-        details = () if self.output_fields() is None else DETAILS
+        # If the output has JSON lines, it has fields for details, so the input must not have fields of these names.
+        details: tuple[str, ...] = ()
+        if self._has_json(self.output):
+            details = DETAILS
         return JsonFields(self.source_column, self.target_column, details)
 
     def output_fields(self) -> JsonFields | None:
         """Return the JSON field names of the output, or None if the output is plain text."""
-        has_json = self.json_lines if self.output is None else is_json(self.output)
-        if not has_json:
+        if not self._has_json(self.output):
             return None
         return JsonFields(self.source_column, self.target_column)
+
+    def _has_json(self, path: str | None) -> bool:
+        """Return True if a file, or standard input or output if `path` is None, has JSON lines."""
+        if path is None:
+            return self.json_lines
+        return is_json(path)
 
     def has_subtitles(self) -> bool:
         """Return True if the input file has a suffix of subtitles, such as `.srt` or `.srt.gz`."""
@@ -118,11 +124,12 @@ class TranslationArguments:
 
     def translate_kwargs(self) -> dict[str, Any]:
         """Return the arguments for `translate()` and `translate_documents()` that follow from these options."""
-        arguments: dict[str, Any] = {
-            # Flags are always reported. Plain text has no room for other details, which take time to compute.
-            "return_details": DetailLevel.FLAGS if self.output_fields() is None else DetailLevel.ALL,
-        }
+        # Flags are always reported. Plain text has no room for other details, which take time to compute.
+        arguments: dict[str, Any] = {"return_details": DetailLevel.FLAGS}
+        if self._has_json(self.output):
+            arguments["return_details"] = DetailLevel.ALL
         if self.split_sentences:
+            # True stands for the language of the tokenizer.
             arguments["split_sentences"] = self.source_lang or True
         if self.target_lang:
             arguments["target_lang"] = self.target_lang
@@ -150,16 +157,20 @@ def _separate_sentences(args: Arguments) -> Arguments:
     """
     if args.text.sentences or args.text.input is not None:
         return args
-    names = args.model.model_name_or_path
-    models = names[:1]
-    for name in names[1:]:
-        if not (Path(name) / "config.json").is_file():
-            break
-        models.append(name)
-    sentences = names[len(models) :]
-    return args._replace(
-        model=replace(args.model, model_name_or_path=models), text=replace(args.text, sentences=sentences)
-    )
+    models, sentences = _split_after_models(args.model.model_name_or_path)
+    model_args = replace(args.model, model_name_or_path=models)
+    text_args = replace(args.text, sentences=sentences)
+    return args._replace(model=model_args, text=text_args)
+
+
+def _split_after_models(names: list[str]) -> tuple[list[str], list[str]]:
+    """Split the values of `--model_name_or_path` into models, and the sentences after them."""
+    # The first value is a model in any case. It may be a name on the Hub.
+    for index, name in enumerate(names):
+        is_model_folder = (Path(name) / "config.json").is_file()
+        if index > 0 and not is_model_folder:
+            return names[:index], names[index:]
+    return names, []
 
 
 class _Translator:
@@ -174,22 +185,27 @@ class _Translator:
 
     def __init__(self, args: Arguments, device: str | None):
         self._text_args = args.text
+        # The number of translations with each flag, and the number of translations with at least one flag.
         self._flag_counts = Counter[str]()
         self._flagged_translations = 0
         terms = load_terms(args.text.glossary, args.engine)
-        model_args = replace(args.model, device=args.model.device or device)
+        model_args = args.model
+        if not model_args.device:
+            model_args = replace(model_args, device=device)
         self._tokenizer, self._model = load_given(model_args, args.engine)
 
-        options = {**args.text.translate_kwargs(), **args.decoding.generate_kwargs()}
+        # The arguments for `translate()` and `translate_documents()`.
+        self._options = args.text.translate_kwargs()
+        self._options.update(args.decoding.generate_kwargs())
         if terms is not None:
-            options["glossary"] = Glossary(terms, self._tokenizer)
+            self._options["glossary"] = Glossary(terms, self._tokenizer)
         if terms is not None or args.text.target_lang is not None:
             # Translating an empty list checks the settings, so that an error is reported before the real translation.
-            translate(self._model, self._tokenizer, [], **options)
-        options["tokens_per_batch"] = args.batches.tokens_per_batch
+            translate(self._model, self._tokenizer, [], **self._options)
+        self._options["tokens_per_batch"] = args.batches.tokens_per_batch
         if args.text.has_subtitles():
-            options["copy_letterless"] = copies_letterless(self._tokenizer, otherwise=True)
-        self._options = options
+            # Lines with numbers and times have no letters, so they are copied.
+            self._options["copy_letterless"] = copies_letterless(self._tokenizer, otherwise=True)
 
     def translate_texts(self, texts: list[str], markup: str | None, **defaults: Any) -> list[Translation]:
         """Translate texts, and keep their HTML or XML tags if `markup` is given.
@@ -233,8 +249,9 @@ class _Translator:
             if self._flagged_translations:
                 reports = []
                 for flag, remedy in REMEDIES.items():
-                    if self._flag_counts[flag]:
-                        reports.append(f"{self._flag_counts[flag]:,} {remedy}")
+                    count = self._flag_counts[flag]
+                    if count:
+                        reports.append(f"{count:,} {remedy}")
                 message = f"{self._flagged_translations:,} of the translations may be wrong: {', '.join(reports)}."
                 tqdm.write(message, file=sys.stderr)
 
@@ -243,30 +260,48 @@ class _Translator:
 def main(arguments: list[str]) -> None:
     """Translate the input that the command line names, and write the translations."""
     args = _separate_sentences(parse(Arguments, __doc__, arguments, "translate"))
-    text_args = args.text
-    sentences = text_args.sentences
     processes = Processes.launched()
-    documents = find_documents(text_args.input, text_args.output)
-    if not documents:
-        inputs: list[str | None] = []
-        if not sentences:
-            inputs.append(text_args.input or STDIN)
-        inputs += [text_args.glossary, *args.model.model_name_or_path]
-        check_can_write(text_args.output, inputs=inputs)
-    processes.check(text_args.input, text_args.output)
+    documents = find_documents(args.text.input, args.text.output)
     if documents:
-        translator = _Translator(args, processes.device())
-        # The processes take turns.
-        own_documents = documents[processes.index :: processes.count]
-        with translator.reporting_flags():
-            translate_files(own_documents, translator.translate_document)
-        return
+        processes.check(args.text.input, args.text.output)
+        _translate_documents(args, processes, documents)
+    else:
+        _check_output(args)
+        processes.check(args.text.input, args.text.output)
+        _translate_sentences(args, processes)
 
-    chunk_size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
-    chunks = read_sentences(text_args.input, sentences, text_args.input_fields(), chunk_size)
+
+def _check_output(args: Arguments) -> None:
+    """Raise an error if the translations of sentences cannot be written, or would overwrite an input."""
+    inputs: list[str | None] = [args.text.glossary, *args.model.model_name_or_path]
+    if not args.text.sentences:
+        # Without sentences on the command line, they are read from a file or from standard input.
+        inputs.insert(0, args.text.input or STDIN)
+    check_can_write(args.text.output, inputs=inputs)
+
+
+def _translate_documents(args: Arguments, processes: Processes, documents: list[DocumentFile]) -> None:
+    """Translate the documents of this process. Of N processes, each takes every N-th document."""
+    translator = _Translator(args, processes.device())
+    own_documents = documents[processes.index :: processes.count]
+    with translator.reporting_flags():
+        translate_files(own_documents, translator.translate_document)
+
+
+def _translate_sentences(args: Arguments, processes: Processes) -> None:
+    """Translate the sentences from the command line, from the input file, or from standard input, chunk by chunk."""
+    text_args = args.text
+    chunk_size = CHUNK_SIZE
+    if processes.count > 1:
+        chunk_size = CHUNK_SIZE_OF_SEVERAL
+    # An error in the input is reported before the model is loaded.
+    chunks = read_sentences(text_args.input, text_args.sentences, text_args.input_fields(), chunk_size)
     translator = _Translator(args, processes.device())
     # A sentence on the command line may contain line breaks, which --split_sentences keeps.
-    keeps_breaks = bool(sentences) and text_args.split_sentences
+    are_on_command_line = len(text_args.sentences) > 0
+    keeps_breaks = are_on_command_line and text_args.split_sentences
+
+    # `share` appends the size of each chunk, and `open` reads the sizes when it merges the outputs of the processes.
     chunk_sizes: list[int] = []
     start = time.perf_counter()
     with processes.open(text_args.output, chunk_sizes) as file, translator.reporting_flags():
@@ -274,8 +309,9 @@ def main(arguments: list[str]) -> None:
             texts = [sentence.text for sentence in chunk]
             translations = translator.translate_texts(texts, text_args.markup, show_progress=sys.stderr.isatty())
             file.writelines(write_sentences(chunk, translations, text_args.output_fields(), keeps_breaks))
+            # Readers of a pipe get each chunk without delay.
             file.flush()
-    if not sentences and processes.index == 0:
+    if not are_on_command_line and processes.index == 0:
         seconds = time.perf_counter() - start
         count = sum(chunk_sizes)
         print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)

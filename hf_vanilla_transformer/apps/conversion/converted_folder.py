@@ -28,7 +28,7 @@ from ...support.user_errors import InputError
 from ...support.version import __version__
 from ...translation.model_loading import load, load_model
 from ...translation.translate import translate
-from .parity_certificate import Certificate, Rows, ScoredHypothesis, add_scores, check_equal, compare
+from .parity_certificate import Certificate, ScoredHypothesis, add_scores, check_equal, compare
 from .source_folder import load_tokenizer
 
 
@@ -68,11 +68,12 @@ def command() -> str | None:
 
     Returns None if the conversion was started from Python code instead of the command line.
     """
-    is_convert_verb = "convert" in sys.argv[1:2]
-    is_our_program = re.search("hf.vanilla.transformer", sys.argv[0])
-    if not is_convert_verb or not is_our_program:
+    program, *arguments = sys.argv
+    # The program is `hf-vanilla-transformer`, or the path of this package with `python -m`.
+    is_our_program = re.search("hf.vanilla.transformer", program) is not None
+    if not is_our_program or arguments[:1] != ["convert"]:
         return None
-    command_line = shlex.join(["hf-vanilla-transformer", *sys.argv[1:]])
+    command_line = shlex.join(["hf-vanilla-transformer", *arguments])
     # The token is secret, but the certificate is published together with the model.
     return re.sub(r" --token[ =]\S+", "", command_line)
 
@@ -86,12 +87,12 @@ def check_output(output: str, source: str) -> Path:
     """
     if not output:
         raise InputError("output is empty; name a folder for the converted model.")
-    source_folder = Path(source)
-    if not source_folder.is_dir():
-        source_folder = source_folder.parent
+    source_path = Path(source)
     # A source that does not exist on this machine is a name on the Hub.
-    if Path(source).exists() and are_same_file(output, source_folder):
-        raise InputError(f"{output} is the folder of the source; name another folder for the converted model.")
+    if source_path.exists():
+        source_folder = source_path if source_path.is_dir() else source_path.parent
+        if are_same_file(output, source_folder):
+            raise InputError(f"{output} is the folder of the source; name another folder for the converted model.")
     check_holds_no_model(Path(output), "the converted model")
     return Path(output)
 
@@ -121,24 +122,24 @@ def write_converted(
         FileExistsError: if the folder already holds a model.
         ValueError: if the written folder cannot be loaded, or is not equal to its source without `force`.
     """
+    tokenizer_settings = json.loads(files[TOKENIZER_CONFIG])
+    config = model.config
+    parameters = model.num_parameters()
     with locked(output):
         check_holds_no_model(output, "the converted model")
         with staged(output) as folder:
             model.save_pretrained(folder)
             for name, content in files.items():
                 (folder / name).write_bytes(content)
-            config = model.config
-            parameters = model.num_parameters()
-            # Free the model's memory before the saved model is loaded.
+            # The model is compared as it is loaded from the folder, so the memory of this copy can be freed.
             del model
 
-            settings = json.loads(files[TOKENIZER_CONFIG])
-            library = LIBRARIES.get(settings["tokenizer_class"])
+            library = LIBRARIES.get(tokenizer_settings["tokenizer_class"])
             certificate = _certify(folder, source, sentences, library)
             check_equal(certificate, source.name, force)
             (folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
 
-            about = _describe_converted(folder, source, settings, output)
+            about = _describe_converted(folder, source, tokenizer_settings, output)
             facts = _describe_conversion(certificate)
             card = fill_model_card(about, config, parameters, facts, converted=True)
             (folder / CARD).write_text(card.content, encoding="utf-8")
@@ -162,26 +163,11 @@ def _certify(folder: Path, source: Source, sentences: Sequence[str], library: st
     Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
     """
     oracle = source.oracle
-    tokenizer = None
-    source_rows = None
-    try:
-        if _is_missing(library):
-            oracle += f", on random tokens only, because {library} is not installed"
-            model = load_model(folder)
-        else:
-            expected_rows = None
-            if source.folder is not None:
-                source_tokenizer = load_tokenizer(source.folder, source.name)
-                expected_rows = source_tokenizer(list(sentences)).input_ids
-            tokenizer, model = load(str(folder), "cpu")
-            source_rows = _check_tokenizer(model, tokenizer, sentences, expected_rows)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{source.name} cannot be converted: {reason_of(error)}") from error
-
-    parity = compare(model, source.reference, source_rows, in_float64=source.in_float64)
-    if source.n_best:
-        assert tokenizer is not None
-        parity = add_scores(parity, model, tokenizer, source.n_best)
+    if _is_missing(library):
+        oracle += f", on random tokens only, because {library} is not installed"
+        parity = _compare_model(folder, source)
+    else:
+        parity = _compare_model_and_tokenizer(folder, source, list(sentences))
     return {
         "source": source.name,
         "system": source.system,
@@ -198,26 +184,52 @@ def _certify(folder: Path, source: Source, sentences: Sequence[str], library: st
     }
 
 
-def _check_tokenizer(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], expected_rows: Rows | None
-) -> Rows:
-    """Check that a written tokenizer fits its model, and return the sentences' token ids.
+def _compare_model(folder: Path, source: Source) -> Certificate:
+    """Compare a written model with its source on random tokens.
 
-    Raises ValueError if one of the tokenizer's ids has no embedding, if a trial translation fails, or if the token ids
-    differ from `expected_rows`.
+    Raises InputError if the model cannot be loaded.
     """
+    try:
+        model = load_model(folder)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source.name} cannot be converted: {reason_of(error)}") from error
+    return compare(model, source.reference, in_float64=source.in_float64)
+
+
+def _compare_model_and_tokenizer(folder: Path, source: Source, sentences: list[str]) -> Certificate:
+    """Compare a written model and its tokenizer with their source, on random tokens and on sentences.
+
+    Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
+    """
+    try:
+        expected_rows = None
+        if source.folder is not None:
+            source_tokenizer = load_tokenizer(source.folder, source.name)
+            expected_rows = source_tokenizer(sentences).input_ids
+        tokenizer, model = load(str(folder), "cpu")
+        _check_tokenizer(model, tokenizer, sentences[:1])
+        source_rows = tokenizer(sentences).input_ids
+        if expected_rows is not None and source_rows != expected_rows:
+            raise InputError("its tokenizer gives other tokens than the tokenizer of the source")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source.name} cannot be converted: {reason_of(error)}") from error
+
+    parity = compare(model, source.reference, source_rows, in_float64=source.in_float64)
+    if source.n_best:
+        parity = add_scores(parity, model, tokenizer, source.n_best)
+    return parity
+
+
+def _check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, trial_sentences: list[str]) -> None:
+    """Raise ValueError if a tokenizer's id has no embedding, or if the trial sentences cannot be translated."""
     embeddings = model.config.source_vocab_size or model.config.vocab_size
     for token, token_id in tokenizer.get_vocab().items():
         if type(token_id) is not int or not 0 <= token_id < embeddings:
             raise InputError(f"its vocabulary has the id {token_id!r} for {token!r}, but {embeddings} embeddings")
-    # A short translation reveals invalid decoding settings. If the model has several target languages, the first one
-    # is used.
+    # A model with several target languages needs one of them. The others have None.
     target_lang = next(iter(codes_of(tokenizer)), None)
-    translate(model, tokenizer, list(sentences[:1]), target_lang=target_lang, max_length=2)
-    rows = tokenizer(list(sentences)).input_ids
-    if expected_rows is not None and rows != expected_rows:
-        raise InputError("its tokenizer gives other tokens than the tokenizer of the source")
-    return rows
+    # A short translation reveals invalid decoding settings.
+    translate(model, tokenizer, trial_sentences, target_lang=target_lang, max_length=2)
 
 
 def _describe_converted(folder: Path, source: Source, settings: Mapping[str, Any], output: Path) -> About:
@@ -226,10 +238,13 @@ def _describe_converted(folder: Path, source: Source, settings: Mapping[str, Any
     The languages come from `settings`, which are the settings of the model's tokenizer.
     """
     # FairseqTokenizer has one setting for both languages, and MarianTokenizer has one for each.
-    codes = settings.get("langs") or [settings.get("source_lang"), settings.get("target_lang")]
+    codes = settings.get("langs")
+    if not codes:
+        codes = [settings.get("source_lang"), settings.get("target_lang")]
+    # Settings that were copied from a source may have values that are no codes.
     languages = [code if isinstance(code, str) else None for code in codes]
     tokenizer_class = settings["tokenizer_class"]
-    # A code such as ">>fr<<", if the model has several target languages.
+    # If the model has several target languages, the card's example uses the code of the first one, such as ">>fr<<".
     target_code = ""
     if not _is_missing(LIBRARIES.get(tokenizer_class)):
         tokenizer = load_tokenizer(folder, source.name)
@@ -263,7 +278,8 @@ def _describe_conversion(certificate: Certificate) -> dict[str, str]:
     facts["equal translations, 4 beams"] = f"{translations['beam']} of {translations['sentences']}"
     for name, sha256 in certificate["sha256"].items():
         facts[f"SHA-256 of `{name}`"] = sha256
-    facts["versions"] = ", ".join(f"{library} {version}" for library, version in certificate["versions"].items())
+    versions = [f"{library} {version}" for library, version in certificate["versions"].items()]
+    facts["versions"] = ", ".join(versions)
     if certificate["command"]:
         facts["command"] = f"`{certificate['command']}`"
     return facts

@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +31,7 @@ from .parity_certificate import (
     Rows,
     check_equal,
     count_equal,
+    describe_excess,
     log_probs,
     random_rows,
     translate_rows,
@@ -45,8 +45,10 @@ QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float32", "int8
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "silu": "SWISH"}
 # Up to this position, the sinusoids are accurate to 1e-6. generate() has the same limit.
 _MOST_POSITIONS = 100_000
-# The beam size and the length limit, in tokens, of the translations that are compared.
+# The beam size of the translations that are compared. The paper's beam search has 4 beams, too.
 _NUM_BEAMS = 4
+# The length limit of the translations that are compared, in tokens. It leaves room for all of `SENTENCES`, and bounds
+# the time of the comparison if an untrained model never ends its sentences.
 _MAX_LENGTH = 60
 # The translations are compared with rules that both beam searches support. Hypotheses are ranked by log P divided by
 # their length, and a sentence is finished when the number of its finished hypotheses reaches the number of beams.
@@ -102,7 +104,10 @@ def to_ctranslate2(
     source_texts, target_texts = vocabularies(tokenizer, model.config)
     spec = specification(model, source_texts, target_texts, max_positions)
     is_exact = quantization == "float32"
-    spec.optimize(quantization=None if is_exact else quantization)
+    if is_exact:
+        spec.optimize()
+    else:
+        spec.optimize(quantization=quantization)
 
     with locked(target), staged(target) as temporary:
         spec.save(str(temporary))
@@ -175,71 +180,99 @@ def compare(
         The results of the comparison, which [`to_ctranslate2`] writes to `parity.json`. `equal` and `tolerance` are
         None unless `is_exact`.
     """
-    source_texts, target_texts = vocabularies(tokenizer, model.config)
+    exported = _ExportedModel(folder, model, tokenizer)
     # A sentence that is too long for the table is truncated at its beginning, so that it still ends in EOS.
     sources = [row[-positions:] for row in tokenizer(list(sentences)).input_ids]
     max_length = min(_MAX_LENGTH, positions - 1)
-    translator = import_library().Translator(str(folder), device="cpu")
-    fixed_options = fixed_translate_options(model.generation_config, target_texts)
 
     # max_length counts the start token in transformers, but not in CTranslate2.
     beam_translations = translate_rows(model, sources, _NUM_BEAMS, max_length + 1, **_COMMON_RULES)
     greedy_translations = translate_rows(model, sources, 1, max_length + 1)
-    translations = {"sentences": len(sources)}
-    for name, num_beams, rows in (("beam", _NUM_BEAMS, beam_translations), ("greedy", 1, greedy_translations)):
-        results = translator.translate_batch(
-            _to_texts(sources, source_texts),
-            beam_size=num_beams,
-            length_penalty=1,
-            max_decoding_length=max_length,
-            return_end_token=True,
-            **fixed_options,
-        )
-        ctranslate2_translations = [result.hypotheses[0] for result in results]
-        translations[name] = count_equal(_to_texts(rows, target_texts), ctranslate2_translations)
+    translations = {
+        "sentences": len(sources),
+        "beam": exported.count_equal(beam_translations, sources, _NUM_BEAMS, max_length),
+        "greedy": exported.count_equal(greedy_translations, sources, 1, max_length),
+    }
 
     random_sources = [row[-max_length:] for row in random_rows(model, seed=0)]
     random_targets = [row[-max_length:] for row in random_rows(model, seed=1)]
-    differences = {}
-    for name, source_rows, target_rows in (
-        ("random", random_sources, random_targets),
-        ("real", sources, greedy_translations),
-    ):
-        target_tokens = torch.tensor(list(chain.from_iterable(target_rows)))
-        our_scores = log_probs(model, source_rows, target_rows).gather(-1, target_tokens[:, None])[:, 0]
-        their_scores = _score_by_ctranslate2(
-            translator, _to_texts(source_rows, source_texts), target_rows, target_texts, model.config.eos_token_id
-        )
-        differences[name] = float((our_scores - torch.tensor(their_scores)).abs().max())
-
-    tolerance = TOLERANCES[torch.float32] if is_exact else None
-    is_equal = None
-    if tolerance is not None:
-        is_equal = all(difference <= tolerance for difference in differences.values())
-    return {
-        "log_probs": differences,
-        "translations": translations,
-        "tolerance": tolerance,
-        "equal": is_equal,
-        "translate_batch": fixed_options,
+    differences = {
+        "random": _largest_difference(model, exported, random_sources, random_targets),
+        "real": _largest_difference(model, exported, sources, greedy_translations),
     }
 
+    certificate: Certificate = {
+        "log_probs": differences,
+        "translations": translations,
+        "tolerance": None,
+        "equal": None,
+        "translate_batch": exported.fixed_options,
+    }
+    if is_exact:
+        certificate["tolerance"] = TOLERANCES[torch.float32]
+        certificate["equal"] = not describe_excess(certificate)
+    return certificate
 
-def _score_by_ctranslate2(
-    translator: Any, sources: list[list[str]], target_rows: Rows, target_texts: Sequence[str], eos_token: int
-) -> list[float]:
-    """Return the log-probability that CTranslate2 assigns to each target token, in one list for all targets."""
-    # CTranslate2 appends </s> to each target.
-    targets = [[target_texts[token] for token in row if token != eos_token] for row in target_rows]
-    scores: list[float] = []
-    for result, row in zip(translator.score_batch(sources, targets), target_rows, strict=True):
-        # The last score belongs to </s>, which a translation at the length limit does not have.
-        scores.extend(result.log_probs[: len(row)])
-    return scores
+
+class _ExportedModel:
+    """A CTranslate2 model that takes token ids. CTranslate2 itself takes the texts of tokens.
+
+    Args:
+        folder: the folder of the CTranslate2 model.
+        model, tokenizer: the original model, and the tokenizer of both models.
+    """
+
+    def __init__(
+        self, folder: Path, model: VanillaTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+    ):
+        self._source_texts, self._target_texts = vocabularies(tokenizer, model.config)
+        self._eos_token = model.config.eos_token_id
+        self._translator: Any = import_library().Translator(str(folder), device="cpu")
+        self.fixed_options = fixed_translate_options(model.generation_config, self._target_texts)
+
+    def count_equal(self, expected_translations: Rows, sources: Rows, num_beams: int, max_length: int) -> int:
+        """Translate the sources, and count the translations that are equal to the expected ones."""
+        results = self._translator.translate_batch(
+            _to_texts(sources, self._source_texts),
+            beam_size=num_beams,
+            # Hypotheses are ranked by log P divided by their length, as in `_COMMON_RULES`.
+            length_penalty=1,
+            max_decoding_length=max_length,
+            return_end_token=True,
+            **self.fixed_options,
+        )
+        translations = [result.hypotheses[0] for result in results]
+        return count_equal(_to_texts(expected_translations, self._target_texts), translations)
+
+    def score(self, sources: Rows, targets: Rows) -> list[float]:
+        """Return the log-probability of each target token, in one list for all targets."""
+        # CTranslate2 appends </s> to each target.
+        unended_targets = [[token for token in target if token != self._eos_token] for target in targets]
+        results = self._translator.score_batch(
+            _to_texts(sources, self._source_texts), _to_texts(unended_targets, self._target_texts)
+        )
+        scores: list[float] = []
+        for result, target in zip(results, targets, strict=True):
+            # The last score belongs to </s>, which a translation at the length limit does not have.
+            scores.extend(result.log_probs[: len(target)])
+        return scores
+
+
+def _largest_difference(
+    model: VanillaTransformerForConditionalGeneration, exported: _ExportedModel, sources: Rows, targets: Rows
+) -> float:
+    """Return the largest difference between the log-probabilities that both models assign to target tokens, in nats."""
+    target_tokens = [token for target in targets for token in target]
+    # (target tokens, vocabulary)
+    all_log_probs = log_probs(model, sources, targets)
+    # (target tokens, 1), and then (target tokens,)
+    original_scores = all_log_probs.gather(-1, torch.tensor(target_tokens)[:, None]).squeeze(-1)
+    exported_scores = torch.tensor(exported.score(sources, targets))
+    return float((original_scores - exported_scores).abs().max())
 
 
 def _to_texts(rows: Rows, texts: Sequence[str]) -> list[list[str]]:
-    """Convert token ids to token texts, which are the input of CTranslate2."""
+    """Convert token ids to token texts, which are the input of CTranslate2. `texts` has a text for each token id."""
     return [[texts[token] for token in row] for row in rows]
 
 
@@ -249,11 +282,15 @@ def fixed_translate_options(generation_config: GenerationConfig, target_texts: S
     By default, CTranslate2 truncates long sources, and generates tokens that `generation_config` suppresses. These
     arguments prevent both.
     """
+    # 0 means that sources are not truncated.
     options: dict[str, Any] = {"max_input_length": 0}
-    suppressed = [[token] for token in generation_config.suppress_tokens or []]
-    suppressed += generation_config.bad_words_ids or []
-    if suppressed:
-        options["suppress_sequences"] = _to_texts(suppressed, target_texts)
+    suppressed_sequences: Rows = []
+    if generation_config.suppress_tokens:
+        suppressed_sequences.extend([token] for token in generation_config.suppress_tokens)
+    if generation_config.bad_words_ids:
+        suppressed_sequences.extend(generation_config.bad_words_ids)
+    if suppressed_sequences:
+        options["suppress_sequences"] = _to_texts(suppressed_sequences, target_texts)
     return options
 
 
@@ -281,24 +318,28 @@ def specification(
         raise InputError(
             f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
         )
-    specs = import_library().specs
     # To align words, CTranslate2 averages the first heads of one layer, so the alignment heads are moved to the front.
     alignment_heads = heads_in_one_layer(config)
-    alignment_layer = alignment_heads[0][0] if alignment_heads else -1
+    alignment_options = {}
+    # The model is copied because CTranslate2 quantizes the weights in place.
+    model_copy = copy.deepcopy(model)
+    if alignment_heads:
+        # All heads are in the same layer.
+        alignment_layer, _ = alignment_heads[0]
+        alignment_options = {"alignment_layer": alignment_layer, "alignment_heads": len(alignment_heads)}
+        decoder_layer: Any = model_copy.model.decoder.layers[alignment_layer]
+        first_heads = [head for _, head in alignment_heads]
+        decoder_layer.encoder_attn = with_heads_first(decoder_layer.encoder_attn, first_heads)
+
+    specs = import_library().specs
     spec = specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
         pre_norm=False,
         activation=getattr(specs.Activation, _ACTIVATIONS[config.activation_function]),
-        alignment_layer=alignment_layer,
-        alignment_heads=len(alignment_heads) or 1,
+        **alignment_options,
     )
-    # The model is copied because CTranslate2 quantizes the weights in place.
-    model = copy.deepcopy(model)
-    if alignment_heads:
-        layer: Any = model.model.decoder.layers[alignment_layer]
-        layer.encoder_attn = with_heads_first(layer.encoder_attn, [head for _, head in alignment_heads])
-    _copy_weights(model, spec, table_length(config, max_positions))
+    _copy_weights(model_copy, spec, table_length(config, max_positions))
     spec.register_source_vocabulary(source_texts)
     spec.register_target_vocabulary(target_texts)
     _set_special_tokens(spec.config, config, target_texts)
@@ -314,6 +355,10 @@ def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, 
     """
     from ctranslate2.converters.transformers import BartLoader
 
+    # (positions, d_model)
+    zeros = torch.zeros(positions, model.config.d_model)
+    position_ids = torch.arange(positions)
+
     class Loader(BartLoader):
         """CTranslate2's loader for BART models. It fits this model, because the modules have the same names."""
 
@@ -322,12 +367,14 @@ def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, 
 
             The other layers that this method sets for BART do not exist in this model.
             """
-            embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+            embeddings = spec.embeddings
+            if isinstance(embeddings, list):
+                # Encoders of CTranslate2 may embed several features of each token. This model's encoder embeds one.
+                embeddings = embeddings[0]
             embeddings.weight = module.embed_tokens.weight
             spec.scale_embeddings = True
             # Adding the positions to zeros gives their table, for sinusoids and for learned positions.
-            table = module.add_positions(torch.zeros(positions, model.config.d_model), torch.arange(positions))
-            spec.position_encodings.encodings = table
+            spec.position_encodings.encodings = module.add_positions(zeros, position_ids)
 
     loader = Loader()
     loader.set_encoder(spec.encoder, model.model.encoder)
@@ -335,21 +382,28 @@ def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, 
     loader.set_linear(spec.decoder.projection, model.lm_head)
 
 
-def _set_special_tokens(settings: Any, config: VanillaTransformerConfig, target_texts: Sequence[str]) -> None:
-    """Set the special tokens in `settings`, which is CTranslate2's model configuration."""
+def _set_special_tokens(spec_config: Any, config: VanillaTransformerConfig, target_texts: Sequence[str]) -> None:
+    """Set the special tokens in `spec_config`, the part of a `TransformerSpec` that CTranslate2 writes to config.json.
+
+    `config` is the configuration of the exported model, and `target_texts` has the text of each target token.
+    """
+    pad_token: Any = config.pad_token_id
+    bos_token: Any = config.bos_token_id
+    eos_token: Any = config.eos_token_id
+    start_token: Any = config.decoder_start_token_id
     # CTranslate2 requires all of these tokens. The pad token replaces tokens that the model lacks, and the unknown
     # token, which is never used.
-    pad: Any = config.pad_token_id
-    bos: Any = pad if config.bos_token_id is None else config.bos_token_id
-    eos: Any = pad if config.eos_token_id is None else config.eos_token_id
-    start: Any = config.decoder_start_token_id
-    settings.bos_token = target_texts[bos]
-    settings.eos_token = target_texts[eos]
-    settings.unk_token = target_texts[pad]
-    settings.decoder_start_token = target_texts[start]
+    if bos_token is None:
+        bos_token = pad_token
+    if eos_token is None:
+        eos_token = pad_token
+    spec_config.bos_token = target_texts[bos_token]
+    spec_config.eos_token = target_texts[eos_token]
+    spec_config.unk_token = target_texts[pad_token]
+    spec_config.decoder_start_token = target_texts[start_token]
     # The tokenizer already appends </s> to every source.
-    settings.add_source_bos = False
-    settings.add_source_eos = False
+    spec_config.add_source_bos = False
+    spec_config.add_source_eos = False
 
 
 def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]]:
@@ -359,7 +413,9 @@ def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]
     """
     heads = config.heads_for_alignment
     layers = {layer for layer, _ in heads}
-    return heads if len(layers) == 1 else []
+    if len(layers) > 1:
+        return []
+    return heads
 
 
 def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequence[int]) -> VanillaTransformerAttention:
@@ -369,20 +425,23 @@ def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequen
     """
     num_heads = attention.config.num_heads
     other_heads = [head for head in range(num_heads) if head not in first_heads]
-    order = [*first_heads, *other_heads]
-    if order == sorted(order):
+    new_order = [*first_heads, *other_heads]
+    if new_order == list(range(num_heads)):
         return attention
-    attention = copy.deepcopy(attention)
-    # A head is a block of rows in the query, key and value projections, and a block of columns in the output
-    # projection.
-    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+
+    reordered = copy.deepcopy(attention)
+    # In the query, key and value projections, each head has a block of rows.
+    for projection in (reordered.q_proj, reordered.k_proj, reordered.v_proj):
         for parameter in projection.parameters():
-            blocks = parameter.unflatten(0, (num_heads, -1))
-            parameter.copy_(blocks[order].flatten(0, 1))
-    weight = attention.out_proj.weight
-    blocks = weight.unflatten(1, (num_heads, -1))
-    weight.copy_(blocks[:, order].flatten(1, 2))
-    return attention
+            # (num_heads, head width) for a bias, and (num_heads, head width, d_model) for a weight
+            heads = parameter.unflatten(0, (num_heads, -1))
+            parameter.copy_(heads[new_order].flatten(0, 1))
+    # In the output projection, each head has a block of columns.
+    output_weight = reordered.out_proj.weight
+    # (d_model, num_heads, head width)
+    heads = output_weight.unflatten(1, (num_heads, -1))
+    output_weight.copy_(heads[:, new_order].flatten(1, 2))
+    return reordered
 
 
 def table_length(config: VanillaTransformerConfig, max_positions: int) -> int:

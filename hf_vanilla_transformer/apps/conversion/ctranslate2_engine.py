@@ -32,23 +32,31 @@ from .ctranslate2_process import CTranslate2Process, Hypotheses, Setting
 from .parity_certificate import Rows
 
 
-# Arguments of generate() that CTranslate2 accepts under the same names.
-_SHARED_ARGUMENTS = ("repetition_penalty", "no_repeat_ngram_size")
-# Search settings that the engine does not support.
-_MISSING_SETTINGS = ("do_sample", "stop_strings")
-# Arguments that the engine's generate() accepts.
-_ARGUMENTS = (
-    *(name for name in SEARCH_SETTINGS if name not in _MISSING_SETTINGS),
+# Arguments that the engine's generate() supports.
+_SUPPORTED_ARGUMENTS = (
+    # All of `SEARCH_SETTINGS`, except for do_sample and stop_strings:
+    "num_beams",
+    "num_return_sequences",
+    "length_penalty",
+    "length_penalty_type",
+    "early_stopping",
+    "max_new_tokens",
+    "max_length",
+    "max_length_offset",
+    "eos_token_id",
+    "forced_eos_token_id",
+    # Settings that only transformers reads:
     "min_length",
     "min_new_tokens",
-    *_SHARED_ARGUMENTS,
+    "repetition_penalty",
+    "no_repeat_ngram_size",
     "forced_bos_token_id",
     "bad_words_ids",
     "suppress_tokens",
 )
 _LENGTH_LIMITS = [name for name, setting in SEARCH_SETTINGS.items() if setting.limits_length]
 # Settings that do not change the tokens that a search returns, so generation_config.json may give them any value.
-_WITHOUT_EFFECT = (
+_SETTINGS_WITHOUT_EFFECT = (
     # Sampling:
     "temperature",
     "top_k",
@@ -103,9 +111,11 @@ def load_ctranslate2(
         raise InputError(
             f'compute_type is "{compute_type}"; choose one of {", ".join(choices)}, which this processor has.'
         )
+    if not threads:
+        threads = torch.get_num_threads()
     local_folder = native_folder(folder, revision, token)
     converted_folder = converted(local_folder, compute_type)
-    return CTranslate2Engine(local_folder, converted_folder, compute_type, threads or torch.get_num_threads())
+    return CTranslate2Engine(local_folder, converted_folder, compute_type, threads)
 
 
 def converted(folder: Path, compute_type: str) -> Path:
@@ -152,27 +162,29 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         else:
             self.generation_config = GenerationConfig()
         self.generation_config.early_stopping = True
-        self._folder = converted
+        self._converted_folder = converted
         self._compute_type = compute_type
         self._threads = threads
 
         certificate = json.loads((converted / CERTIFICATE).read_text(encoding="utf-8"))
+        # The number of rows in CTranslate2's position table, which limits the length of sources and translations.
         self.max_positions = certificate["max_positions"]
         # Empty if CTranslate2 cannot average the alignment heads, or if an earlier version wrote the folder.
         self.alignment_heads = [(layer, head) for layer, head in certificate.get("alignment_heads", [])]
 
-        # CTranslate2 writes two vocabularies, or one if they are equal.
+        # The text of each token. CTranslate2 writes two vocabularies, or one if they are equal.
         source_path = converted / "source_vocabulary.json"
         target_path = converted / "target_vocabulary.json"
         if not source_path.is_file():
-            source_path = target_path = converted / "shared_vocabulary.json"
+            source_path = converted / "shared_vocabulary.json"
+            target_path = converted / "shared_vocabulary.json"
         self._source_texts: list[str] = json.loads(source_path.read_text(encoding="utf-8"))
         self._target_texts: list[str] = json.loads(target_path.read_text(encoding="utf-8"))
-        self._target_ids = {text: token for token, text in enumerate(self._target_texts)}
+        self._target_token_ids = {text: token_id for token_id, text in enumerate(self._target_texts)}
 
         self._processes: dict[Setting, list[CTranslate2Process]] = {}
-        # Held while a process is chosen or started.
-        self._choosing = threading.Lock()
+        # Held while a process is chosen or started, so that several threads do not change `_processes` at once.
+        self._processes_lock = threading.Lock()
 
     def generate(
         self,
@@ -202,33 +214,37 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         """
         settings = self._merge_settings(kwargs)
         watch = _make_watch(stopping_criteria, input_ids)
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        sources = [row[is_token.bool()].tolist() for row, is_token in zip(input_ids, mask, strict=True)]
+        sources = _remove_padding(input_ids, attention_mask)
         source_texts = self._to_source_texts(sources)
         num_beams = settings.num_beams or 1
-        count = settings.num_return_sequences or 1
-        if count > num_beams:
-            raise InputError(f"num_return_sequences is {count}, but there are {num_beams} num_beams; give fewer.")
+        num_returned = settings.num_return_sequences or 1
+        if num_returned > num_beams:
+            raise InputError(
+                f"num_return_sequences is {num_returned}, but there are {num_beams} num_beams; give fewer."
+            )
 
         longest_source = max(len(source) for source in sources)
         max_length = self._max_length(settings, longest_source)
         end_tokens = self._end_tokens(settings)
         options = self._search_options(settings, num_beams, max_length, end_tokens)
         if settings.forced_bos_token_id is not None:
+            # The prefix of each translation is this one token.
             first_token = self._target_texts[settings.forced_bos_token_id]
             options["target_prefix"] = [[first_token]] * len(sources)
-        _, results = self._choose_process(len(sources)).translate(source_texts, watch, **options)
+        process = self._choose_process(len(sources))
+        _, results = process.translate(source_texts, watch, **options)
 
         length_penalty = length_penalty_of(settings)
         sequences = []
         for hypotheses in results:
-            for tokens in _rank(hypotheses, length_penalty)[:count]:
-                ids = [self._target_ids[token] for token in tokens]
-                is_truncated = len(ids) == max_length and ids[-1] not in end_tokens
+            ranked_hypotheses = _rank(hypotheses, length_penalty)
+            for tokens in ranked_hypotheses[:num_returned]:
+                token_ids = [self._target_token_ids[token] for token in tokens]
+                is_truncated = len(token_ids) == max_length and token_ids[-1] not in end_tokens
                 if is_truncated and settings.forced_eos_token_id is not None:
                     # transformers forces this token at the length limit.
-                    ids[-1] = settings.forced_eos_token_id
-                sequences.append(torch.tensor([self.config.decoder_start_token_id, *ids]))
+                    token_ids[-1] = settings.forced_eos_token_id
+                sequences.append(torch.tensor([self.config.decoder_start_token_id, *token_ids]))
         padded: Any = pad_sequence(sequences, batch_first=True, padding_value=self.config.pad_token_id)
         return padded
 
@@ -236,8 +252,10 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         self, settings: GenerationConfig, num_beams: int, max_length: int, end_tokens: Sequence[int]
     ) -> dict[str, Any]:
         """Convert search settings of `generate()` to arguments of CTranslate2's `translate_batch`."""
-        # min_length counts the start token, but min_new_tokens does not.
-        min_length = max(settings.min_new_tokens or 0, (settings.min_length or 1) - 1)
+        min_length = settings.min_new_tokens or 0
+        if settings.min_length:
+            # min_length counts the start token, but min_new_tokens does not.
+            min_length = max(min_length, settings.min_length - 1)
         options = {
             # All sources form one batch, which `CTranslate2Process` splits among the workers.
             "max_batch_size": 0,
@@ -251,12 +269,12 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             "min_decoding_length": min(min_length, max_length),
             "end_token": [self._target_texts[token] for token in end_tokens],
             "return_end_token": True,
-            **fixed_translate_options(settings, self._target_texts),
         }
-        for name in _SHARED_ARGUMENTS:
-            value = getattr(settings, name)
-            if value is not None:
-                options[name] = value
+        options.update(fixed_translate_options(settings, self._target_texts))
+        if settings.repetition_penalty is not None:
+            options["repetition_penalty"] = settings.repetition_penalty
+        if settings.no_repeat_ngram_size is not None:
+            options["no_repeat_ngram_size"] = settings.no_repeat_ngram_size
         return options
 
     def _max_length(self, settings: GenerationConfig, longest_source: int) -> int:
@@ -264,23 +282,31 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
         The limit is the same for all sentences of a batch. `longest_source` is the length of its longest source.
         """
-        offset = getattr(settings, "max_length_offset", None)
         if settings.max_new_tokens:
-            max_length = settings.max_new_tokens
-        elif offset is not None and not limits_length(settings):
-            # The paper's length limit, which depends on the length of the source (section 6.1).
-            max_length = longest_source + offset
-        else:
-            # max_length counts the start token.
-            max_length = (settings.max_length or GenerationConfig().max_length or self.max_positions) - 1
-        return min(max_length, self.max_positions)
+            return min(settings.max_new_tokens, self.max_positions)
+
+        # The paper's length limit depends on the length of the source (section 6.1).
+        max_length_offset = getattr(settings, "max_length_offset", None)
+        if max_length_offset is not None and not limits_length(settings):
+            return min(longest_source + max_length_offset, self.max_positions)
+
+        max_length = settings.max_length
+        if not max_length:
+            # Some versions of transformers have a default.
+            max_length = GenerationConfig().max_length
+        if not max_length:
+            max_length = self.max_positions
+        # max_length counts the start token.
+        return min(max_length - 1, self.max_positions)
 
     def _end_tokens(self, settings: GenerationConfig) -> list[int]:
         """Return the ids of the tokens that end a translation: those in the settings, or else the model's EOS."""
         end_tokens = settings.eos_token_id
-        if not isinstance(end_tokens, list):
-            end_tokens = [end_tokens]
-        return [self.config.eos_token_id if token is None else token for token in end_tokens]
+        if end_tokens is None:
+            return [self.config.eos_token_id]
+        if isinstance(end_tokens, list):
+            return end_tokens
+        return [end_tokens]
 
     def log_probs(self, sources: Rows, targets: Rows) -> list[list[float]]:
         """Return the log-probabilities of each target's tokens, in nats.
@@ -289,7 +315,9 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         """
         source_texts = self._to_source_texts(sources)
         target_texts = self._to_target_texts(targets)
-        scores = self._choose_process(len(sources)).score(source_texts, target_texts)
+        process = self._choose_process(len(sources))
+        scores = process.score(source_texts, target_texts)
+        # CTranslate2 also scores the </s> that it appends. A target that was truncated does not end in </s>.
         return [log_probs[: len(target)] for log_probs, target in zip(scores, targets, strict=True)]
 
     def attention(self, sources: Rows, targets: Rows) -> list[torch.Tensor]:
@@ -304,7 +332,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         # CTranslate2 returns no attention under teacher forcing, so each target is forced as the prefix of a
         # translation. One more step computes the attention for </s>. The search is greedy because, in a beam search
         # over a batch, the attention of the first step is wrong where the source is padded (CTranslate2 4.8).
-        _, results = self._choose_process(len(sources)).translate(
+        process = self._choose_process(len(sources))
+        _, results = process.translate(
             source_texts,
             target_prefix=prefixes,
             beam_size=1,
@@ -316,8 +345,9 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         )
         matrices = []
         for hypotheses, target in zip(results, targets, strict=True):
-            best_attention = hypotheses.attention[0]
-            matrices.append(torch.tensor(best_attention[: len(target)]))
+            # Greedy search has one hypothesis, whose weights are a list of rows: one for each step.
+            attention_rows = hypotheses.attention[0]
+            matrices.append(torch.tensor(attention_rows[: len(target)]))
         return matrices
 
     def close(self) -> None:
@@ -333,12 +363,14 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         Raises ValueError if the engine does not support the settings.
         """
         for name, value in arguments.items():
+            # do_sample=False is accepted, because the engine never samples.
             turns_sampling_off = name == "do_sample" and not value
-            if name not in _ARGUMENTS and not turns_sampling_off:
-                raise InputError(f"{name} is {value!r}, but the engine has {', '.join(_ARGUMENTS)} only.")
+            if name not in _SUPPORTED_ARGUMENTS and not turns_sampling_off:
+                raise InputError(f"{name} is {value!r}, but the engine has {', '.join(_SUPPORTED_ARGUMENTS)} only.")
         settings = copy.copy(self.generation_config)
-        if any(arguments.get(name) for name in _LENGTH_LIMITS):
-            # A length limit in the call replaces all length limits in generation_config.
+        # A length limit in the call replaces all length limits in generation_config.
+        has_length_limit = any(arguments.get(name) for name in _LENGTH_LIMITS)
+        if has_length_limit:
             for name in _LENGTH_LIMITS:
                 setattr(settings, name, None)
         for name, value in arguments.items():
@@ -363,10 +395,12 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 f"{start_token}; change it in config.json, or use the engine torch."
             )
         check_token_ids(settings, len(self._target_texts))
+        # All other settings of generation_config must have transformers' defaults, unless they have no effect.
         defaults = GenerationConfig._get_default_generation_params()
         for name, value in vars(settings).items():
-            is_set = value is not None and value != defaults.get(name)
-            if is_set and name not in _ARGUMENTS and name not in _WITHOUT_EFFECT:
+            if name in _SUPPORTED_ARGUMENTS or name in _SETTINGS_WITHOUT_EFFECT:
+                continue
+            if value is not None and value != defaults.get(name):
                 raise InputError(f"{name} is {value!r}, which the engine lacks; use the engine torch.")
 
     def _to_source_texts(self, sources: Rows) -> list[list[str]]:
@@ -398,26 +432,49 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def _choose_process(self, batch_size: int) -> CTranslate2Process:
         """Return the child process for the next batch, and start one if necessary.
 
+        If the process with the right setting is busy, a second one is used, so that a short call need not wait for a
+        long one. If both are busy, the one whose current call started last is used.
+        """
+        setting = self._choose_setting(batch_size)
+        with self._processes_lock:
+            processes = [process for process in self._processes.get(setting, []) if not process.has_ended]
+            self._processes[setting] = processes
+            idle_processes = [process for process in processes if not process.is_busy]
+            if idle_processes:
+                return idle_processes[0]
+            if len(processes) < _MOST_PROCESSES:
+                new_process = CTranslate2Process(self._converted_folder, self._compute_type, setting)
+                processes.append(new_process)
+                return new_process
+            return max(processes, key=lambda process: process.call_started)
+
+    def _choose_setting(self, batch_size: int) -> Setting:
+        """Choose how a process uses the CPU for a batch.
+
         A batch with at least two sentences per thread is split among workers with one thread each. For a smaller batch,
         one worker uses all threads.
-
-        If the process with this setting is busy, a second one is used, so that a short call need not wait for a long
-        one. If both are busy, the one whose current call started last is used.
         """
-        has_two_sentences_per_thread = batch_size >= 2 * self._threads
-        workers = self._threads if has_two_sentences_per_thread else 1
+        workers = 1
+        if batch_size >= 2 * self._threads:
+            workers = self._threads
         instructions = ""
         # By default, CTranslate2 uses at most AVX2. An instruction set that the user has chosen takes precedence.
         if has_avx512() and "CT2_FORCE_CPU_ISA" not in os.environ:
             instructions = "AVX512"
-        setting = Setting(workers, self._threads // workers, instructions)
-        with self._choosing:
-            processes = [process for process in self._processes.get(setting, []) if not process.has_ended]
-            if len(processes) < _MOST_PROCESSES and all(process.is_busy for process in processes):
-                processes.append(CTranslate2Process(self._folder, self._compute_type, setting))
-            self._processes[setting] = processes
-            # `called` is infinite for idle processes, so they are chosen before busy ones.
-            return max(processes, key=lambda process: process.called)
+        return Setting(workers, self._threads // workers, instructions)
+
+
+def _remove_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> Rows:
+    """Return the token ids of each source without padding. Without a mask, the sources have no padding.
+
+    `input_ids` and `attention_mask` have the shape `(batch, source)`. The mask is 1 for tokens and 0 for padding.
+    """
+    if attention_mask is None:
+        return input_ids.tolist()
+    sources = []
+    for row, mask in zip(input_ids, attention_mask, strict=True):
+        sources.append(row[mask.bool()].tolist())
+    return sources
 
 
 def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -> Callable[[], None] | None:
@@ -425,14 +482,14 @@ def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -
 
     Raises ValueError if a criterion may stop hypotheses, which CTranslate2 does not support.
     """
+    if not criteria:
+        return None
     for criterion in criteria:
         if not only_watches(criterion):
             raise InputError(
                 f"the stopping criterion {type(criterion).__name__} may stop hypotheses, which CTranslate2 cannot "
                 "do; set its stops_hypotheses = False if it does not, or use the engine torch."
             )
-    if not criteria:
-        return None
 
     def call_criteria() -> None:
         for criterion in criteria:
@@ -447,10 +504,13 @@ def _rank(hypotheses: Hypotheses, length_penalty: Callable[[int], float]) -> lis
     `length_penalty` maps the length of a hypothesis to the divisor of log P. CTranslate2's scores are log P divided by
     the length, so they are multiplied by the length first.
     """
-    penalized_scores = []
-    for tokens, score in zip(hypotheses.tokens, hypotheses.scores, strict=True):
-        log_prob = score * len(tokens)
-        penalized_scores.append(log_prob / length_penalty(max(1, len(tokens))))
+
+    def penalized_score(index: int) -> float:
+        length = len(hypotheses.tokens[index])
+        log_prob = hypotheses.scores[index] * length
+        # An empty hypothesis has no length that could be penalized, so it counts as one token.
+        return log_prob / length_penalty(max(1, length))
+
     # The sort is stable, so hypotheses with equal scores keep CTranslate2's order.
-    order = sorted(range(len(penalized_scores)), key=lambda index: -penalized_scores[index])
-    return [hypotheses.tokens[index] for index in order]
+    best_first = sorted(range(len(hypotheses.tokens)), key=penalized_score, reverse=True)
+    return [hypotheses.tokens[index] for index in best_first]

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -61,23 +60,24 @@ class CTranslate2Process:
     """
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
-        # By default, Python would search the script's own folder first, and import this package's ctranslate2.py
-        # instead of the library. -P prevents it.
-        command = [sys.executable, "-P", __file__]
-        command += [str(folder), compute_type, str(setting.workers), str(setting.threads)]
         environment = {"GLIBC_TUNABLES": KEEP_FREED_MEMORY, **os.environ}
         if setting.instructions:
             environment["CT2_FORCE_CPU_ISA"] = setting.instructions
-        self._workers = setting.workers
-        # Held from a request to its answer, because the next line that the child writes must be that answer.
-        self._calling = threading.Lock()
-        # The time at which the current call began, or infinity if there is none.
-        self.called = math.inf
-        # The thread that reads the answers of watched calls.
-        self._reader = ThreadPoolExecutor(1)
+        # By default, Python would search the script's own folder first, and import this package's ctranslate2.py
+        # instead of the library. -P prevents it.
+        command = [sys.executable, "-P", __file__]
+        # The arguments that `main` reads.
+        command += [str(folder), compute_type, str(setting.workers), str(setting.threads)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
+        self._workers = setting.workers
+        # Held from a request to its answer, because the next line that the child writes must be that answer.
+        self._call_lock = threading.Lock()
+        # The time at which the current call began, or infinity if there is none.
+        self.call_started = math.inf
+        # The thread that reads the answers of watched calls.
+        self._reader_thread = ThreadPoolExecutor(1)
 
     def translate(
         self, sources: Sequence[Sequence[str]], watch: Callable[[], None] | None = None, **options: Any
@@ -131,52 +131,63 @@ class CTranslate2Process:
 
         Raises RuntimeError if CTranslate2 raises an error, or if the child process has ended.
         """
-        to_child = self._process.stdin
-        from_child = self._process.stdout
-        assert to_child is not None
-        assert from_child is not None
-        answer = ""
-        # If the process has ended, the pipe is broken, and the answer stays empty.
-        with self._calling, suppress(BrokenPipeError):
-            self.called = time.monotonic()
-            try:
-                to_child.write(json.dumps({"method": method, "options": options}) + "\n")
-                to_child.flush()
-                if watch is None:
-                    answer = from_child.readline()
-                else:
-                    answer = self._read_watched(from_child, watch)
-            except BaseException:
-                # The process is killed, because the next request would read the answer to this one.
-                self.kill()
-                self._process.wait()
-                raise
-            finally:
-                self.called = math.inf
+        request = json.dumps({"method": method, "options": options})
+        answer = self._exchange(request, watch)
         if not answer:
             raise RuntimeError(f"CTranslate2's process ended with exit code {self._process.wait()}.")
         result = json.loads(answer)
+        # An error is sent as an object, and results are sent as an array.
         if isinstance(result, dict):
             raise RuntimeError(f"CTranslate2 says: {result['error']}")
         seconds, results = result
         return seconds, results
+
+    def _exchange(self, request: str, watch: Callable[[], None] | None) -> str:
+        """Send a request to the child process, and return the line that it answers.
+
+        The answer is empty if the process has ended. If the exchange is interrupted, for example by an error in
+        `watch`, the process is killed.
+        """
+        to_child = self._process.stdin
+        from_child = self._process.stdout
+        assert to_child is not None
+        assert from_child is not None
+        with self._call_lock:
+            self.call_started = time.monotonic()
+            try:
+                to_child.write(f"{request}\n")
+                to_child.flush()
+                if watch is None:
+                    return from_child.readline()
+                return self._read_watched(from_child, watch)
+            except BaseException as error:
+                # The process is killed, because the next request would read the answer to this one.
+                self.kill()
+                self._process.wait()
+                # The pipe is broken if the process has ended.
+                if isinstance(error, BrokenPipeError):
+                    return ""
+                raise
+            finally:
+                self.call_started = math.inf
 
     def _read_watched(self, from_child: IO[str], watch: Callable[[], None]) -> str:
         """Read one line from the child process, and call `watch` repeatedly until the line arrives.
 
         The line is read in a separate thread, because Windows does not support a timeout for reading from a pipe.
         """
-        line = self._reader.submit(from_child.readline)
+        future_line = self._reader_thread.submit(from_child.readline)
         while True:
             try:
-                return line.result(_SECONDS_BETWEEN_WATCHES)
+                return future_line.result(timeout=_SECONDS_BETWEEN_WATCHES)
             except TimeoutError:
+                # The line has not arrived yet.
                 watch()
 
     @property
     def is_busy(self) -> bool:
         """Whether a call is waiting for its answer."""
-        return self.called < math.inf
+        return self.call_started < math.inf
 
     @property
     def has_ended(self) -> bool:
@@ -190,7 +201,7 @@ class CTranslate2Process:
     def close(self) -> None:
         """Wait until the child process has finished its current job, and end it."""
         self._process.communicate()
-        self._reader.shutdown()
+        self._reader_thread.shutdown()
 
 
 def main() -> None:
@@ -198,10 +209,10 @@ def main() -> None:
     # The parent process handles Ctrl-C. When it ends, stdin is closed, and this process ends as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     folder, compute_type, workers, threads = sys.argv[1:]
-    translator = None
+    translator: Any = None
     for line in sys.stdin:
         job = json.loads(line)
-        answer: Any
+        answer: object
         try:
             # The translator is created in the first job, so that an error is sent to the parent as an answer.
             if translator is None:
@@ -210,17 +221,27 @@ def main() -> None:
                 translator = ctranslate2.Translator(
                     folder, compute_type=compute_type, inter_threads=int(workers), intra_threads=int(threads)
                 )
-            start = time.perf_counter()
-            results = getattr(translator, job["method"])(**job["options"])
-            seconds = time.perf_counter() - start
-            if job["method"] == "score_batch":
-                answer = [seconds, [result.log_probs for result in results]]
-            else:
-                answer = [seconds, [(result.hypotheses, result.scores, result.attention) for result in results]]
+            answer = _run_job(translator, job["method"], job["options"])
         except Exception as error:  # CTranslate2 raises several exception types. The parent raises RuntimeError.
             answer = {"error": str(error)}
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
+
+
+def _run_job(translator: Any, method: str, options: Mapping[str, Any]) -> tuple[float, list[Any]]:
+    """Call a method of CTranslate2's `Translator`, and return the seconds that it took, and a result for each source.
+
+    A result of `score_batch` is a list of log-probabilities. A result of `translate_batch` has the fields of
+    [`Hypotheses`].
+    """
+    start = time.perf_counter()
+    if method == "score_batch":
+        scores = translator.score_batch(**options)
+        seconds = time.perf_counter() - start
+        return seconds, [result.log_probs for result in scores]
+    translations = translator.translate_batch(**options)
+    seconds = time.perf_counter() - start
+    return seconds, [(result.hypotheses, result.scores, result.attention) for result in translations]
 
 
 if __name__ == "__main__":

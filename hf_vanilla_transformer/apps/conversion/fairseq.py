@@ -89,8 +89,11 @@ def from_fairseq(
     check_arguments(args, checkpoint)
 
     langs = [str(args["source_lang"]), str(args["target_lang"])]
-    dictionaries = [folder / f"dict.{lang}.txt" for lang in langs]
-    source_vocabulary, target_vocabulary = (read_dictionary(path) for path in dictionaries)
+    source_lang, target_lang = langs
+    source_dictionary = folder / f"dict.{source_lang}.txt"
+    target_dictionary = folder / f"dict.{target_lang}.txt"
+    source_vocabulary = read_dictionary(source_dictionary)
+    target_vocabulary = read_dictionary(target_dictionary)
     merges_path = _find_merges(folder)
     fsmt = build_fsmt(state, args, len(source_vocabulary), len(target_vocabulary), langs, checkpoint)
     texts = {
@@ -102,9 +105,14 @@ def from_fairseq(
     oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights"
     oracle += "; fairseq itself is not installed"
     # Both languages may have the same dictionary, which is then listed once.
-    source_files = [checkpoint, *dict.fromkeys(dictionaries), merges_path]
+    source_files = [checkpoint, *dict.fromkeys([source_dictionary, target_dictionary]), merges_path]
     source = Source(
-        Path(input).resolve().name, "fairseq", fsmt, oracle, hashes(source_files), license or read_license(folder)
+        name=Path(input).resolve().name,
+        system="fairseq",
+        reference=fsmt,
+        oracle=oracle,
+        sha256=hashes(source_files),
+        license=license or read_license(folder),
     )
     return write_fsmt(source, texts, {"langs": langs}, target, sentences, force)
 
@@ -120,18 +128,20 @@ def find_checkpoint(path: Path) -> Path:
         if path.suffix != ".pt":
             raise InputError(f"{path} is not a .pt file of weights; name the folder that fairseq trained in.")
         return path
-    checkpoints = {checkpoint.name: checkpoint for checkpoint in path.glob("*.pt")}
+    checkpoints = sorted(path.glob("*.pt"))
     if not checkpoints:
-        fault = "holds no .pt of weights" if path.is_dir() else "does not exist"
+        fault = "does not exist"
+        if path.is_dir():
+            fault = "holds no .pt of weights"
         raise FileNotFoundError(f"{path} {fault}; name the folder that fairseq trained in.")
-    for name in _CHECKPOINTS:
-        if name in checkpoints:
-            return checkpoints[name]
+    for preferred_name in _CHECKPOINTS:
+        for checkpoint in checkpoints:
+            if checkpoint.name == preferred_name:
+                return checkpoint
     if len(checkpoints) > 1:
-        raise InputError(
-            f"{path} holds {', '.join(sorted(checkpoints))}; name one of these files, or average them before."
-        )
-    return next(iter(checkpoints.values()))
+        names = ", ".join(checkpoint.name for checkpoint in checkpoints)
+        raise InputError(f"{path} holds {names}; name one of these files, or average them before.")
+    return checkpoints[0]
 
 
 def _find_merges(folder: Path) -> Path:
@@ -148,19 +158,7 @@ def read_checkpoint(path: Path) -> tuple[StateDict, dict[str, Any]]:
 
     Raises ValueError if the file is damaged, is not a fairseq checkpoint, or contains objects that could run code.
     """
-    check_archive(path)
-    try:
-        with torch.serialization.safe_globals([Namespace]):
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, KeyError) as error:
-        # PyTorch's own message advises the user to load the file without this check, so it is replaced.
-        unsafe_object = re.search(r"GLOBAL (\S+)", str(error))
-        if unsafe_object:
-            raise InputError(f"{path} holds {unsafe_object[1]}, which could run code; save it without.") from error
-        raise InputError(f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote.") from error
-    except Exception as error:  # torch raises many exception types.
-        raise InputError(f"{path} cannot be read: {reason_of(error)}") from error
-
+    checkpoint = _load_safely(path)
     try:
         # Newer versions of fairseq save the arguments in `cfg`, and None as `args`.
         args = checkpoint.get("args") or checkpoint["cfg"]["model"]
@@ -168,8 +166,26 @@ def read_checkpoint(path: Path) -> tuple[StateDict, dict[str, Any]]:
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{path} is no checkpoint of fairseq: it has no model, args or cfg.") from error
     if isinstance(args, Namespace):
-        return state, vars(args)
+        args = vars(args)
     return state, dict(args)
+
+
+def _load_safely(path: Path) -> Any:
+    """Load a checkpoint with PyTorch, without running code in it. Raises ValueError if this is not possible."""
+    check_archive(path)
+    try:
+        with torch.serialization.safe_globals([Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, KeyError) as error:
+        # PyTorch's own message advises the user to load the file without this check, so it is replaced. For an object
+        # of an unknown type, it says "Unsupported global: GLOBAL module.name".
+        unsafe_object = re.search(r"GLOBAL (?P<name>\S+)", str(error))
+        if unsafe_object:
+            name = unsafe_object["name"]
+            raise InputError(f"{path} holds {name}, which could run code; save it without.") from error
+        raise InputError(f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote.") from error
+    except Exception as error:  # torch raises many exception types.
+        raise InputError(f"{path} cannot be read: {reason_of(error)}") from error
 
 
 def check_arguments(args: Mapping[str, Any], path: Path) -> None:
@@ -181,16 +197,30 @@ def check_arguments(args: Mapping[str, Any], path: Path) -> None:
         # The language code becomes part of a path, which must not leave the folder.
         if Path(lang).name != lang:
             raise InputError(f'{path} says that a language is "{lang}"; it must be a code, which names a dictionary.')
+    unfit_fields = _find_unfit_arguments(args)
+    check_fits(path, unfit_fields, "CTranslate2's ct2-fairseq-converter accepts some of them, such as pre-norm.")
 
-    # fairseq treats False, 0 and None alike in these arguments, so a false value counts as the required value.
-    switches = {name: args.get(name) or required for name, required in _REQUIRED_ARGUMENTS.items()}
-    unfit_fields = find_unfit(switches, _REQUIRED_ARGUMENTS)
-    unfit_fields += find_unfit(args, dict.fromkeys(_DECODER_WIDTHS, args["encoder_embed_dim"]))
-    unfit_fields += find_unfit(args, {"decoder_attention_heads": args.get("encoder_attention_heads")})
+
+def _find_unfit_arguments(args: Mapping[str, Any]) -> list[UnfitField]:
+    """List the training arguments whose values this model cannot represent."""
+    unfit_fields = []
+    for name, required_value in _REQUIRED_ARGUMENTS.items():
+        value = args.get(name)
+        # fairseq treats False, 0 and None alike in these arguments, so a false value counts as the required value.
+        if value and value != required_value:
+            unfit_fields.append(UnfitField(name, value, repr(required_value)))
+
+    # The decoder must have the encoder's width everywhere, and its number of heads.
+    encoder_width = args["encoder_embed_dim"]
+    for name in _DECODER_WIDTHS:
+        unfit_fields += find_unfit(args, {name: encoder_width})
+    encoder_heads = args.get("encoder_attention_heads")
+    unfit_fields += find_unfit(args, {"decoder_attention_heads": encoder_heads})
+
     activation = args.get("activation_fn", "relu")
     if activation not in _ACTIVATIONS:
         unfit_fields.append(UnfitField("activation_fn", activation, f"one of {', '.join(_ACTIVATIONS)}"))
-    check_fits(path, unfit_fields, "CTranslate2's ct2-fairseq-converter accepts some of them, such as pre-norm.")
+    return unfit_fields
 
 
 def read_dictionary(path: Path) -> dict[str, int]:
@@ -200,22 +230,27 @@ def read_dictionary(path: Path) -> dict[str, int]:
 
     Raises ValueError if a line has no count, or repeats the token of an earlier line.
     """
-    tokens = {token: token_id for token_id, token in enumerate(_SPECIAL_TOKENS)}
+    token_ids = {token: token_id for token_id, token in enumerate(_SPECIAL_TOKENS)}
     # splitlines() would also split at other Unicode line separators, which tokens may contain.
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     for line_number, line in enumerate(lines, start=1):
-        word, separator, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
+        entry = line.rstrip().removesuffix(" #fairseq:overwrite")
+        fairseq_token, separator, count = entry.rpartition(" ")
         if not separator or not count.isdecimal():
             raise InputError(f'line {line_number} of {path} is "{line}"; it must be a token, a space and its count.')
-        token = word.removesuffix("@@") if word.endswith("@@") else f"{word}</w>"
-        if token in tokens:
+        if fairseq_token.endswith("@@"):
+            token = fairseq_token.removesuffix("@@")
+        else:
+            token = f"{fairseq_token}</w>"
+        if token in token_ids:
             # With #fairseq:overwrite, fairseq has two ids for the token, but transformers' tokenizer has only one.
             raise InputError(
-                f'line {line_number} of {path} is "{line}", which is token {tokens[token]} already; a dictionary with '
-                "the same token twice cannot be converted."
+                f'line {line_number} of {path} is "{line}", which is token {token_ids[token]} already; a dictionary '
+                "with the same token twice cannot be converted."
             )
-        tokens[token] = len(tokens)
-    return tokens
+        # The ids follow the order of the lines.
+        token_ids[token] = len(token_ids)
+    return token_ids
 
 
 def read_merges(path: Path) -> str:
@@ -254,6 +289,8 @@ def build_fsmt(
     Raises:
         ValueError: if a weight is missing or unexpected, or if its shape does not fit the arguments and dictionaries.
     """
+    # Older versions of fairseq have relu_dropout instead of activation_dropout.
+    activation_dropout = args.get("activation_dropout", args.get("relu_dropout", 0.0))
     config = FSMTConfig(
         langs=list(langs),
         src_vocab_size=source_size,
@@ -268,28 +305,34 @@ def build_fsmt(
         activation_function=args.get("activation_fn", "relu"),
         dropout=args.get("dropout", 0.1),
         attention_dropout=args.get("attention_dropout", 0.0),
-        # Older versions of fairseq call it relu_dropout.
-        activation_dropout=args.get("activation_dropout", args.get("relu_dropout", 0.0)),
+        activation_dropout=activation_dropout,
         **TOKEN_IDS,  # type: ignore[arg-type]
     )
     fsmt = FSMTForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
 
     weights = {f"model.{name}": weight for name, weight in rename_weights(state).items()}
+    _check_shapes(weights, fsmt, path)
+    # Loading is not strict because the checkpoint has no position tables.
+    fsmt.load_state_dict(weights, strict=False)
+    return fsmt
+
+
+def _check_shapes(weights: StateDict, fsmt: FSMTForConditionalGeneration, path: Path) -> None:
+    """Raise ValueError if a weight of `fsmt` is missing in `weights`, if there are more, or if a shape differs."""
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     expected_shapes = {}
     for name, weight in fsmt.state_dict().items():
         # FSMT computes its position tables, so checkpoints do not have them.
         if "embed_positions" not in name:
             expected_shapes[name] = tuple(weight.shape)
-    for name in sorted(expected_shapes.keys() | shapes.keys()):
-        if expected_shapes.get(name) != shapes.get(name):
+    for name in sorted({*expected_shapes, *shapes}):
+        shape = shapes.get(name, "missing")
+        expected_shape = expected_shapes.get(name, "none")
+        if shape != expected_shape:
             raise InputError(
-                f"{name.removeprefix('model.')} of {path} is {shapes.get(name, 'missing')}; its arguments and "
-                f"dictionaries need {expected_shapes.get(name, 'none')}."
+                f"{name.removeprefix('model.')} of {path} is {shape}; its arguments and dictionaries need "
+                f"{expected_shape}."
             )
-    # Loading is not strict because the checkpoint has no position tables.
-    fsmt.load_state_dict(weights, strict=False)
-    return fsmt
 
 
 def rename_weights(state: StateDict) -> StateDict:
@@ -302,17 +345,24 @@ def rename_weights(state: StateDict) -> StateDict:
     for old_name, weight in state.items():
         if _COMPUTED_TENSORS.search(old_name):
             continue
-        name = old_name.replace("decoder.embed_out", _OUTPUT_PROJECTION)
-        stack = name.partition(".")[0]
-        for index, layer_norm in enumerate(_LAYER_NORMS.get(stack, ())):
-            name = name.replace(f".layer_norms.{index}.", f".{layer_norm}.")
-
-        module, is_joint_projection, parameter = name.rpartition("in_proj_")
-        if is_joint_projection:
+        name = _rename_weight(old_name)
+        if "in_proj_" in name:
+            # The rows of a joint matrix are those of the queries, then of the keys, then of the values.
             for projection, rows in zip(_JOINT_PROJECTIONS, weight.chunk(3), strict=True):
-                renamed[f"{module}{projection}.{parameter}"] = rows
+                renamed[name.replace("in_proj_", f"{projection}.")] = rows
         else:
             renamed[name] = weight
-    # If the output projection is tied to the target embeddings, old checkpoints store their matrix only once.
-    renamed.setdefault(_OUTPUT_PROJECTION, renamed["decoder.embed_tokens.weight"])
+    if _OUTPUT_PROJECTION not in renamed:
+        # The output projection is tied to the target embeddings, and old checkpoints store their matrix only once.
+        renamed[_OUTPUT_PROJECTION] = renamed["decoder.embed_tokens.weight"]
     return renamed
+
+
+def _rename_weight(old_name: str) -> str:
+    """Return the name of a weight in fairseq 0.9, except that joint matrices keep their names."""
+    name = old_name.replace("decoder.embed_out", _OUTPUT_PROJECTION)
+    # The encoder and the decoder have different lists of LayerNorms.
+    stack, _, _ = name.partition(".")
+    for index, layer_norm in enumerate(_LAYER_NORMS.get(stack, ())):
+        name = name.replace(f".layer_norms.{index}.", f".{layer_norm}.")
+    return name

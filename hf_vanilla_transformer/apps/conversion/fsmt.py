@@ -10,6 +10,7 @@ These models differ from ours only in their positions:
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,21 +71,28 @@ def from_fsmt(
     if settings_path.is_file():
         settings.update(read_json(settings_path))
     langs = settings["langs"]
-    is_pair_of_codes = isinstance(langs, list) and len(langs) == 2 and all(isinstance(code, str) for code in langs)
-    if not is_pair_of_codes:
+    if not _is_pair_of_codes(langs):
         raise InputError(f"langs in {settings_path} is {langs!r}; it must be the codes of two languages.")
 
     source = Source(
-        input,
-        "fsmt",
-        fsmt,
-        f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
-        hashes(weight_files(folder)),
-        license or read_license(folder),
-        # Without this file, transformers cannot load the source's tokenizer, so the tokenizers are not compared.
-        folder=folder if settings_path.is_file() else None,
+        name=input,
+        system="fsmt",
+        reference=fsmt,
+        oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
+        sha256=hashes(weight_files(folder)),
+        license=license or read_license(folder),
     )
+    # Without its settings, transformers cannot load the source's tokenizer, so the tokenizers are not compared.
+    if settings_path.is_file():
+        source = replace(source, folder=folder)
     return write_fsmt(source, texts, settings, target, sentences, force)
+
+
+def _is_pair_of_codes(langs: object) -> bool:
+    """Return True if a value is a list of two language codes."""
+    if not isinstance(langs, list) or len(langs) != 2:
+        return False
+    return all(isinstance(code, str) for code in langs)
 
 
 def write_fsmt(
@@ -104,19 +112,19 @@ def write_fsmt(
         output, sentences, force: see [`~.converted_folder.write_converted`].
     """
     # The tokenizer's code is written to the folder, so that transformers can load the tokenizer without this package.
-    code = Path(str(tokenization_fairseq.__file__))
+    code_path = Path(str(tokenization_fairseq.__file__))
     tokenizer_config = {
         **settings,
         "tokenizer_class": "FairseqTokenizer",
-        "auto_map": {"AutoTokenizer": [f"{code.stem}.FairseqTokenizer", None]},
+        "auto_map": {"AutoTokenizer": [f"{code_path.stem}.FairseqTokenizer", None]},
         "eos_token": "</s>",
     }
     files = {name: text.encode() for name, text in texts.items()}
     files[TOKENIZER_CONFIG] = (json.dumps(tokenizer_config, indent=2) + "\n").encode()
-    files[code.name] = code.read_bytes()
+    files[code_path.name] = code_path.read_bytes()
 
-    source_vocabulary, target_vocabulary = (texts[name] for name in VOCABULARIES)
-    has_joint_vocabulary = source_vocabulary == target_vocabulary
+    source_file, target_file = VOCABULARIES
+    has_joint_vocabulary = texts[source_file] == texts[target_file]
     fsmt: Any = source.reference
     model = convert_fsmt(fsmt, source.name, has_joint_vocabulary)
     return write_converted(model, source, files, output, sentences, force)
@@ -134,25 +142,30 @@ def convert_fsmt(
     """
     # Our model computes its sinusoids, so the position tables are left out.
     state = {key: weight for key, weight in fsmt.state_dict().items() if "embed_positions" not in key}
-    state["lm_head.weight"] = state.pop("model.decoder.output_projection.weight")
+    output_projection = state.pop("model.decoder.output_projection.weight")
+    state["lm_head.weight"] = output_projection
     source_embeddings = state["model.encoder.embed_tokens.weight"]
     target_embeddings = state["model.decoder.embed_tokens.weight"]
-    is_output_tied = torch.equal(target_embeddings, state["lm_head.weight"])
 
-    # With a joint vocabulary, our model either shares all three matrices or none of them. If only the target embeddings
-    # and the output projection are equal, the model is therefore given two vocabularies.
-    is_joint = has_joint_vocabulary
-    if is_output_tied and not torch.equal(source_embeddings, target_embeddings):
-        is_joint = False
-    if is_joint and is_output_tied:
+    # With a joint vocabulary, our model shares all three matrices or none of them. If only the target embeddings and
+    # the output projection are equal, the model is therefore given two vocabularies.
+    is_output_tied = torch.equal(target_embeddings, output_projection)
+    are_embeddings_tied = torch.equal(source_embeddings, target_embeddings)
+    source_vocab_size: int | None = fsmt.config.src_vocab_size
+    if has_joint_vocabulary and not is_output_tied:
+        # None means that source and target have one vocabulary.
+        source_vocab_size = None
+    if has_joint_vocabulary and is_output_tied and are_embeddings_tied:
+        source_vocab_size = None
         state["model.shared.weight"] = source_embeddings
     return converted_model(
         fsmt,
         state,
         name,
         vocab_size=fsmt.config.tgt_vocab_size,
-        source_vocab_size=None if is_joint else fsmt.config.src_vocab_size,
+        source_vocab_size=source_vocab_size,
         position_embedding_type="sinusoidal_tensor2tensor",
+        # Positions follow the pad token's id.
         position_offset=TOKEN_IDS["pad_token_id"] + 1,
         layer_norm_eps=_EPSILON,
         tie_word_embeddings=is_output_tied,

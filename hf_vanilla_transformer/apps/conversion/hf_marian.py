@@ -95,7 +95,10 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
         attention_bias=True,
     )
     has_joint_vocabulary = config.source_vocab_size is None
-    source_size = config.vocab_size if config.source_vocab_size is None else config.source_vocab_size
+    source_size = config.source_vocab_size
+    if source_size is None:
+        source_size = config.vocab_size
+    # These fields have the same names in both configurations.
     same_fields = {name: getattr(config, name) for name in SAME_FIELDS}
     marian_config = MarianConfig(
         vocab_size=source_size,
@@ -122,12 +125,13 @@ def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: Ma
     """
     state = permute_channels(model.state_dict(), interleaved_channels(model.config.d_model))
     if "lm_head.bias" in state:
+        # (1, vocabulary)
         state["final_logits_bias"] = state.pop("lm_head.bias")[None]
-    missing_names, unexpected_names = marian.load_state_dict(state, strict=False)
-    missing_names = [name for name in missing_names if not _is_computed(name)]
-    if missing_names or unexpected_names:
+    all_missing_names, unexpected_names = marian.load_state_dict(state, strict=False)
+    missing_weights = [name for name in all_missing_names if not _is_computed(name)]
+    if missing_weights or unexpected_names:
         raise InputError(
-            f"MarianMTModel lacks the weights {unexpected_names} and has {missing_names}; make it with new_marian()."
+            f"MarianMTModel lacks the weights {unexpected_names} and has {missing_weights}; make it with new_marian()."
         )
 
 
@@ -219,17 +223,7 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, positions: int, source: 
         ValueError: if the tokenizer's class belongs to this package and has no equivalent in transformers.
     """
     if isinstance(tokenizer, VanillaTransformerTokenizer):
-        settings = dict(tokenizer.init_kwargs)
-        for setting in _OWN_TOKENIZER_SETTINGS:
-            settings.pop(setting, None)
-        settings["model_max_length"] = positions
-        settings["model_input_names"] = tokenizer.model_input_names
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **settings).save_pretrained(output)
-        # transformers 5 writes the name of a class that earlier releases do not have.
-        tokenizer_config = read_json(output / TOKENIZER_CONFIG)
-        tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        text = json.dumps(tokenizer_config, indent=2, ensure_ascii=False)
-        (output / TOKENIZER_CONFIG).write_text(text + "\n", encoding="utf-8")
+        _save_as_fast_tokenizer(tokenizer, positions, output)
     elif type(tokenizer).__module__.startswith("transformers."):
         for file_name in TOKENIZER_FILES:
             if (source / file_name).is_file():
@@ -239,6 +233,25 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, positions: int, source: 
             f"the tokenizer of {name} is a {type(tokenizer).__name__}, which needs code that transformers lacks; "
             "train a model with a joint vocabulary."
         )
+
+
+def _save_as_fast_tokenizer(tokenizer: VanillaTransformerTokenizer, positions: int, output: Path) -> None:
+    """Write this package's tokenizer to the folder `output` as a fast transformers tokenizer.
+
+    `positions` becomes its `model_max_length`.
+    """
+    settings = dict(tokenizer.init_kwargs)
+    for setting in _OWN_TOKENIZER_SETTINGS:
+        settings.pop(setting, None)
+    settings["model_max_length"] = positions
+    settings["model_input_names"] = tokenizer.model_input_names
+    fast_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **settings)
+    fast_tokenizer.save_pretrained(output)
+    # transformers 5 writes the name of a class that earlier releases do not have.
+    tokenizer_config = read_json(output / TOKENIZER_CONFIG)
+    tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    text = json.dumps(tokenizer_config, indent=2, ensure_ascii=False)
+    (output / TOKENIZER_CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
 def _compare_stock(
@@ -275,11 +288,14 @@ def _way_to_ctranslate2(model: VanillaTransformerForConditionalGeneration) -> st
     zero vector (ctranslate2/converters/transformers.py: MarianMTLoader). It therefore needs a model in which `<pad>` is
     both the last token and the start token, and has an embedding of zeros.
     """
-    config = model.config
-    start_token = config.decoder_start_token_id
-    starts_with_last_token = start_token == config.pad_token_id == config.vocab_size - 1
-    if starts_with_last_token and not model.get_output_embeddings().weight[start_token].any():
-        return "by its own loader of Marian models, or convert --to ctranslate2"
+    pad_token = model.config.pad_token_id
+    is_last_token = pad_token == model.config.vocab_size - 1
+    is_start_token = pad_token == model.config.decoder_start_token_id
+    if is_last_token and is_start_token:
+        # The embeddings are tied to this matrix.
+        embedding = model.get_output_embeddings().weight[pad_token]
+        if not embedding.any():
+            return "by its own loader of Marian models, or convert --to ctranslate2"
     return "convert --to ctranslate2"
 
 
@@ -328,23 +344,29 @@ def from_hf_marian(
     if positions == "marian":
         restore_positions(marian)
         oracle += ", with the positions of tensor2tensor and epsilon 1e-6"
-
-    files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
-    settings = read_json(folder / TOKENIZER_CONFIG) if TOKENIZER_CONFIG in files else {}
-    # Without this setting, transformers chooses the class by the model_type in config.json, which a conversion changes.
-    settings["tokenizer_class"] = str(settings.get("tokenizer_class") or "MarianTokenizer")
-    files[TOKENIZER_CONFIG] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
     source = Source(
-        input,
-        "hf_marian",
-        marian,
-        oracle,
-        hashes(weight_files(folder)),
-        license or read_license(folder),
+        name=input,
+        system="hf_marian",
+        reference=marian,
+        oracle=oracle,
+        sha256=hashes(weight_files(folder)),
+        license=license or read_license(folder),
         in_float64=True,
         folder=folder,
     )
-    return write_converted(model, source, files, target, sentences, force)
+    return write_converted(model, source, _read_tokenizer_files(folder), target, sentences, force)
+
+
+def _read_tokenizer_files(folder: Path) -> dict[str, bytes]:
+    """Return the contents of the tokenizer files in a folder, by file name, and set the tokenizer's class in them."""
+    files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+    settings: dict[str, object] = {}
+    if TOKENIZER_CONFIG in files:
+        settings = read_json(folder / TOKENIZER_CONFIG)
+    # Without this setting, transformers chooses the class by the model_type in config.json, which a conversion changes.
+    settings["tokenizer_class"] = str(settings.get("tokenizer_class") or "MarianTokenizer")
+    files[TOKENIZER_CONFIG] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
+    return files
 
 
 def convert_marian(
@@ -359,18 +381,22 @@ def convert_marian(
         **fields: additional configuration fields of the new model.
     """
     state = {key: weight for key, weight in marian.state_dict().items() if not _is_computed(key)}
+    # (vocabulary,)
     bias = marian.final_logits_bias[0]
     # The output bias of most OPUS-MT models is zero. Our model then has no output bias.
     has_bias = bool(bias.any())
     if has_bias:
         state["lm_head.bias"] = bias.clone()
-    has_joint_vocabulary = marian.config.share_encoder_decoder_embeddings
+    # None means that source and target have one vocabulary.
+    source_vocab_size = None
+    if not marian.config.share_encoder_decoder_embeddings:
+        source_vocab_size = marian.config.vocab_size
     return converted_model(
         marian,
         state,
         name,
         vocab_size=len(bias),
-        source_vocab_size=None if has_joint_vocabulary else marian.config.vocab_size,
+        source_vocab_size=source_vocab_size,
         position_embedding_type=_POSITION_TYPES[positions],
         lm_head_bias=has_bias,
         layer_norm_eps=_EPSILONS[positions],
@@ -388,11 +414,13 @@ def restore_positions(marian: MarianMTModel) -> None:
     """Change a `MarianMTModel` in place, so that it has the sinusoids and the LayerNorm epsilon of Marian itself."""
     for stack in (marian.model.encoder, marian.model.decoder):
         table = stack.embed_positions.weight
-        positions, d_model = table.shape
+        num_positions, d_model = table.shape
+        num_rates = d_model // 2
         # The last rate is exactly 1/10,000 in tensor2tensor, and slightly larger in the paper.
-        channels = np.arange(d_model // 2)
-        rates = np.exp(-np.log(10000.0) / (d_model // 2 - 1) * channels)
-        angles = np.arange(positions)[:, None] * rates
+        rates = np.exp(-np.log(10000.0) / (num_rates - 1) * np.arange(num_rates))
+        # (positions, rates)
+        angles = np.arange(num_positions)[:, None] * rates
+        # (positions, d_model), with all sines before all cosines
         sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
         table.copy_(torch.from_numpy(sinusoids))
     _set_epsilon(marian, _EPSILONS["marian"])

@@ -136,12 +136,12 @@ def from_marian(
         oracle += ", and n-best lists of pymarian"
         n_best = translate_by_marian(weights, vocabularies, sentences)
     source = Source(
-        Path(input).resolve().name,
-        "marian",
-        marian,
-        oracle,
-        hashes([weights, *vocabularies]),
-        license or read_license(weights.parent),
+        name=Path(input).resolve().name,
+        system="marian",
+        reference=marian,
+        oracle=oracle,
+        sha256=hashes([weights, *vocabularies]),
+        license=license or read_license(weights.parent),
         in_float64=True,
         n_best=n_best,
     )
@@ -163,14 +163,21 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
         FileNotFoundError: if there are no weights.
         ValueError: if `path` is a file without the suffix `.npz`, or if there are not two SentencePiece vocabularies.
     """
-    if path.is_file():
-        if path.suffix != ".npz":
-            raise InputError(f"{path} is not a .npz file of weights; name the folder that Marian trained in.")
+    if not path.is_file():
+        weights = _find_newest_weights(path)
+    elif path.suffix == ".npz":
         weights = path
     else:
-        weights = _find_newest_weights(path)
-    folder = weights.parent
+        raise InputError(f"{path} is not a .npz file of weights; name the folder that Marian trained in.")
+    return weights, _find_vocabularies(weights)
 
+
+def _find_vocabularies(weights: Path) -> list[Path]:
+    """Return the source and target vocabularies in the folder of a weight file.
+
+    Raises ValueError if there are not two SentencePiece vocabularies.
+    """
+    folder = weights.parent
     settings = read_settings(weights)
     if "vocabs" in settings:
         names = settings["vocabs"]
@@ -181,15 +188,17 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
         raise InputError(f"vocabs in the settings of {weights} is {names!r}; it must be a list of two names.")
     # Only the file names are used, because the paths are those on the machine that trained the model.
     vocabularies = [folder / Path(str(name)).name for name in names]
-    is_sentencepiece = all(vocabulary.suffix == ".spm" for vocabulary in vocabularies)
-    if len(vocabularies) != 2 or not is_sentencepiece:
-        file_names = ", ".join(vocabulary.name for vocabulary in vocabularies) or "none"
+    are_sentencepiece = all(vocabulary.suffix == ".spm" for vocabulary in vocabularies)
+    if len(vocabularies) != 2 or not are_sentencepiece:
+        file_names = "none"
+        if vocabularies:
+            file_names = ", ".join(vocabulary.name for vocabulary in vocabularies)
         raise InputError(
             f"the vocabularies of {folder} are {file_names}; two SentencePiece models (.spm) are needed. Instead of an "
             "archive of OPUS-MT, whose scripts split the text, convert the Hub's version: --from hf_marian --input "
             "Helsinki-NLP/opus-mt-..."
         )
-    return weights, vocabularies
+    return vocabularies
 
 
 def _find_newest_weights(folder: Path) -> Path:
@@ -200,7 +209,9 @@ def _find_newest_weights(folder: Path) -> Path:
         if not path.name.endswith((".optimizer.npz", ".orig.npz")):
             candidates.append(path)
     if not candidates:
-        fault = "holds no .npz of weights" if folder.is_dir() else "is no folder"
+        fault = "is no folder"
+        if folder.is_dir():
+            fault = "holds no .npz of weights"
         raise FileNotFoundError(f"{folder} {fault}; name the folder that Marian trained in.")
     return max(candidates, key=lambda path: path.stat().st_mtime)
 
@@ -212,16 +223,17 @@ def read_settings(weights: Path) -> dict[str, Any]:
     the training run.
     """
     # Checkpoints such as model.iter500.npz and model.npz.best-bleu.npz come from the training run of model.npz.
-    trained = re.sub(r"(\.iter\d+)?\.npz.*", ".npz", weights.name)
-    names = [
-        f"{trained}.yml",
+    run_name = re.sub(r"(\.iter\d+)?\.npz.*", ".npz", weights.name)
+    # Later files override earlier ones. A file is read only once if the weights have the name of the run.
+    settings_files = [
+        f"{run_name}.yml",
         f"{weights.name}.yml",
         "decoder.yml",
-        f"{trained}.decoder.yml",
+        f"{run_name}.decoder.yml",
         f"{weights.name}.decoder.yml",
     ]
     settings: dict[str, Any] = {}
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(settings_files):
         path = weights.with_name(name)
         if path.is_file():
             settings.update(read_yaml(path.read_bytes(), path))
@@ -233,15 +245,31 @@ def find_languages(settings: Mapping[str, Any], vocabularies: Sequence[Path]) ->
 
     The codes are the suffixes of the training files, such as `en` in `train.en.gz`, or else of the vocabularies.
     """
-    for paths in (settings.get("train-sets"), vocabularies):
-        if not isinstance(paths, list):
-            continue
-        names = [re.sub(r"\.(gz|spm)$", "", str(path)) for path in paths]
-        codes = [re.split(r"[./]", name)[-1] for name in names]
-        is_pair = len(codes) == 2 and codes[0] != codes[1]
-        if is_pair and all(language_of(code) for code in codes):
-            return list(codes)
+    training_files = settings.get("train-sets")
+    # In a damaged file of settings, it may be anything.
+    if isinstance(training_files, list):
+        training_languages = _find_languages_of_files(training_files)
+        if training_languages is not None:
+            return training_languages
+    vocabulary_languages = _find_languages_of_files(vocabularies)
+    if vocabulary_languages is not None:
+        return vocabulary_languages
     return [None, None]
+
+
+def _find_languages_of_files(paths: Sequence[object]) -> list[str | None] | None:
+    """Return the language codes at the ends of two file names, or None if they do not end in two different codes."""
+    codes: list[str | None] = []
+    for path in paths:
+        name = re.sub(r"\.(gz|spm)$", "", str(path))
+        # The name may consist of the code only, as in vocab/en.spm.
+        code = re.split(r"[./]", name)[-1]
+        if not language_of(code):
+            return None
+        codes.append(code)
+    if len(codes) != 2 or codes[0] == codes[1]:
+        return None
+    return codes
 
 
 def read_arrays(path: Path) -> tuple[StateDict, dict[str, Any]]:
@@ -301,13 +329,19 @@ def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]
     """
     if settings.get("guided-alignment", "none") == "none":
         return None
-    layer = settings.get("transformer-guided-alignment-layer", "last")
-    layers = settings["dec-depth"]
-    if layer == "last":
-        return [[layers - 1, 0]]
-    if not str(layer).isdecimal() or not 1 <= int(layer) <= layers:
-        check_fits(path, [UnfitField("transformer-guided-alignment-layer", layer, f'"last" or from 1 to {layers}')])
-    return [[int(layer) - 1, 0]]
+    setting = settings.get("transformer-guided-alignment-layer", "last")
+    num_layers = settings["dec-depth"]
+    if setting == "last":
+        layer_number = num_layers
+    elif str(setting).isdecimal():
+        layer_number = int(setting)
+    else:
+        # There is no such layer, so the check below fails.
+        layer_number = 0
+    if not 1 <= layer_number <= num_layers:
+        requirement = f'"last" or from 1 to {num_layers}'
+        check_fits(path, [UnfitField("transformer-guided-alignment-layer", setting, requirement)])
+    return [[layer_number - 1, 0]]
 
 
 def tokenizer_files(
@@ -327,30 +361,28 @@ def tokenizer_files(
     Raises:
         ValueError: if a vocabulary is damaged, or if its size differs from the number of embeddings.
     """
-    import sentencepiece
-
+    source_path, target_path = vocabularies
     has_joint_vocabulary = "Wemb" in arrays
     if has_joint_vocabulary:
-        embeddings = [arrays["Wemb"], arrays["Wemb"]]
+        # One matrix has the embeddings of both languages.
+        source_size = len(arrays["Wemb"])
+        target_size = source_size
     else:
-        embeddings = [arrays["encoder_Wemb"], arrays["decoder_Wemb"]]
-    pad_token = max(len(table) for table in embeddings)
+        source_size = len(arrays["encoder_Wemb"])
+        target_size = len(arrays["decoder_Wemb"])
+    pad_token = max(source_size, target_size)
 
-    files = {}
-    file_names = (("source.spm", "vocab.json"), ("target.spm", "target_vocab.json"))
-    for path, table, (model_name, vocabulary_name) in zip(vocabularies, embeddings, file_names, strict=True):
-        try:
-            processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        except (OSError, RuntimeError) as error:
-            raise InputError(f"{path} is damaged, or is no model of SentencePiece: {error}") from error
-        token_ids = {processor.id_to_piece(token_id): token_id for token_id in range(processor.get_piece_size())}
-        if len(token_ids) != len(table):
-            raise InputError(f"{path} has {len(token_ids)} tokens, but the embeddings {len(table)} rows.")
-        token_ids["<pad>"] = pad_token
-        files[model_name] = path.read_bytes()
-        files[vocabulary_name] = json.dumps(token_ids).encode()
-    if has_joint_vocabulary:
-        del files["target_vocab.json"]
+    source_token_ids = _read_vocabulary(source_path, source_size)
+    target_token_ids = _read_vocabulary(target_path, target_size)
+    source_token_ids["<pad>"] = pad_token
+    target_token_ids["<pad>"] = pad_token
+    files = {
+        "source.spm": source_path.read_bytes(),
+        "vocab.json": json.dumps(source_token_ids).encode(),
+        "target.spm": target_path.read_bytes(),
+    }
+    if not has_joint_vocabulary:
+        files["target_vocab.json"] = json.dumps(target_token_ids).encode()
 
     settings = {
         "tokenizer_class": "MarianTokenizer",
@@ -362,6 +394,23 @@ def tokenizer_files(
     }
     files[TOKENIZER_CONFIG] = json.dumps(settings, indent=2).encode()
     return files, pad_token
+
+
+def _read_vocabulary(path: Path, num_embeddings: int) -> dict[str, int]:
+    """Read a SentencePiece vocabulary, and return the token ids by token.
+
+    Raises ValueError if the file is damaged, or if the number of its tokens is not `num_embeddings`.
+    """
+    import sentencepiece
+
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path} is damaged, or is no model of SentencePiece: {error}") from error
+    token_ids = {processor.id_to_piece(token_id): token_id for token_id in range(processor.get_piece_size())}
+    if len(token_ids) != num_embeddings:
+        raise InputError(f"{path} has {len(token_ids)} tokens, but the embeddings {num_embeddings} rows.")
+    return token_ids
 
 
 def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int, path: Path) -> MarianMTModel:
@@ -379,20 +428,21 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
         ValueError: if an array is missing or unexpected.
     """
     encoder_width = settings["transformer-dim-ffn"]
-    heads = settings["transformer-heads"]
-    has_joint_vocabulary = "Wemb" in arrays
+    # If the decoder's width is missing or 0, it is the encoder's width.
+    decoder_width = settings.get("transformer-decoder-dim-ffn")
+    if not decoder_width:
+        decoder_width = encoder_width
     config = MarianConfig(
         vocab_size=pad_token + 1,
         decoder_vocab_size=pad_token + 1,
-        share_encoder_decoder_embeddings=has_joint_vocabulary,
+        share_encoder_decoder_embeddings="Wemb" in arrays,
         d_model=settings["dim-emb"],
         encoder_layers=settings["enc-depth"],
         decoder_layers=settings["dec-depth"],
-        encoder_attention_heads=heads,
-        decoder_attention_heads=heads,
+        encoder_attention_heads=settings["transformer-heads"],
+        decoder_attention_heads=settings["transformer-heads"],
         encoder_ffn_dim=encoder_width,
-        # 0 means the encoder's width.
-        decoder_ffn_dim=settings.get("transformer-decoder-dim-ffn") or encoder_width,
+        decoder_ffn_dim=decoder_width,
         activation_function=settings.get("transformer-ffn-activation", "swish"),
         scale_embedding=True,
         pad_token_id=pad_token,
@@ -403,31 +453,7 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     )
     marian = MarianMTModel._from_config(config, attn_implementation="eager").eval()
 
-    # Each array is removed when it is used, so the arrays that remain at the end are unexpected.
-    remaining = dict(arrays)
-    state: StateDict = {}
-    try:
-        if has_joint_vocabulary:
-            state["model.shared.weight"] = _append_zero_rows(remaining.pop("Wemb"), pad_token + 1)
-        else:
-            for stack in ("encoder", "decoder"):
-                embeddings = _append_zero_rows(remaining.pop(f"{stack}_Wemb"), pad_token + 1)
-                state[f"model.{stack}.embed_tokens.weight"] = embeddings
-        bias = remaining.pop("decoder_ff_logit_out_b").flatten()
-        # Tokens that Marian does not have must get a probability of about zero.
-        added_bias = bias.new_full((pad_token + 1 - len(bias),), float(bias.min()) - _PAD_BIAS_MARGIN)
-        state["final_logits_bias"] = torch.cat([bias, added_bias])[None]
-        for layer in range(config.encoder_layers):
-            names = _ENCODER_WEIGHTS
-            state.update(_pop_layer(remaining, names, f"encoder_l{layer + 1}", f"model.encoder.layers.{layer}"))
-        for layer in range(config.decoder_layers):
-            names = _DECODER_WEIGHTS
-            state.update(_pop_layer(remaining, names, f"decoder_l{layer + 1}", f"model.decoder.layers.{layer}"))
-    except KeyError as error:
-        raise InputError(f"{path} lacks the array {error}; use a complete model.") from error
-    if remaining:
-        raise InputError(f"{path} has {min(remaining)}, which cannot be converted: this model has no such weights.")
-
+    state = _to_marian_state(arrays, config, path)
     # Loading is not strict because MarianMTModel computes its position tables.
     marian.load_state_dict(state, strict=False)
     marian.tie_weights()
@@ -446,6 +472,41 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
 def _append_zero_rows(table: torch.Tensor, size: int) -> torch.Tensor:
     """Append rows of zeros to an embedding matrix until it has `size` rows."""
     return torch.cat([table, table.new_zeros(size - len(table), table.shape[1])])
+
+
+def _to_marian_state(arrays: StateDict, config: MarianConfig, path: Path) -> StateDict:
+    """Convert Marian's arrays to the weights of a `MarianMTModel`, except for its positions.
+
+    Raises ValueError if an array is missing or unexpected.
+    """
+    # Each array is removed when it is used, so the arrays that remain at the end are unexpected.
+    remaining = dict(arrays)
+    vocab_size = config.vocab_size
+    state: StateDict = {}
+    try:
+        # The added rows have the embedding of the pad token, which must be zero.
+        if config.share_encoder_decoder_embeddings:
+            state["model.shared.weight"] = _append_zero_rows(remaining.pop("Wemb"), vocab_size)
+        else:
+            for stack in ("encoder", "decoder"):
+                embeddings = _append_zero_rows(remaining.pop(f"{stack}_Wemb"), vocab_size)
+                state[f"model.{stack}.embed_tokens.weight"] = embeddings
+        bias = remaining.pop("decoder_ff_logit_out_b").flatten()
+        # Tokens that Marian does not have must get a probability of about zero.
+        added_bias = bias.new_full((vocab_size - len(bias),), float(bias.min()) - _PAD_BIAS_MARGIN)
+        # (1, vocabulary)
+        state["final_logits_bias"] = torch.cat([bias, added_bias])[None]
+        for layer in range(config.encoder_layers):
+            marian_prefix = f"encoder_l{layer + 1}"
+            state.update(_pop_layer(remaining, _ENCODER_WEIGHTS, marian_prefix, f"model.encoder.layers.{layer}"))
+        for layer in range(config.decoder_layers):
+            marian_prefix = f"decoder_l{layer + 1}"
+            state.update(_pop_layer(remaining, _DECODER_WEIGHTS, marian_prefix, f"model.decoder.layers.{layer}"))
+    except KeyError as error:
+        raise InputError(f"{path} lacks the array {error}; use a complete model.") from error
+    if remaining:
+        raise InputError(f"{path} has {min(remaining)}, which cannot be converted: this model has no such weights.")
+    return state
 
 
 def _pop_layer(
@@ -498,7 +559,7 @@ def translate_by_marian(
         quiet_translation=True,
     )
     hypotheses = []
-    # Each line has four fields: the sentence's number, the tokens, the model's scores, and their sum.
+    # Each line is a hypothesis with four fields: the sentence's number, the tokens, the models' scores, and their sum.
     for line in translator.translate(list(sentences)):
         number, tokens, _, log_prob = line.split(" ||| ")
         hypotheses.append(ScoredHypothesis(sentences[int(number)], tokens, float(log_prob)))

@@ -21,8 +21,10 @@ TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}
 # vocabulary and from many lengths, which a few real sentences cannot cover.
 _RANDOM_SENTENCES = 16
 _LONGEST_RANDOM = 40
-# The length limit, in tokens, and the beam size of the translations that are compared.
+# The length limit of the translations that are compared, in tokens. It leaves room for all of `SENTENCES`, and bounds
+# the time of the comparison if an untrained model never ends its sentences.
 _MAX_LENGTH = 60
+# The beam size of the translations that are compared. The paper's beam search has 4 beams, too.
 _NUM_BEAMS = 4
 # Marian truncates a hypothesis at this multiple of the source's length. A truncated hypothesis has no EOS.
 LONGEST_OF_MARIAN = 3
@@ -92,21 +94,22 @@ def compare(
     # The oracle may have a position table of this size. A longer sentence is truncated at its beginning, so that it
     # still ends in EOS.
     max_positions = oracle.config.max_position_embeddings
-    longest = min(_MAX_LENGTH, max_positions)
-    random_sources = [row[-longest:] for row in random_rows(oracle, seed=0)]
-    random_targets = [row[-longest:] for row in random_rows(oracle, seed=1)]
+    max_length = min(_MAX_LENGTH, max_positions)
+    random_sources = [row[-max_length:] for row in random_rows(oracle, seed=0)]
+    random_targets = [row[-max_length:] for row in random_rows(oracle, seed=1)]
     differences = {"random": _largest_difference(model, oracle, random_sources, random_targets)}
-    sources = random_sources
-    if real:
-        sources = [row[-max_positions:] for row in real]
-        targets = translate_rows(oracle, sources, 1, longest)
-        differences["real"] = _largest_difference(model, oracle, sources, targets)
 
-    translations = {"sentences": len(sources)}
-    for name, num_beams in (("greedy", 1), ("beam", _NUM_BEAMS)):
-        model_translations = translate_rows(model, sources, num_beams, longest)
-        oracle_translations = translate_rows(oracle, sources, num_beams, longest)
-        translations[name] = count_equal(model_translations, oracle_translations)
+    sources_to_translate = random_sources
+    if real:
+        real_sources = [row[-max_positions:] for row in real]
+        real_targets = translate_rows(oracle, real_sources, 1, max_length)
+        differences["real"] = _largest_difference(model, oracle, real_sources, real_targets)
+        sources_to_translate = real_sources
+    translations = {
+        "sentences": len(sources_to_translate),
+        "greedy": _count_equal_translations(model, oracle, sources_to_translate, 1, max_length),
+        "beam": _count_equal_translations(model, oracle, sources_to_translate, _NUM_BEAMS, max_length),
+    }
 
     parity: Certificate = {"log_probs": differences, "translations": translations, "tolerance": tolerance}
     if in_float64:
@@ -117,6 +120,15 @@ def compare(
         oracle.float()
     parity["equal"] = not describe_excess(parity)
     return parity
+
+
+def _count_equal_translations(
+    model: PreTrainedModel, oracle: PreTrainedModel, sources: Rows, num_beams: int, max_length: int
+) -> int:
+    """Translate the sources with both models, and count the equal translations."""
+    model_translations = translate_rows(model, sources, num_beams, max_length)
+    oracle_translations = translate_rows(oracle, sources, num_beams, max_length)
+    return count_equal(model_translations, oracle_translations)
 
 
 @torch.no_grad()
@@ -134,18 +146,25 @@ def add_scores(
     """
     differences = []
     for hypothesis in hypotheses:
+        inputs = tokenizer(hypothesis.source, return_tensors="pt")
         tokenizer._switch_to_target_mode()
         target_ids = [tokenizer.convert_tokens_to_ids(token) for token in hypothesis.tokens.split()]
         tokenizer._switch_to_input_mode()
+        # (1, target), with EOS
         labels = torch.tensor([[*target_ids, model.config.eos_token_id]])
-        inputs = tokenizer(hypothesis.source, return_tensors="pt")
+        source_length = inputs.input_ids.shape[1]
         target_length = labels.shape[1]
-        if target_length > LONGEST_OF_MARIAN * inputs.input_ids.shape[1]:
+        is_truncated = target_length > LONGEST_OF_MARIAN * source_length
+        if is_truncated:
             continue
         logits = model(**inputs, labels=labels, skip_logits=False).logits
-        log_probs_of_tokens = logits.log_softmax(dim=-1)[0].gather(-1, labels[0][:, None])
-        difference = abs(float(log_probs_of_tokens.sum()) - hypothesis.log_prob)
-        differences.append(difference / target_length)
+        # (target, vocabulary)
+        all_log_probs = logits.log_softmax(dim=-1)[0]
+        # (target, 1)
+        target_log_probs = all_log_probs.gather(-1, labels[0][:, None])
+        our_log_prob = float(target_log_probs.sum())
+        differences.append(abs(our_log_prob - hypothesis.log_prob) / target_length)
+
     extended = dict(parity)
     extended["log_probs"] = {**parity["log_probs"], "marian": max(differences)}
     extended["equal"] = not describe_excess(extended)
@@ -168,8 +187,9 @@ def describe_excess(parity: Certificate) -> str:
     for precision, comparison in comparisons.items():
         tolerance = comparison["tolerance"]
         for difference in comparison["log_probs"].values():
-            # Written with `not`, because NaN is never within a tolerance.
-            if not difference <= tolerance:
+            # A difference that is NaN is not within the tolerance, so `difference > tolerance` would miss it.
+            is_within_tolerance = difference <= tolerance
+            if not is_within_tolerance:
                 return f"log-probabilities in {precision} differ by {difference:.2g}, more than {tolerance:g}"
     return ""
 
@@ -181,15 +201,20 @@ def random_rows(model: PreTrainedModel, seed: int) -> Rows:
     eos = config.eos_token_id
     special_tokens = {config.pad_token_id, config.bos_token_id, eos, config.decoder_start_token_id}
     # Configurations name their vocabulary sizes differently. The tokens must be in all vocabularies.
-    size_fields = ("vocab_size", "source_vocab_size", "decoder_vocab_size", "src_vocab_size")
-    sizes = [getattr(config, field) for field in size_fields if getattr(config, field, None)]
-    tokens = [token for token in range(min(sizes)) if token not in special_tokens]
+    vocabulary_sizes = []
+    for field in ("vocab_size", "source_vocab_size", "decoder_vocab_size", "src_vocab_size"):
+        size = getattr(config, field, None)
+        if size:
+            vocabulary_sizes.append(size)
+    tokens = [token for token in range(min(vocabulary_sizes)) if token not in special_tokens]
 
-    lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator).tolist()
+    lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator)
     rows = []
-    for length in lengths:
+    for length in lengths.tolist():
         indices = torch.randint(len(tokens), (length,), generator=generator)
-        rows.append([*(tokens[index] for index in indices), eos])
+        row = [tokens[index] for index in indices.tolist()]
+        row.append(eos)
+        rows.append(row)
     return rows
 
 
@@ -197,7 +222,9 @@ def _pad(rows: Rows, pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows of token ids on the right, and return the ids and their mask, both of shape `(batch, length)`."""
     ids = [torch.tensor(row) for row in rows]
     masks = [torch.ones_like(row) for row in ids]
-    return pad_sequence(ids, True, pad_token), pad_sequence(masks, True)
+    padded_ids = pad_sequence(ids, batch_first=True, padding_value=pad_token)
+    mask = pad_sequence(masks, batch_first=True)
+    return padded_ids, mask
 
 
 @torch.no_grad()
@@ -209,24 +236,30 @@ def log_probs(model: PreTrainedModel, sources: Rows, targets: Rows) -> torch.Ten
     config = model.config
     source_ids, source_mask = _pad(sources, config.pad_token_id)
     labels, target_mask = _pad(targets, config.pad_token_id)
+    # The decoder reads the targets shifted by one position: (batch, target)
     start_tokens = torch.full((len(labels), 1), config.decoder_start_token_id)
     decoder_input_ids = torch.cat([start_tokens, labels[:, :-1]], dim=1)
     # The cache is off because, with a cache, FSMT would read only the last token.
     output = model(
         input_ids=source_ids, attention_mask=source_mask, decoder_input_ids=decoder_input_ids, use_cache=False
     )
-    return output.logits.log_softmax(dim=-1)[target_mask.bool()]
+    # (batch, target, vocabulary)
+    all_log_probs = output.logits.log_softmax(dim=-1)
+    return all_log_probs[target_mask.bool()]
 
 
 def _largest_difference(model: PreTrainedModel, oracle: PreTrainedModel, sources: Rows, targets: Rows) -> float:
     """Return the largest difference between two models' log-probabilities, in nats, or NaN if one of them is NaN."""
-    differences = []
     # The first pair is compared alone, because padding could hide an error. The other pairs form one padded batch.
-    for pairs in (slice(0, 1), slice(1, None)):
-        if sources[pairs]:
-            model_log_probs = log_probs(model, sources[pairs], targets[pairs])
-            oracle_log_probs = log_probs(oracle, sources[pairs], targets[pairs])
-            differences.append((model_log_probs - oracle_log_probs).abs().max())
+    batches = [(sources[:1], targets[:1])]
+    if len(sources) > 1:
+        batches.append((sources[1:], targets[1:]))
+    differences = []
+    for batch_sources, batch_targets in batches:
+        # (target tokens, vocabulary)
+        model_log_probs = log_probs(model, batch_sources, batch_targets)
+        oracle_log_probs = log_probs(oracle, batch_sources, batch_targets)
+        differences.append((model_log_probs - oracle_log_probs).abs().max())
     # PyTorch's max() returns NaN if a value is NaN, but Python's may not.
     return float(torch.stack(differences).max())
 
@@ -250,11 +283,13 @@ def translate_rows(
     )
     eos = model.config.eos_token_id
     translations = []
+    # The first token of each row is the start token.
     for row in outputs[:, 1:].tolist():
+        # A translation at the length limit has no EOS, and no padding.
+        end = len(row)
         if eos in row:
-            translations.append(row[: row.index(eos) + 1])
-        else:
-            translations.append(row)
+            end = row.index(eos) + 1
+        translations.append(row[:end])
     return translations
 
 

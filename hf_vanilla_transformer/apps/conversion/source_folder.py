@@ -170,16 +170,17 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
         ValueError: if the model comes from none of the supported systems, or seems to come from several.
     """
     path = Path(source)
+    file_names = {path.name}
     if path.is_dir():
         file_names = {entry.name for entry in path.iterdir()} - _TRAINER_FILES
-    else:
-        file_names = {path.name}
 
     systems = set()
-    if path.exists():
-        suffixes = {Path(name).suffix for name in file_names}
-        systems = {system for suffix, system in _SUFFIXES.items() if suffix in suffixes}
     model_type = None
+    if path.exists():
+        for name in file_names:
+            suffix = Path(name).suffix
+            if suffix in _SUFFIXES:
+                systems.add(_SUFFIXES[suffix])
     # A path that does not exist may be a name on the Hub.
     if "config.json" in file_names or not path.exists():
         model_type = _read_model_type(source, revision, token)
@@ -187,10 +188,11 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
         systems.add(MODEL_TYPES[model_type])
 
     if not systems:
-        but_model_type = f", but {model_type}" if model_type else ""
+        fault = f"no config.json whose model_type is {' or '.join(MODEL_TYPES)}"
+        if model_type:
+            fault += f", but {model_type}"
         raise InputError(
-            f"{source} has no .npz (marian), no .pt (fairseq), and no config.json whose model_type is "
-            f"{' or '.join(MODEL_TYPES)}{but_model_type}; nothing else can be converted."
+            f"{source} has no .npz (marian), no .pt (fairseq), and {fault}; nothing else can be converted."
         )
     if len(systems) > 1:
         raise InputError(f"{source} holds models of {' and '.join(sorted(systems))}; choose one of them with --from.")
@@ -217,17 +219,20 @@ def check_config(config_class: type[PreTrainedConfig], folder: Path, required_fi
     fields, _ = config_class.get_config_dict(folder)
     config = config_class.from_dict(fields).to_dict()
     required_heads = {"decoder_attention_heads": config["encoder_attention_heads"]}
-    check_fits(folder, find_unfit(fields, required_fields) + find_unfit(config, required_heads))
+    unfit_fields = find_unfit(fields, required_fields)
+    unfit_fields += find_unfit(config, required_heads)
+    check_fits(folder, unfit_fields)
 
 
 def check_fits(source: object, unfit_fields: Iterable[UnfitField], hint: str = "") -> None:
     """Raise ValueError if there are unfit fields. The message lists them with the source's name, and ends in `hint`."""
     faults = [f"{field.name} is {field.value!r}, but must be {field.requirement}" for field in unfit_fields]
-    if faults:
-        message = f"{source} cannot be converted: {'; '.join(faults)}."
-        if hint:
-            message += f" {hint}"
-        raise InputError(message)
+    if not faults:
+        return
+    message = f"{source} cannot be converted: {'; '.join(faults)}."
+    if hint:
+        message += f" {hint}"
+    raise InputError(message)
 
 
 def find_unfit(fields: Mapping[str, Any], required_fields: Mapping[str, object]) -> list[UnfitField]:

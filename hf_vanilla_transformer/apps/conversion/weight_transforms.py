@@ -10,6 +10,7 @@ names:
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -56,9 +57,13 @@ def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
     """
     permuted = {}
     for name, weight in state.items():
-        if any(part in name for part in _READ):
+        reads_residual_stream = any(part in name for part in _READ)
+        writes_residual_stream = any(part in name for part in _WRITE)
+        if reads_residual_stream:
+            # (output, d_model)
             permuted[name] = weight[:, channels]
-        elif any(part in name for part in _WRITE):
+        elif writes_residual_stream:
+            # (d_model,) or (d_model, input)
             permuted[name] = weight[channels]
         else:
             permuted[name] = weight
@@ -73,12 +78,18 @@ def widen_feed_forward(state: StateDict, d_ff: int) -> StateDict:
     """
     widened = {}
     for name, weight in state.items():
-        if "fc1" in name:
+        if "fc1.weight" in name:
+            # (inner width, d_model): rows are added below.
             missing_rows = d_ff - weight.shape[0]
-            widened[name] = torch.cat([weight, weight.new_zeros(missing_rows, *weight.shape[1:])])
+            widened[name] = pad(weight, (0, 0, 0, missing_rows))
+        elif "fc1.bias" in name:
+            # (inner width,)
+            missing_values = d_ff - weight.shape[0]
+            widened[name] = pad(weight, (0, missing_values))
         elif "fc2.weight" in name:
+            # (d_model, inner width): columns are added on the right.
             missing_columns = d_ff - weight.shape[1]
-            widened[name] = torch.nn.functional.pad(weight, (0, missing_columns))
+            widened[name] = pad(weight, (0, missing_columns))
         else:
             widened[name] = weight
     return widened
@@ -117,15 +128,11 @@ def converted_model(
     Raises:
         ValueError: if a weight is NaN or infinite.
     """
-    for weight_name, weight in state.items():
-        if not weight.isfinite().all():
-            raise InputError(
-                f"{weight_name} in {name} has values that are NaN or infinite; convert another checkpoint."
-            )
-
+    _check_finite(state, name)
     source_config = source.config
     # In this model, the encoder and the decoder have the same feed-forward width, so the narrower one is padded.
     d_ff = max(source_config.encoder_ffn_dim, source_config.decoder_ffn_dim)
+    # The other fields have the same names in both configurations.
     same_fields = {field: getattr(source_config, field) for field in SAME_FIELDS}
     config = VanillaTransformerConfig(
         **same_fields,
@@ -135,9 +142,10 @@ def converted_model(
     )
     model = VanillaTransformerForConditionalGeneration(config).eval()
 
+    widened_state = widen_feed_forward(state, d_ff)
     # argsort() inverts the permutation, so the sine and cosine channels become interleaved.
     channels = interleaved_channels(config.d_model).argsort()
-    model.load_state_dict(permute_channels(widen_feed_forward(state, d_ff), channels))
+    model.load_state_dict(permute_channels(widened_state, channels))
     model.tie_weights()
 
     settings: Any = source.generation_config
@@ -148,3 +156,10 @@ def converted_model(
     settings.max_length_offset = None
     model.generation_config = settings
     return model
+
+
+def _check_finite(state: StateDict, source: str) -> None:
+    """Raise ValueError if a weight is NaN or infinite. The message names the weight and the source."""
+    for name, weight in state.items():
+        if not weight.isfinite().all():
+            raise InputError(f"{name} in {source} has values that are NaN or infinite; convert another checkpoint.")
