@@ -6,6 +6,7 @@ Protected elements are hidden from the model, so it translates "press the key".
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,8 +17,8 @@ from .markup_tree import Node, Role
 from .placeholders import ELEMENT, find_placeholders
 
 
-OPENING_PUNCTUATION = "([{«“„‘‚‹¿¡「『（【《〈"  # noqa: RUF001
-CLOSING_PUNCTUATION = ",.;:!?)]}»”’›、。，；：！？」』）】》〉…"  # noqa: RUF001
+OPENING_PUNCTUATION = frozenset("([{«“„‘‚‹¿¡「『（【《〈")  # noqa: RUF001
+CLOSING_PUNCTUATION = frozenset(",.;:!?)]}»”’›、。，；：！？」』）】》〉…")  # noqa: RUF001
 # The closing mark for each opening bracket or quotation mark that may enclose a protected element.
 _CLOSING_MARKS = dict(zip('([{«“„‘‹"「（', ')]}»”“’›"」）', strict=True))  # noqa: RUF001
 _OPENING_CLASS = re.escape("".join(_CLOSING_MARKS))
@@ -110,6 +111,7 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
         `list[str | Element]`: the content of the text; empty if there is nothing to translate.
     """
     content = _read_content(nodes)
+    # Protected elements are tokens, so the text does not contain theirs.
     text = "".join(token for token in iterate_tokens(content) if isinstance(token, str))
     if not any(map(str.isalnum, text)):
         return []
@@ -158,23 +160,39 @@ def _protect_elements(content: list[str | Element], text: str, text_has_letters:
         content: the content of the text or of one of its elements; the elements are changed.
         text: the whole text, to which the ranges of the elements refer.
         text_has_letters: True if the whole text contains a letter.
+
+    Returns:
+        `list[str | Element]`: the content with joined elements.
     """
     for child in content:
         if isinstance(child, str) or child.is_protected:
             continue
-        text_inside = text[child.start : child.end]
-        if text_has_letters:
-            child.is_protected = not has_letters(text_inside) and not _is_inside_word(child, text)
-        else:
-            child.is_protected = not text_inside.strip()
-        if child.is_protected:
+        if _has_nothing_to_translate(child, text, text_has_letters):
+            child.is_protected = True
             child.children = []
         else:
             child.children = _protect_elements(child.children, text, text_has_letters)
     # The marks around single elements have to be added first. For example, in `("<code>x</code>", <code>y</code>)`, the
     # text between the two elements is ", ", which joins them, only after the quotation marks have been added to the
     # first one. The second call adds the brackets around the joined elements.
-    return _add_enclosing_marks(_join_protected(_add_enclosing_marks(content)))
+    with_marks = _add_enclosing_marks(content)
+    joined = _join_protected(with_marks)
+    return _add_enclosing_marks(joined)
+
+
+def _has_nothing_to_translate(element: Element, text: str, text_has_letters: bool) -> bool:
+    """Return True if the text inside an element can be hidden from the model.
+
+    Args:
+        element: the element.
+        text: the whole text, to which the range of the element refers.
+        text_has_letters: True if the whole text contains a letter. Otherwise, its numbers are translated.
+    """
+    text_inside = text[element.start : element.end]
+    if not text_has_letters:
+        is_blank = not text_inside.strip()
+        return is_blank
+    return not has_letters(text_inside) and not _is_inside_word(element, text)
 
 
 def _is_inside_word(element: Element, text: str) -> bool:
@@ -200,26 +218,43 @@ def _join_protected(content: list[str | Element]) -> list[str | Element]:
     For example, "<kbd>Ctrl</kbd>+<kbd>C</kbd>" becomes one protected element, so that the model cannot move the "+".
     """
     joined: list[str | Element] = []
-    # The last group that was created here. Further elements are added to it, because nested groups could become as deep
-    # as the text is long.
-    group: Element | None = None
-    for child in content:
-        separator = ""
-        previous: str | Element | None = joined[-1] if joined else None
-        if isinstance(previous, str):
-            separator = previous
-            previous = joined[-2] if len(joined) > 1 else None
-        are_visible = previous is not None and _is_visible(previous) and _is_visible(child)
-        if not are_visible or _JOINING.fullmatch(separator) is None:
-            joined.append(child)
-            continue
-        if separator:
-            joined.pop()
-        if group is None or joined[-1] is not group:
-            group = _protect_as_group(joined[-1])
-            joined[-1] = group
-        group.node.children += _protect_as_group(separator, child).node.children
+    start = 0
+    while start < len(content):
+        end = _end_of_group(content, start)
+        is_single_child = end == start + 1
+        if is_single_child:
+            joined.append(content[start])
+        else:
+            joined.append(_protect_as_group(content[start:end]))
+        start = end
     return joined
+
+
+def _end_of_group(content: list[str | Element], start: int) -> int:
+    """Return the end of the group of protected elements that starts at a child of some content.
+
+    Args:
+        content: the strings and elements.
+        start: the index of the child.
+
+    Returns:
+        `int`: the index after the last element of the group. If the child is not joined with the element after it, this
+        is the index after the child.
+    """
+    end = start + 1
+    if not _is_visible(content[start]):
+        return end
+    while end < len(content):
+        next_element = end
+        separator = content[end]
+        if isinstance(separator, str):
+            if _JOINING.fullmatch(separator) is None:
+                return end
+            next_element = end + 1
+        if next_element == len(content) or not _is_visible(content[next_element]):
+            return end
+        end = next_element + 1
+    return end
 
 
 def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
@@ -233,7 +268,9 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
         text_before = enclosed[index - 1]
         child = enclosed[index]
         text_after = enclosed[index + 1]
-        if not isinstance(text_before, str) or not isinstance(text_after, str) or not _is_visible(child):
+        if not isinstance(text_before, str) or not isinstance(text_after, str):
+            continue
+        if not _is_visible(child):
             continue
         opening = _OPENING_MARK_AT_END.search(text_before)
         if opening is None:
@@ -241,8 +278,9 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
         closing = opening["space"] + _CLOSING_MARKS[opening["mark"]]
         if text_after.startswith(closing):
             enclosed[index - 1] = text_before[: opening.start()]
-            enclosed[index] = _protect_as_group(opening[0], child, closing)
+            enclosed[index] = _protect_as_group([opening[0], child, closing])
             enclosed[index + 1] = text_after.removeprefix(closing)
+    # Texts that consisted only of the marks are empty now.
     return [child for child in enclosed if child != ""]
 
 
@@ -253,19 +291,18 @@ def _is_visible(child: str | Element) -> bool:
     return any(map(str.isalnum, child.all_text))
 
 
-def _protect_as_group(*content: str | Element) -> Element:
+def _protect_as_group(members: list[str | Element]) -> Element:
     """Join protected elements and strings into one protected element, whose node has no tags."""
     children: list[Node | str] = []
-    for child in content:
-        if isinstance(child, str):
-            if child:
-                children.append(child)
-        elif child.node.has_no_tags:
+    for member in members:
+        if isinstance(member, str):
+            children.append(member)
+        elif member.node.has_no_tags:
             # The element is a group itself. Its members are added, because nested groups could become as deep as the
             # text is long.
-            children += child.node.children
+            children += member.node.children
         else:
-            children.append(child.node)
+            children.append(member.node)
     return Element(Node(Role.KEPT, "", children=children), is_protected=True)
 
 
@@ -278,46 +315,56 @@ def _iterate_texts(node: Node | str) -> Iterator[str]:
             yield from _iterate_texts(child)
 
 
-def _group_placeholders(nodes: Sequence[Node | str]) -> Iterator[Node | str]:
-    """Wrap each placeholder, including the elements inside it, in a KEPT node, and yield the resulting children.
+class _TextWithNodes:
+    """A text in which the character `ELEMENT` stands for each node, so that placeholders with nodes inside are found.
+
+    Attributes:
+        text (`str`): the text. A document may itself contain the character `ELEMENT`, which then stands for no node.
+    """
+
+    def __init__(self, strings_and_nodes: Sequence[Node | str]):
+        self._nodes: list[Node] = []
+        # For each node, its position in the text.
+        self._positions: list[int] = []
+        text = ""
+        for child in strings_and_nodes:
+            if isinstance(child, str):
+                text += child
+            else:
+                self._nodes.append(child)
+                self._positions.append(len(text))
+                text += ELEMENT
+        self.text = text
+
+    def children_between(self, start: int, end: int) -> list[Node | str]:
+        """Return the strings and nodes between two positions of the text."""
+        children: list[Node | str] = []
+        first_node = bisect_left(self._positions, start)
+        end_of_nodes = bisect_left(self._positions, end)
+        start_of_string = start
+        for index in range(first_node, end_of_nodes):
+            position = self._positions[index]
+            if start_of_string < position:
+                children.append(self.text[start_of_string:position])
+            children.append(self._nodes[index])
+            start_of_string = position + 1
+        if start_of_string < end:
+            children.append(self.text[start_of_string:end])
+        return children
+
+
+def _group_placeholders(nodes: Sequence[Node | str]) -> list[Node | str]:
+    """Wrap each placeholder, including the elements inside it, in a KEPT node, and return the resulting children.
 
     For example, the strings and nodes of "one {n, plural, other {<b>#</b>}}" become the string "one " and one node that
     contains the whole plural.
     """
-    # In the text that is searched, each node is one character, so that placeholders with nodes inside are found.
-    text = ""
-    node_positions: dict[int, Node] = {}
-    for node in nodes:
-        if isinstance(node, str):
-            text += node
-        else:
-            node_positions[len(text)] = node
-            text += ELEMENT
+    text_with_nodes = _TextWithNodes(nodes)
+    grouped: list[Node | str] = []
     end_of_last_placeholder = 0
-    for start, end in find_placeholders(text):
-        yield from _restore_nodes(text, node_positions, end_of_last_placeholder, start)
-        yield Node(Role.KEPT, "", children=list(_restore_nodes(text, node_positions, start, end)))
+    for start, end in find_placeholders(text_with_nodes.text):
+        grouped += text_with_nodes.children_between(end_of_last_placeholder, start)
+        grouped.append(Node(Role.KEPT, "", children=text_with_nodes.children_between(start, end)))
         end_of_last_placeholder = end
-    yield from _restore_nodes(text, node_positions, end_of_last_placeholder, len(text))
-
-
-def _restore_nodes(text: str, node_positions: dict[int, Node], start: int, end: int) -> Iterator[Node | str]:
-    """Yield the strings and nodes of a part of a text in which the character `ELEMENT` stands for each node.
-
-    Args:
-        text: the whole text.
-        node_positions: the node for each position at which the character stands for one.
-        start, end: the part of the text.
-    """
-    start_of_text = start
-    position = text.find(ELEMENT, start, end)
-    while position >= 0:
-        # The document itself may contain this character. In this case, there is no node for it.
-        if position in node_positions:
-            if start_of_text < position:
-                yield text[start_of_text:position]
-            yield node_positions[position]
-            start_of_text = position + 1
-        position = text.find(ELEMENT, position + 1, end)
-    if start_of_text < end:
-        yield text[start_of_text:end]
+    grouped += text_with_nodes.children_between(end_of_last_placeholder, len(text_with_nodes.text))
+    return grouped

@@ -37,8 +37,6 @@ class _Joint:
         tags (`list[Tag]`): the tags in order.
         spaces (`list[str]`): the white space before the first tag, between the tags, and after the last one. The list
             has one more item than `tags`.
-        model_space (`str`): the white space between the gap's two words in the text that the model sees. It is set only
-            for the joints of a source.
     """
 
     element_before: Element | None = None
@@ -47,7 +45,6 @@ class _Joint:
     character_after: str = ""
     tags: list[Tag] = field(default_factory=list)
     spaces: list[str] = field(default_factory=lambda: [""])
-    model_space: str = ""
 
     @property
     def space(self) -> str:
@@ -76,13 +73,27 @@ class _Joint:
         """True if the joint is at the end of the text."""
         return self.element_after is None and not self.character_after
 
+    @property
+    def expected_space(self) -> str:
+        """The white space of a joint in the translation that corresponds exactly to this joint of the source.
+
+        This is the space of the source. At the ends of the text, it is empty without a protected element, because the
+        model sees no space there.
+        """
+        has_elements = self.element_before is not None or self.element_after is not None
+        if not has_elements and (self.is_at_start or self.is_at_end):
+            return ""
+        return self.space
+
     def spaces_outside_elements(self, space: str) -> list[str]:
         """Return the value of `spaces` that puts the white space `space` outside of all elements.
 
         The space is placed after the end tags and before the start tags, as in "one</b> <i>two".
         """
         number_of_end_tags = 0
-        while number_of_end_tags < len(self.tags) and not self.tags[number_of_end_tags].is_opening:
+        for tag in self.tags:
+            if tag.is_opening:
+                break
             number_of_end_tags += 1
         spaces = [""] * (len(self.tags) + 1)
         spaces[number_of_end_tags] = space
@@ -91,15 +102,78 @@ class _Joint:
 
 @dataclass
 class _Gap:
-    """The protected elements between two words, and the joints before, between, and after these elements."""
+    """The protected elements between two words, and the joints before, between, and after these elements.
 
-    joints: list[_Joint]
-    elements: list[Element]
+    Args:
+        joints (`list[_Joint]`): the joints; there is one more than there are elements.
+        elements (`list[Element]`): the protected elements.
+        word_after (`str`): the word that follows the gap; empty at the end of the text.
+    """
+
+    joints: list[_Joint] = field(default_factory=lambda: [_Joint()])
+    elements: list[Element] = field(default_factory=list)
+    word_after: str = ""
+
+    def add_space(self, space: str) -> None:
+        """Add white space at the end of the gap."""
+        self.joints[-1].spaces[-1] += space
+
+    def add_tag(self, tag: Tag) -> None:
+        """Add a tag at the end of the gap."""
+        self.joints[-1].tags.append(tag)
+        self.joints[-1].spaces.append("")
+
+    def add_element(self, element: Element) -> None:
+        """Add a protected element at the end of the gap."""
+        self.joints[-1].element_after = element
+        self.elements.append(element)
+        self.joints.append(_Joint(element_before=element))
+
+    def end_before(self, word: str) -> None:
+        """Record the word that follows the gap."""
+        self.joints[-1].character_after = word[0]
+        self.word_after = word
+
+    @property
+    def tags(self) -> list[Tag]:
+        """The tags of all joints in order."""
+        tags: list[Tag] = []
+        for joint in self.joints:
+            tags += joint.tags
+        return tags
 
     @property
     def has_space_in_elements(self) -> bool:
         """True if the text of a protected element starts or ends with white space."""
-        return any(element.all_text != element.all_text.strip() for element in self.elements)
+        for element in self.elements:
+            text = element.all_text
+            if text != text.strip():
+                return True
+        return False
+
+    @property
+    def space_for_model(self) -> str:
+        """The white space between the gap's two words in the text that the model sees.
+
+        This text does not contain protected elements. For example, "press <kbd>k</kbd> now" becomes "press now" with
+        one space. "press <kbd>k</kbd>, then" becomes "press, then" without a space before the comma, because
+        punctuation directly follows a word.
+        """
+        first_joint = self.joints[0]
+        last_joint = self.joints[-1]
+        if first_joint.is_at_start or last_joint.is_at_end:
+            return ""
+        if not self.elements:
+            return first_joint.space
+        has_space = self.has_space_in_elements or any(joint.space for joint in self.joints)
+        if not has_space:
+            # For example, "one<wbr>two" becomes "onetwo".
+            return ""
+        if last_joint.character_after in CLOSING_PUNCTUATION and not last_joint.space:
+            return ""
+        if first_joint.character_before in OPENING_PUNCTUATION and not first_joint.space:
+            return ""
+        return " "
 
 
 class SpacedText:
@@ -118,82 +192,32 @@ class SpacedText:
     """
 
     def __init__(self, tokens: Sequence[Token]):
+        # The joints of the source, by key and by the protected elements next to them.
+        self._source_joints: dict[_JointKey, _Joint] = {}
         self._joint_before: dict[Element, _Joint] = {}
         self._joint_after: dict[Element, _Joint] = {}
-        self._joints: dict[_JointKey, _Joint] = {}
-        words, gaps = _divide_tokens(tokens)
         text = ""
-        # Elements whose start tag is between the previous word and the next word.
-        opened: list[Element] = []
-        for index, gap in enumerate(gaps):
-            space = self._model_space(gap)
-            self._add_gap(gap, space, len(text), opened)
-            if index == len(words):
-                # This is the gap after the last word.
-                break
-            for element in opened:
-                element.start = len(text) + len(space)
-            opened.clear()
-            text += space + collapse_spaces(words[index])
+        for gap in _divide_tokens(tokens):
+            end_of_last_word = len(text)
+            text += gap.space_for_model
+            start_of_next_word = len(text)
+            text += collapse_spaces(gap.word_after)
+            _set_ranges(gap, end_of_last_word, start_of_next_word)
+            self._record_joints(gap)
+            for element in gap.elements:
+                element.follows_word = self._follows_word(element)
         self.text = text
 
-    @staticmethod
-    def _model_space(gap: _Gap) -> str:
-        """Return the white space between a gap's two words in the text that the model sees.
-
-        This text does not contain protected elements. For example, "press <kbd>k</kbd> now" becomes "press now" with
-        one space. "press <kbd>k</kbd>, then" becomes "press, then" without a space before the comma, because
-        punctuation directly follows a word.
-        """
-        first_joint = gap.joints[0]
-        last_joint = gap.joints[-1]
-        if first_joint.is_at_start or last_joint.is_at_end:
-            return ""
-        space = collapse_spaces("".join(joint.space for joint in gap.joints))
-        if not gap.elements:
-            return space
-        if not space and not gap.has_space_in_elements:
-            # There is no space at all, as in "one<wbr>two".
-            return ""
-        is_before_punctuation = last_joint.character_after in CLOSING_PUNCTUATION and not last_joint.space
-        is_after_punctuation = first_joint.character_before in OPENING_PUNCTUATION and not first_joint.space
-        return "" if is_before_punctuation or is_after_punctuation else " "
-
-    def _add_gap(self, gap: _Gap, space: str, text_length: int, opened: list[Element]) -> None:
-        """Store the joints of a gap, and set the character ranges of the elements that start or end in it.
-
-        Args:
-            gap: the gap.
-            space: the white space between the gap's two words in the text that the model sees.
-            text_length: the length of the model's text before the gap.
-            opened: a list to which the elements that start in this gap and contain the next word are added.
-        """
+    def _record_joints(self, gap: _Gap) -> None:
+        """Record the joints of a gap of the source, so that joints of the translation can be compared with them."""
         for joint in gap.joints:
-            joint.model_space = space
+            # A gap of white space alone is not recorded, because there are no tags around which it could be placed.
             if joint.tags or gap.elements:
-                self._joints[joint.key] = joint
-            for tag in joint.tags:
-                element = tag.element
-                if tag.is_opening:
-                    # This empty range is correct for an element without words. For other elements, `start` is later
-                    # moved to the next word.
-                    element.start = text_length
-                    element.end = text_length
-                    opened.append(element)
-                elif element in opened:
-                    # The element starts and ends in the same gap, so it contains no word.
-                    opened.remove(element)
-                else:
-                    # The element ends before the white space of this gap.
-                    element.end = text_length
+                self._source_joints[joint.key] = joint
             if joint.element_before is not None:
                 self._joint_after[joint.element_before] = joint
             if joint.element_after is not None:
-                joint.element_after.start = text_length
-                joint.element_after.end = text_length
                 self._joint_before[joint.element_after] = joint
-        for element in gap.elements:
-            element.follows_word = self._follows_word(element)
 
     def _follows_word(self, element: Element) -> bool:
         """Return True if a protected element belongs to the word before it.
@@ -206,6 +230,7 @@ class SpacedText:
         if before.is_at_start or before.closeness <= after.closeness:
             return False
         if before.element_before is not None:
+            # The element is close to a protected element, so it belongs to the same word as this one.
             return before.element_before.follows_word
         return before.space != "" or _can_have_suffix(before.character_before)
 
@@ -216,15 +241,14 @@ class SpacedText:
             tokens (`Sequence[Token]`): the strings, tags, and protected elements of the translation in order.
             escape (`Callable`): the function that escapes text for HTML or XML.
         """
-        words, gaps = _divide_tokens(tokens)
         written: list[str] = []
-        for index, gap in enumerate(gaps):
-            for joint, space in zip(gap.joints, self._spaces_of_joints(gap), strict=True):
+        for gap in _divide_tokens(tokens):
+            spaces_of_joints = self._spaces_of_joints(gap)
+            for joint, space in zip(gap.joints, spaces_of_joints, strict=True):
                 written.append(self._write_joint(joint, space, escape))
                 if joint.element_after is not None:
                     written.append(write_node(joint.element_after.node, escape))
-            if index < len(words):
-                written.append(escape(words[index]))
+            written.append(escape(gap.word_after))
         return "".join(written)
 
     def _write_joint(self, joint: _Joint, space: str, escape: Callable[[str], str]) -> str:
@@ -233,13 +257,12 @@ class SpacedText:
         If the source has the same joint with the same space, the space is placed as in the source. Otherwise, it is
         placed outside the elements.
         """
-        spaces = joint.spaces_outside_elements(space)
-        source_joint = self._joints.get(joint.key)
-        if source_joint is not None:
-            has_elements = joint.element_before is not None or joint.element_after is not None
-            source_space = source_joint.space if has_elements else source_joint.model_space
-            if space == source_space:
-                spaces = source_joint.spaces
+        source_joint = self._source_joints.get(joint.key)
+        if source_joint is not None and source_joint.expected_space == space:
+            spaces = source_joint.spaces
+        else:
+            spaces = joint.spaces_outside_elements(space)
+        # The first space is before the first tag, and each tag is followed by a space.
         written = escape(spaces[0])
         for tag, space_after_tag in zip(joint.tags, spaces[1:], strict=True):
             node = tag.element.node
@@ -258,15 +281,20 @@ class SpacedText:
             word_space += "".join(joint.spaces)
         if not gap.elements:
             return [word_space]
-        spaces = [self._space_before(gap.elements[0], gap.joints[0], word_space)]
+
+        first_element = gap.elements[0]
+        last_element = gap.elements[-1]
+        spaces = [self._space_before(first_element, gap.joints[0], word_space)]
         for joint in gap.joints[1:-1]:
             spaces.append(self._space_between(joint))
-        spaces.append(self._space_after(gap.elements[-1], gap.joints[-1], word_space))
-        if word_space and not any(spaces) and not gap.has_space_in_elements:
-            # No joint has a space, but the two words need one. It is placed on the side on which the source does not
-            # attach the element to a word.
-            is_attached_to_word_before = _can_have_suffix(self._joint_before[gap.elements[0]].character_before)
-            if is_attached_to_word_before:
+        spaces.append(self._space_after(last_element, gap.joints[-1], word_space))
+
+        has_space = gap.has_space_in_elements or any(spaces)
+        if word_space and not has_space:
+            # The two words need a space. It is placed on the side on which the source does not attach the element to a
+            # word.
+            character_in_source = self._joint_before[first_element].character_before
+            if _can_have_suffix(character_in_source):
                 spaces[-1] = word_space
             else:
                 spaces[0] = word_space
@@ -288,12 +316,14 @@ class SpacedText:
             return source_joint.space if source_joint.is_at_start else ""
         if joint.character_before in OPENING_PUNCTUATION:
             # "(k now)" has no space after the bracket, even if the source is "press k".
-            source_character = source_joint.character_before
-            has_punctuation_in_source = source_character != "" and source_character in OPENING_PUNCTUATION
-            return source_joint.space if has_punctuation_in_source else word_space
-        if source_joint.space or _can_have_suffix(source_joint.character_before):
-            # "press k" has a space, and "a word[1]" has none, like the source.
+            is_after_opening_in_source = source_joint.character_before in OPENING_PUNCTUATION
+            return source_joint.space if is_after_opening_in_source else word_space
+        if source_joint.space:
+            # "press k" has a space, like the source.
             return source_joint.space
+        if _can_have_suffix(source_joint.character_before):
+            # "a word[1]" has no space, like the source.
+            return ""
         # In the source, the element is at the start or after a bracket: "k now" becomes "jetzt k", with a new space.
         return " " if _needs_space(element, joint.character_before, word_space) else ""
 
@@ -313,12 +343,14 @@ class SpacedText:
             return source_joint.space if source_joint.is_at_end else ""
         if joint.character_after in CLOSING_PUNCTUATION:
             # "press k." has no space before the period, even if the source is "k now".
-            source_character = source_joint.character_after
-            has_punctuation_in_source = source_character != "" and source_character in CLOSING_PUNCTUATION
-            return source_joint.space if has_punctuation_in_source else word_space
-        if source_joint.space or source_joint.character_after.isalnum():
-            # "k now" has a space, and "<code>k</code>s" has none, like the source.
+            is_before_closing_in_source = source_joint.character_after in CLOSING_PUNCTUATION
+            return source_joint.space if is_before_closing_in_source else word_space
+        if source_joint.space:
+            # "k now" has a space, like the source.
             return source_joint.space
+        if source_joint.character_after.isalnum():
+            # "<code>k</code>s" has no space, like the source.
+            return ""
         # In the source, the element is at the end or before punctuation: "press k." becomes "k drücken.", with a new
         # space.
         return " " if _needs_space(element, joint.character_after, word_space) else ""
@@ -331,7 +363,31 @@ class SpacedText:
         if source_joint.element_after is joint.element_after:
             return source_joint.space
         # The elements are not adjacent in the source, so either element's space can be used.
-        return source_joint.space or self._joint_before[joint.element_after].space
+        if source_joint.space:
+            return source_joint.space
+        return self._joint_before[joint.element_after].space
+
+
+def _set_ranges(gap: _Gap, end_of_last_word: int, start_of_next_word: int) -> None:
+    """Set the character ranges of the elements that start or end in a gap of the source.
+
+    Args:
+        gap: the gap.
+        end_of_last_word, start_of_next_word: the range of the gap in the text that the model sees.
+    """
+    started_here: set[Element] = set()
+    for tag in gap.tags:
+        if tag.is_opening:
+            tag.element.start = start_of_next_word
+            started_here.add(tag.element)
+        else:
+            tag.element.end = end_of_last_word
+            if tag.element in started_here:
+                # There is no word between the tags, so the range is empty.
+                tag.element.start = end_of_last_word
+    for protected_element in gap.elements:
+        protected_element.start = end_of_last_word
+        protected_element.end = end_of_last_word
 
 
 def _needs_space(element: Element, neighbor: str, word_space: str) -> bool:
@@ -351,45 +407,34 @@ def _can_have_suffix(character: str) -> bool:
 
     This applies to letters, digits, and closing punctuation, but not, for example, to an opening bracket.
     """
-    return character.isalnum() or (character != "" and character in CLOSING_PUNCTUATION)
+    return character.isalnum() or character in CLOSING_PUNCTUATION
 
 
-def _divide_tokens(tokens: Sequence[Token]) -> tuple[list[str], list[_Gap]]:
+def _divide_tokens(tokens: Sequence[Token]) -> list[_Gap]:
     """Divide tokens into words and the gaps before, between, and after them.
 
     Here, a "word" is all text between two tags or protected elements, such as "one two", so it may contain white space.
-    There is one more gap than there are words.
+
+    Returns:
+        `list[_Gap]`: the gaps, each with the word that follows it. No word follows the last gap.
     """
-    words: list[str] = []
-    gaps = [_Gap([_Joint()], [])]
+    gaps = [_Gap()]
     for token in tokens:
-        joint = gaps[-1].joints[-1]
+        gap = gaps[-1]
         if isinstance(token, Tag):
-            joint.tags.append(token)
-            joint.spaces.append("")
-        elif isinstance(token, Element):
-            joint.element_after = token
-            gaps[-1].elements.append(token)
-            gaps[-1].joints.append(_Joint(element_before=token))
-        else:
-            _add_characters(token, words, gaps)
-    return words, gaps
-
-
-def _add_characters(characters: str, words: list[str], gaps: list[_Gap]) -> None:
-    """Add a string to the words, and add the white space at its ends to the gaps before and after it.
-
-    If the string contains only white space, it is added to the last gap.
-    """
-    word = characters.strip()
-    joint = gaps[-1].joints[-1]
-    if not word:
-        joint.spaces[-1] += characters
-        return
-    start = characters.index(word)
-    end = start + len(word)
-    joint.spaces[-1] += characters[:start]
-    joint.character_after = word[0]
-    words.append(word)
-    next_joint = _Joint(character_before=word[-1], spaces=[characters[end:]])
-    gaps.append(_Gap([next_joint], []))
+            gap.add_tag(token)
+            continue
+        if isinstance(token, Element):
+            gap.add_element(token)
+            continue
+        word = token.strip()
+        if not word:
+            gap.add_space(token)
+            continue
+        space_before, _, space_after = token.partition(word)
+        gap.add_space(space_before)
+        gap.end_before(word)
+        next_gap = _Gap([_Joint(character_before=word[-1])])
+        next_gap.add_space(space_after)
+        gaps.append(next_gap)
+    return gaps

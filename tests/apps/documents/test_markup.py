@@ -83,8 +83,9 @@ def test_render_links_equal_names_and_numbers(source, target, expected):
 @pytest.mark.parametrize("splits", [False, True])
 def test_translate_documents_links_letters_by_tokens(model, tokenizer, splits, monkeypatch):
     """As if no spaces divided the words of Latin letters."""
-    for module in ("apps.documents.translate_documents", "apps.documents.tag_placement"):
-        pattern = f"hf_vanilla_transformer.{module}.WORDS_AND_LETTERS"
+    modules = ("translate_documents", "linked_words", "tag_placement")
+    for module in modules:
+        pattern = f"hf_vanilla_transformer.apps.documents.{module}.WORDS_AND_LETTERS"
         monkeypatch.setattr(pattern, re.compile(r"[a-zü]|[^\sa-zü]+"))
     sources = [SENTENCES[name][0] for name in ("one word", "two words", "nested")]
     expected = [SENTENCES[name][1] for name in ("one word", "two words", "nested")]

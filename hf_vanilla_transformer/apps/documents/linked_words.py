@@ -1,0 +1,252 @@
+"""Link the words of a source text with those of its translation, and split words in which an element starts or ends.
+
+For example, the source "H<sub>2</sub>O" has the words "H", "2" and "O", because the element `<sub>` starts and ends
+inside a word. If the translation contains "H2O", this word is split in the same way, and each part is linked with the
+same part of the source.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ...translation.words_of_tokens import WORDS_AND_LETTERS
+
+
+# Punctuation at the ends of a word.
+_SURROUNDING_PUNCTUATION = re.compile(r"^[\W_]+|[\W_]+$")
+
+
+@dataclass(frozen=True)
+class CharacterRange:
+    """A range of characters in a text. `end` is exclusive."""
+
+    start: int
+    end: int
+
+    def clip(self, allowed: "CharacterRange") -> "CharacterRange":
+        """Return this range without the characters outside of the allowed range."""
+        start = min(max(self.start, allowed.start), allowed.end)
+        end = min(max(self.end, allowed.start), allowed.end)
+        return CharacterRange(start, end)
+
+
+@dataclass(frozen=True)
+class _TargetWord:
+    """A word of the translation, or a part of one.
+
+    Args:
+        characters: the characters of the word.
+        source_words: the indices of the source words that it is linked with.
+    """
+
+    characters: CharacterRange
+    source_words: set[int]
+
+
+class LinkedWords:
+    """The words of a source text and its translation, and the links between them.
+
+    Source words are split where elements start or end. Words of the translation are split where they contain the same
+    characters as the parts of a split source word. If both texts contain a name or number equally often, its
+    occurrences are linked in order, regardless of the given links.
+
+    Args:
+        source, target (`str`): a text and its translation.
+        links (`list` of pairs of `int`): the alignment links. Each consists of the index of a source word and the index
+            of a target word, where words are not split yet.
+        borders (`set[int]`): the positions in the source at which elements start or end.
+
+    Attributes:
+        source_words, target_words (`list[CharacterRange]`): the words of both texts after splitting. All indices of
+            words refer to these lists.
+        linked_sources (`list[set[int]]`): for each target word, the source words that it is linked with.
+        linked_targets (`list[list[int]]`): for each source word, the target words that it is linked with, in order.
+    """
+
+    def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
+        self._source = source
+        self._target = target
+        self.source_words: list[CharacterRange] = []
+        self.target_words: list[CharacterRange] = []
+        self.linked_sources: list[set[int]] = []
+
+        parts_of_source_words = self._add_source_words(sorted(borders))
+        self._add_target_words(_link_equal_words(links, source, target), parts_of_source_words)
+
+        self.linked_targets: list[list[int]] = [[] for _ in self.source_words]
+        for target_word, source_words in enumerate(self.linked_sources):
+            for source_word in source_words:
+                self.linked_targets[source_word].append(target_word)
+
+        self._source_starts = [word.start for word in self.source_words]
+        self._source_ends = [word.end for word in self.source_words]
+
+    def source_words_between(self, start: int, end: int) -> range:
+        """Return the source words that are at least partly between two positions of the source."""
+        first_word = bisect_right(self._source_ends, start)
+        end_of_words = bisect_left(self._source_starts, end)
+        return range(first_word, end_of_words)
+
+    def first_source_word_from(self, position: int) -> int:
+        """Return the index of the first source word that starts at a position of the source or after it."""
+        return bisect_left(self._source_starts, position)
+
+    def _add_source_words(self, sorted_borders: list[int]) -> list[range]:
+        """Add the words of the source to `source_words`, split at the borders.
+
+        Returns:
+            `list[range]`: for each whole word of the source, the indices of its parts in `source_words`.
+        """
+        parts_of_words: list[range] = []
+        for match in WORDS_AND_LETTERS.finditer(self._source):
+            word = CharacterRange(match.start(), match.end())
+            first_part = len(self.source_words)
+            self.source_words += _split_word(word, sorted_borders)
+            parts_of_words.append(range(first_part, len(self.source_words)))
+        return parts_of_words
+
+    def _add_target_words(self, links: set[tuple[int, int]], parts_of_source_words: list[range]) -> None:
+        """Add the words of the translation, split like the source words that they are linked with.
+
+        Args:
+            links: the links between whole words.
+            parts_of_source_words: for each whole source word, the indices of its parts in `source_words`.
+        """
+        linked_source_words = defaultdict[int, list[range]](list)
+        for source_index, target_index in sorted(links):
+            linked_source_words[target_index].append(parts_of_source_words[source_index])
+
+        for target_index, match in enumerate(WORDS_AND_LETTERS.finditer(self._target)):
+            word = CharacterRange(match.start(), match.end())
+            for part in self._split_target_word(word, linked_source_words[target_index]):
+                self.target_words.append(part.characters)
+                self.linked_sources.append(part.source_words)
+
+    def _split_target_word(self, word: CharacterRange, linked_source_words: list[range]) -> list[_TargetWord]:
+        """Split a word of the translation in the same way as the first split source word that it is linked with.
+
+        For example, the source "B<sub>max</sub>" has the words "B" and "max", so the word "Bmax" of the translation is
+        split into "B" and "max". If no linked source word is split, the only part is the whole word.
+
+        Args:
+            word: the characters of the whole word.
+            linked_source_words: the whole source words that it is linked with, each as the range of its parts.
+        """
+        all_source_words: set[int] = set()
+        for parts in linked_source_words:
+            all_source_words.update(parts)
+        for parts in linked_source_words:
+            if len(parts) > 1:
+                return self._split_like(parts, word, all_source_words)
+        return [_TargetWord(word, all_source_words)]
+
+    def _split_like(self, source_parts: range, word: CharacterRange, all_source_words: set[int]) -> list[_TargetWord]:
+        """Split a word of the translation where it contains the same characters as the parts of a source word.
+
+        Each part of the result is linked with the corresponding part of the source word, and with all other source
+        words that the whole word is linked with.
+
+        Args:
+            source_parts: the parts of the source word.
+            word: the characters of the whole word.
+            all_source_words: the source words that the whole word is linked with, including the parts.
+        """
+        other_source_words = all_source_words.difference(source_parts)
+        parts: list[_TargetWord] = []
+        # The end of the previous part in the translation, and the source part that is expected next.
+        position = word.start
+        expected_part = source_parts.start
+        for source_part in source_parts:
+            found = self._find_in_target(source_part, position, word.end)
+            if found is None:
+                continue
+            if position < found.start:
+                # The translation has other characters in the place of the source parts that were not found.
+                missing_parts = range(expected_part, source_part)
+                source_words = _source_words_of_rest(missing_parts, other_source_words, all_source_words)
+                parts.append(_TargetWord(CharacterRange(position, found.start), source_words))
+            parts.append(_TargetWord(found, {source_part, *other_source_words}))
+            position = found.end
+            expected_part = source_part + 1
+        if position < word.end:
+            missing_parts = range(expected_part, source_parts.stop)
+            source_words = _source_words_of_rest(missing_parts, other_source_words, all_source_words)
+            parts.append(_TargetWord(CharacterRange(position, word.end), source_words))
+        return parts
+
+    def _find_in_target(self, source_word: int, start: int, end: int) -> CharacterRange | None:
+        """Return the place between two positions of the translation at which it has the characters of a source word."""
+        characters = self.source_words[source_word]
+        text = self._source[characters.start : characters.end]
+        position = self._target.find(text, start, end)
+        if position < 0:
+            return None
+        return CharacterRange(position, position + len(text))
+
+
+def _source_words_of_rest(missing_parts: range, other_source_words: set[int], all_source_words: set[int]) -> set[int]:
+    """Return the source words for characters of a translated word that no part of the split source word contains.
+
+    If parts of the source word are missing in the translation at this place, the characters are linked with the first
+    of them. Otherwise, they are linked with all source words that the whole translated word is linked with.
+    """
+    if not missing_parts:
+        return all_source_words
+    return {missing_parts[0], *other_source_words}
+
+
+def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[CharacterRange]:
+    """Split a word at the borders inside it.
+
+    For example, a word from 4 to 7 and the borders [4, 5, 9] result in one part from 4 to 5 and one from 5 to 7.
+    """
+    first_border = bisect_right(sorted_borders, word.start)
+    end_of_borders = bisect_left(sorted_borders, word.end)
+    parts: list[CharacterRange] = []
+    start = word.start
+    for border in sorted_borders[first_border:end_of_borders]:
+        parts.append(CharacterRange(start, border))
+        start = border
+    parts.append(CharacterRange(start, word.end))
+    return parts
+
+
+def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) -> set[tuple[int, int]]:
+    """Replace the alignment links of names and numbers with links between their occurrences in both texts.
+
+    If both texts contain a name or number equally often, its first occurrences are linked, then its second ones, and so
+    on. The given links of these words are dropped, because alignments of names are often wrong. For example, "Calc" is
+    linked with "Calc" in "<b>Calc</b> and Writer" and "Writer und Calc".
+    """
+    positions_in_source = _find_names(source)
+    positions_in_target = _find_names(target)
+    all_links: set[tuple[int, int]] = set()
+    source_words_of_names: set[int] = set()
+    target_words_of_names: set[int] = set()
+    for name, source_positions in positions_in_source.items():
+        target_positions = positions_in_target[name]
+        if len(source_positions) != len(target_positions):
+            continue
+        all_links.update(zip(source_positions, target_positions, strict=True))
+        source_words_of_names.update(source_positions)
+        target_words_of_names.update(target_positions)
+
+    for source_word, target_word in links:
+        if source_word not in source_words_of_names and target_word not in target_words_of_names:
+            all_links.add((source_word, target_word))
+    return all_links
+
+
+def _find_names(text: str) -> defaultdict[str, list[int]]:
+    """Find the words of a text that could be names or numbers, and return the word indices of each.
+
+    Words are compared without case and without surrounding punctuation. Single letters are left out, because they are
+    often articles or parts of other words. Single digits are included.
+    """
+    word_indices = defaultdict[str, list[int]](list)
+    for index, word in enumerate(WORDS_AND_LETTERS.findall(text)):
+        name = _SURROUNDING_PUNCTUATION.sub("", word).casefold()
+        if len(name) > 1 or name.isdecimal():
+            word_indices[name].append(index)
+    return word_indices
