@@ -22,6 +22,7 @@ def replace_escaped_html(element: Node) -> None:
 
     For example, the text of `<content>&lt;p&gt;one&lt;/p&gt;</content>` is replaced, because it reads "<p>one</p>".
     """
+    # Without a source of the content, the element cannot contain escaped HTML.
     if not element.raw_content or len(element.children) != 1:
         return
     text = element.children[0]
@@ -65,11 +66,15 @@ def _is_html(text: str) -> bool:
         if name not in HTML_NAMES:
             return False
         if name in VOID or tag["is_empty"]:
+            # The tag has no end tag.
             continue
         if not tag["is_end"]:
             names_of_open_elements.append(name)
-        elif not names_of_open_elements or names_of_open_elements.pop() != name:
+            continue
+        matches_start_tag = names_of_open_elements[-1:] == [name]
+        if not matches_start_tag:
             return False
+        names_of_open_elements.pop()
     return has_markup and not names_of_open_elements
 
 

@@ -54,22 +54,30 @@ class Document:
         else:
             self._root = read_xml(markup_without_mark)
             self._escape = escape_xml
-        # How often each element name occurs at each depth. `render` checks that a translation has the same elements.
-        self._names = Counter(iterate_names(self._root))
-        self._names_of_readings = dict(_iterate_names_of_readings(self._root, depth=0))
+        # How often each element name occurs at each depth, in the document and in each of its `<ruby>` readings.
+        # `render` checks that a translation has the same elements.
+        self._name_counts = Counter(iterate_names(self._root))
+        self._name_counts_of_readings = dict(_count_names_of_readings(self._root, depth=0))
+
+        # `_read_block` divides the document, and adds its parts to these attributes.
         # The inline runs and attributes that have text to translate.
         self._runs: list[_InlineRun] = []
         self._attributes: list[_Attribute] = []
+        # Each ESCAPED_HTML node, and its HTML as a nested document.
         self._inner_documents: list[tuple[Node, Document]] = []
         # The content of each block: its inner blocks, and the inline runs between them.
         self._contents: dict[Node, list[Node | _InlineRun]] = {}
         self._read_block(self._root)
+
         self.texts = [run.text for run in self._translated_runs]
         for _, document in self._inner_documents:
             self.texts += document.texts
 
     def _read_block(self, block: Node) -> None:
-        """Divide the children of a block into inner blocks and the inline runs between them."""
+        """Divide the children of a block into inner blocks and the inline runs between them.
+
+        The result is stored in `self._contents[block]`. Inner blocks are divided in the same way.
+        """
         self._add_attributes(block)
         contents: list[Node | _InlineRun] = []
         inline_nodes: list[Node | str] = []
@@ -93,7 +101,8 @@ class Document:
             return
         run = _InlineRun(inline_nodes)
         contents.append(run)
-        if run.text:
+        has_text_to_translate = run.text != ""
+        if has_text_to_translate:
             self._runs.append(run)
         for node in _iterate_inline_nodes(inline_nodes):
             self._add_attributes(node)
@@ -135,6 +144,7 @@ class Document:
         """
         runs = self._translated_runs
         dropped_readings: list[Node] = []
+        # The first translations belong to the runs, and the remaining ones to the inner documents.
         for run, translation, word_links in zip(runs, translations, links, strict=False):
             dropped_readings += run.place_tags(translation, word_links)
         written_inner_documents = self._render_inner_documents(translations[len(runs) :], links[len(runs) :])
@@ -193,10 +203,12 @@ class Document:
 
         The readings in `dropped_readings` may be missing.
         """
-        expected_names = Counter(self._names)
+        expected_counts = Counter(self._name_counts)
         for node in dropped_readings:
-            expected_names -= self._names_of_readings[node]
-        if Counter(iterate_names(read_html(written_html))) != expected_names:
+            expected_counts -= self._name_counts_of_readings[node]
+        written_root = read_html(written_html)
+        written_counts = Counter(iterate_names(written_root))
+        if written_counts != expected_counts:
             raise InputError(
                 "the HTML has elements inside others where HTML does not allow them, so that browsers would read the "
                 "translation otherwise; correct the HTML."
@@ -214,19 +226,9 @@ class _InlineRun:
         self._nodes = nodes
         self._content = read_elements(nodes)
         self._translated_tokens: list[Token] = []
-        self._space_before = ""
-        self._space_after = ""
         # White space at the ends of a block stays there, whichever words and tags the translation has at its ends.
-        if self._content and isinstance(self._content[0], str):
-            first_text = self._content[0]
-            stripped = first_text.lstrip()
-            self._content[0] = stripped
-            self._space_before = first_text[: len(first_text) - len(stripped)]
-        if self._content and isinstance(self._content[-1], str):
-            last_text = self._content[-1]
-            stripped = last_text.rstrip()
-            self._content[-1] = stripped
-            self._space_after = last_text[len(stripped) :]
+        self._space_before = _remove_space_at_start(self._content)
+        self._space_after = _remove_space_at_end(self._content)
         self._spaced_text = SpacedText(list(iterate_tokens(self._content)))
         self.text = self._spaced_text.text
 
@@ -261,6 +263,26 @@ class _InlineRun:
         return f"{escape(self._space_before)}{written}{escape(self._space_after)}"
 
 
+def _remove_space_at_start(content: list[str | Element]) -> str:
+    """Remove the white space with which some content starts, and return it."""
+    if not content or not isinstance(content[0], str):
+        return ""
+    text = content[0]
+    text_without_space = text.lstrip()
+    content[0] = text_without_space
+    return text.removesuffix(text_without_space)
+
+
+def _remove_space_at_end(content: list[str | Element]) -> str:
+    """Remove the white space with which some content ends, and return it."""
+    if not content or not isinstance(content[-1], str):
+        return ""
+    text = content[-1]
+    text_without_space = text.rstrip()
+    content[-1] = text_without_space
+    return text.removeprefix(text_without_space)
+
+
 @dataclass
 class _Attribute:
     """An attribute whose value is translated. Its `run` contains the value as a text without tags."""
@@ -278,11 +300,16 @@ def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
             yield from _iterate_inline_nodes(node.children)
 
 
-def _iterate_names_of_readings(node: Node, depth: int) -> Iterator[tuple[Node, Counter[tuple[int, str]]]]:
-    """Yield each `<ruby>` reading inside a node, with a count of the depths and names of its elements."""
+def _count_names_of_readings(node: Node, depth: int) -> Iterator[tuple[Node, Counter[tuple[int, str]]]]:
+    """Yield each `<ruby>` reading inside a node, and how often each element name occurs in it at each depth.
+
+    The reading itself is counted, too. The children of the node have the given depth.
+    """
     for child in node.children:
         if not isinstance(child, Node):
             continue
         if child.name in READINGS:
-            yield child, Counter([(depth, child.name), *iterate_names(child, depth + 1)])
-        yield from _iterate_names_of_readings(child, depth + 1)
+            counts = Counter(iterate_names(child, depth + 1))
+            counts[depth, child.name] += 1
+            yield child, counts
+        yield from _count_names_of_readings(child, depth + 1)

@@ -8,7 +8,8 @@ from .html_elements import BLOCKS, FOREIGN, NEVER_TRANSLATED, PHRASING, PREFORMA
 from .markup_tree import Node, Role
 
 
-_LINE_BREAKS = re.compile(r"(\n\s*\n|\n)")
+# One line break, or several with only white space between them.
+_LINE_BREAKS = re.compile(r"\n\s*\n|\n")
 
 
 def assign_roles(root: Node, escape: Callable[[str], str], is_sentence: bool) -> None:
@@ -21,6 +22,7 @@ def assign_roles(root: Node, escape: Callable[[str], str], is_sentence: bool) ->
             to them, as in HTML documents. In XML, for example, `<entry><orth>one</orth></entry>` has no sentence
             outside of `<orth>`.
     """
+    # The root is not an element, so it is not a <ruby>.
     _assign_roles_inside(root, escape, is_sentence, is_translated=True, is_in_ruby=False)
 
 
@@ -30,30 +32,41 @@ def _assign_roles_inside(
     """Assign roles to the elements inside a node.
 
     `escape` and `is_sentence` are described in `assign_roles`. In addition, `is_translated` is True if the texts of the
-    node are translated, and `is_in_ruby` is True if the node is inside a `<ruby>`.
+    node are translated, and `is_in_ruby` is True if the node is, or is inside, a `<ruby>`.
     """
-    has_text = any(isinstance(child, str) and child.strip() for child in parent.children)
-    has_sentence = is_sentence or has_text
-    may_have_readings = is_in_ruby or parent.name == "ruby"
+    texts = [child for child in parent.children if isinstance(child, str)]
+    has_sentence = is_sentence or any(text.strip() for text in texts)
     if parent.name in PREFORMATTED:
         _keep_line_breaks(parent)
     for child in parent.children:
         if isinstance(child, str) or not child.name:
             # Strings have no role, and comments already have one.
             continue
-        is_reading = may_have_readings and child.name in READINGS
+        is_reading = is_in_ruby and child.name in READINGS
         if is_reading or _is_foreign(child):
             child.role = Role.KEPT
             child.is_translated = False
             continue
         child.is_translated = _is_translated_inside(child, is_translated)
-        is_inline = child.name not in BLOCKS and (has_sentence or child.name in PHRASING)
-        if child.is_translated and not is_inline:
-            replace_escaped_html(child)
-        _assign_roles_inside(child, escape, is_inline, child.is_translated, may_have_readings)
-        child.role = _role_of_element(child, is_inline)
-        if child.role is Role.BLOCK and not child.is_translated:
-            _keep_texts(child, escape)
+        may_be_inline = child.name not in BLOCKS and (has_sentence or child.name in PHRASING)
+        _assign_role(child, escape, may_be_inline, is_in_ruby or child.name == "ruby")
+
+
+def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: bool, is_in_ruby: bool) -> None:
+    """Assign roles to an element and to the elements inside it.
+
+    Args:
+        element: the element, whose attribute `is_translated` must be set.
+        escape: escapes texts that are not translated.
+        may_be_inline: True if the element is part of a sentence unless there are blocks inside it.
+        is_in_ruby: True if the element is, or is inside, a `<ruby>`.
+    """
+    if element.is_translated and not may_be_inline:
+        replace_escaped_html(element)
+    _assign_roles_inside(element, escape, may_be_inline, element.is_translated, is_in_ruby)
+    element.role = _role_of_element(element, may_be_inline)
+    if element.role is Role.BLOCK and not element.is_translated:
+        _keep_texts(element, escape)
 
 
 def _is_foreign(element: Node) -> bool:
@@ -74,12 +87,13 @@ def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
     The element's `class` and `translate` attributes decide this. If they do not, the element's name and its parent
     decide.
     """
-    class_names = (element.attributes.get("class") or "").split()
-    if "notranslate" in class_names:
+    class_names = element.attributes.get("class") or ""
+    if "notranslate" in class_names.split():
         return False
     if "translate" in element.attributes:
-        # In HTML, an empty value means "yes", and any other value means that the attribute has no effect.
-        value = (element.attributes["translate"] or "yes").lower()
+        # In HTML, an empty value means "yes". Values other than "yes" and "no" have no effect.
+        value = element.attributes["translate"] or "yes"
+        value = value.lower()
         if value == "yes":
             return True
         if value == "no":
@@ -87,21 +101,20 @@ def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
     return is_translated_outside and element.name not in NEVER_TRANSLATED
 
 
-def _role_of_element(element: Node, is_inline: bool) -> Role:
+def _role_of_element(element: Node, may_be_inline: bool) -> Role:
     """Return the role of an element, after its children have received their roles.
 
-    `is_inline` is True if the element may be part of a sentence. It becomes a block if it contains one.
+    An element with `may_be_inline` is part of a sentence unless there are blocks inside it.
     """
     roles_inside = {child.role for child in element.children if isinstance(child, Node)}
-    if Role.BLOCK in roles_inside:
+    if Role.BLOCK in roles_inside or not may_be_inline:
         return Role.BLOCK
-    if not element.is_translated:
-        if Role.INLINE in roles_inside:
-            # A nested element is translated, as in <code>x <b translate="yes">one</b></code>.
-            return Role.BLOCK
-        if is_inline:
-            return Role.KEPT
-    return Role.INLINE if is_inline else Role.BLOCK
+    if element.is_translated:
+        return Role.INLINE
+    if Role.INLINE in roles_inside:
+        # A nested element is translated, as in <code>x <b translate="yes">one</b></code>.
+        return Role.BLOCK
+    return Role.KEPT
 
 
 def _keep_texts(block: Node, escape: Callable[[str], str]) -> None:
@@ -135,8 +148,10 @@ def _separate_lines(children: list[Node | str]) -> list[Node | str]:
             child.children = _separate_lines(child.children)
             separated.append(child)
             continue
-        # Lines and line breaks alternate.
-        for number, line_or_break in enumerate(_LINE_BREAKS.split(child)):
-            is_break = number % 2 == 1
-            separated.append(Node(Role.BLOCK, line_or_break) if is_break else line_or_break)
+        start_of_line = 0
+        for line_break in _LINE_BREAKS.finditer(child):
+            separated.append(child[start_of_line : line_break.start()])
+            separated.append(Node(Role.BLOCK, line_break[0]))
+            start_of_line = line_break.end()
+        separated.append(child[start_of_line:])
     return separated

@@ -50,24 +50,23 @@ def find_placeholders(text: str) -> list[tuple[int, int]]:
     is one placeholder up to its closing brace. It may contain elements, each of which the character `ELEMENT` stands
     for. An argument without a closing brace is not a placeholder.
     """
-    closing_braces: dict[int, int] | None = None
+    # Braces are matched once for the whole text, because matching them for each argument would take quadratic time.
+    closing_braces = _match_braces(text)
     spans: list[tuple[int, int]] = []
-    position = 0
-    while True:
-        match = _PLACEHOLDER.search(text, position)
-        if match is None:
-            return spans
-        position = match.end()
+    match = _PLACEHOLDER.search(text)
+    while match is not None:
+        end = match.end()
+        is_placeholder = True
         if match["formatted"] is not None:
-            # Braces are matched once for the whole text, because matching them for each argument would take quadratic
-            # time.
-            if closing_braces is None:
-                closing_braces = _match_braces(text)
-            closing_brace = closing_braces.get(text.index("{", match.start()))
-            if closing_brace is None:
-                continue
-            position = closing_brace + 1
-        spans.append((match.start(), position))
+            # The match ends after the format. The placeholder ends at the closing brace, if there is one.
+            opening_brace = text.index("{", match.start())
+            is_placeholder = opening_brace in closing_braces
+            if is_placeholder:
+                end = closing_braces[opening_brace] + 1
+        if is_placeholder:
+            spans.append((match.start(), end))
+        match = _PLACEHOLDER.search(text, end)
+    return spans
 
 
 def _match_braces(text: str) -> dict[int, int]:

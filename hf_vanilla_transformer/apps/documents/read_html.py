@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 # would take exponential time.
 _LEADING_COMMENTS = r"(?>\s+|<!--.*?-->|<\?.*?>)*+"
 _START_OF_PAGE = re.compile(rf"{_LEADING_COMMENTS}<(!doctype|html|head|body)\b", re.IGNORECASE | re.DOTALL)
-_DOCTYPE = re.compile(rf"{_LEADING_COMMENTS}(<!doctype[^>]*>)", re.IGNORECASE | re.DOTALL)
-_FIRST_TAG = re.compile(rf"{_LEADING_COMMENTS}<([a-zA-Z]+)", re.DOTALL)
+_DOCTYPE = re.compile(rf"{_LEADING_COMMENTS}(?P<doctype><!doctype[^>]*>)", re.IGNORECASE | re.DOTALL)
+_FIRST_TAG = re.compile(rf"{_LEADING_COMMENTS}<(?P<name>[a-zA-Z]+)", re.DOTALL)
 
 
 def read_html(markup: str) -> Node:
@@ -35,7 +35,8 @@ def read_html(markup: str) -> Node:
         from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
     options = LexborDocumentOptions.WO_EVENTS
-    if _START_OF_PAGE.match(markup):
+    is_page = _START_OF_PAGE.match(markup) is not None
+    if is_page:
         parser = LexborHTMLParser(markup, options=options)
         html_element = parser.root
         assert html_element is not None
@@ -46,9 +47,10 @@ def read_html(markup: str) -> Node:
     else:
         parser = LexborHTMLParser(markup, is_fragment=True, fragment_tag=_parent_of_fragment(markup), options=options)
         first_node = parser.root
-    doctype = _DOCTYPE.match(markup)
-    children = _read_siblings(first_node, doctype[1] if doctype else "", depth=1, is_html=True)
-    root = Node(Role.BLOCK, "", children=list(children))
+    doctype_match = _DOCTYPE.match(markup)
+    doctype = doctype_match["doctype"] if doctype_match else ""
+    children = list(_read_siblings(first_node, doctype, depth=1, is_html=True))
+    root = Node(Role.BLOCK, "", children=children)
     assign_roles(root, escape_html, is_sentence=True)
     return root
 
@@ -58,7 +60,7 @@ def _parent_of_fragment(markup: str) -> str:
     first_tag = _FIRST_TAG.match(markup)
     if first_tag is None:
         return "div"
-    return REQUIRED_PARENTS.get(first_tag[1].lower(), "div")
+    return REQUIRED_PARENTS.get(first_tag["name"].lower(), "div")
 
 
 def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, is_html: bool) -> Iterator[Node | str]:
@@ -86,21 +88,22 @@ def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
     """Convert a lexbor element and its descendants to a node."""
     name = lexbor_node.tag or ""
     check_depth(depth, f"<{name}>")
-    is_void = is_html and name in VOID
     node = Node(Role.INLINE, name=name, attributes=dict(lexbor_node.attributes))
+    is_void = is_html and name in VOID
     if not is_void:
         node.closing = f"</{name}>"
+    first_child = lexbor_node.first_child
     if is_html and name in RAW:
         # The content is either empty or one text. It becomes part of the start tag because it must not be escaped.
-        text = lexbor_node.first_child
-        content = text.text_content if text is not None else None
-        node.raw = node.opening + (content or "")
+        node.raw = node.opening
+        if first_child is not None:
+            node.raw += first_child.text_content or ""
         return node
-    first_child = lexbor_node.first_child
     if is_html and name == "template":
         # lexbor keeps the content of a template in a separate tree.
         first_child = lexbor_node.template_fragments()[0].first_child
-    is_html_inside = name in HTML_INSIDE_FOREIGN or (is_html and name not in ("svg", "math"))
+    starts_foreign_content = name in ("svg", "math")
+    is_html_inside = name in HTML_INSIDE_FOREIGN or (is_html and not starts_foreign_content)
     node.children = list(_read_siblings(first_child, "", depth + 1, is_html_inside))
     return node
 

@@ -1,9 +1,9 @@
 """Parse XML into a tree of nodes with expat, the XML parser of Python's standard library."""
 
 import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from textwrap import shorten
 from typing import Literal
 from xml.parsers import expat
@@ -42,6 +42,19 @@ class _Event:
     attributes: Mapping[str, str | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _OpenNode:
+    """A node whose end tag has not been reached yet.
+
+    Args:
+        node (`Node`): the node.
+        content_start (`int`): the byte offset in the source at which its content starts.
+    """
+
+    node: Node
+    content_start: int
+
+
 def read_xml(markup: str) -> Node:
     """Parse an XML document, or a part of one that need not have a root element.
 
@@ -57,12 +70,9 @@ def read_xml(markup: str) -> Node:
     content = re.sub(".", " ", prolog) + markup[len(prolog) :]
     source = f"{_WRAPPER_START}{content}{_WRAPPER_END}".encode()
     events = _parse(source, markup)
-
-    root = Node(Role.BLOCK, "")
+    root = _build_tree(events, source)
     if prolog:
-        root.children.append(Node(Role.BLOCK, prolog))
-    # The wrapper's tags are the first and the last event.
-    _add_children(root, events[1:-1], source, len(prolog))
+        _restore_prolog(root, prolog)
     root.raw_content = content
     replace_escaped_html(root)
     assign_roles(root, escape_xml, is_sentence=False)
@@ -118,57 +128,79 @@ def _error_with_place(markup: str, error: expat.ExpatError) -> InputError:
     """Return an error for XML that is not well-formed; it names the line and the character in the user's document."""
     character = error.offset + 1
     if error.lineno == 1:
+        # The wrapper's start tag is not part of the user's document.
         character -= len(_WRAPPER_START)
-    line = f"line {error.lineno}, " if "\n" in markup else ""
+    place = f"character {character}"
+    if "\n" in markup:
+        place = f"line {error.lineno}, {place}"
+    beginning = shorten(markup, _QUOTED_CHARACTERS)
+    reason = expat.ErrorString(error.code)
     return InputError(
-        f"{shorten(markup, _QUOTED_CHARACTERS)!r} is not well-formed XML: {expat.ErrorString(error.code)} at {line}"
-        f'character {character}; correct it, or give format="html" (--markup html), which repairs tags.'
+        f'{beginning!r} is not well-formed XML: {reason} at {place}; correct it, or give format="html" '
+        "(--markup html), which repairs tags."
     )
 
 
-def _add_children(root: Node, events: list[_Event], source: bytes, prolog_length: int) -> None:
-    """Build the tree of a document from the events that expat reported.
+def _restore_prolog(root: Node, prolog: str) -> None:
+    """Replace the spaces with which the text of a tree starts instead of the prolog by a node with the prolog."""
+    first_text = root.children[0]
+    assert isinstance(first_text, str)
+    root.children[0] = first_text[len(prolog) :]
+    root.children.insert(0, Node(Role.BLOCK, prolog))
+
+
+def _build_tree(events: list[_Event], source: bytes) -> Node:
+    """Build the tree of a document from the events that expat reported, and return its root.
 
     Args:
-        root: the root of the tree, to which the nodes and strings are added. It may have the prolog as a child.
-        events: the events inside the wrapper element.
+        events: the events, including the tags of the wrapper element, which is not part of the tree.
         source: the wrapped document in UTF-8.
-        prolog_length: the number of spaces at the start of the document that replace the prolog; they are skipped.
     """
-    # Each event ends where the next one starts. An empty tag, such as <br/>, has an end event without a length, which
-    # starts at the same position as the next event.
-    end_of_content = len(source) - len(_WRAPPER_END)
-    positions = sorted({event.position for event in events} | {end_of_content})
-    positions.append(len(source))
-
-    open_nodes = [root]
-    # The byte offset at which the content of each open node starts.
-    content_starts = [len(_WRAPPER_START)]
-    characters_to_skip = prolog_length
-    for event in events:
-        end_position = positions[bisect_right(positions, event.position)]
-        raw = source[event.position : end_position].decode()
-        parent = open_nodes[-1]
+    root = Node(Role.BLOCK, "")
+    # The root, and the elements whose end tags have not been reached yet, each inside the one before it.
+    open_nodes = [_OpenNode(root, content_start=len(_WRAPPER_START))]
+    # The first and the last event are the wrapper's tags. Each event ends where the next one starts.
+    for event, next_event in pairwise(events[1:]):
+        event_source = source[event.position : next_event.position].decode()
+        parent = open_nodes[-1].node
         if event.type == "text":
-            text = event.data[characters_to_skip:]
-            characters_to_skip = max(0, characters_to_skip - len(event.data))
-            _append_text(parent, text)
-        elif event.type == "start":
-            check_depth(len(open_nodes), raw)
-            closing = "" if raw.endswith("/>") else f"</{event.data}>"
-            node = Node(Role.INLINE, raw, closing, name=event.data, attributes=event.attributes)
-            parent.children.append(node)
-            open_nodes.append(node)
-            content_starts.append(end_position)
-        elif event.type == "end":
-            node = open_nodes.pop()
-            content_start = content_starts.pop()
-            # XHTML pages show escaped tags to their readers, so the texts on such a page are not HTML.
-            is_on_page = open_nodes[-1] is not root and open_nodes[1].name == "html"
-            if len(node.children) == 1 and not is_on_page:
-                node.raw_content = source[content_start : event.position].decode()
+            _append_text(parent, event.data)
         elif event.type == "other":
-            parent.children.append(Node(Role.KEPT, raw))
+            parent.children.append(Node(Role.KEPT, event_source))
+        elif event.type == "start":
+            check_depth(len(open_nodes), event_source)
+            element = _read_start_tag(event, event_source)
+            parent.children.append(element)
+            open_nodes.append(_OpenNode(element, content_start=next_event.position))
+        elif event.type == "end":
+            ended = open_nodes.pop()
+            if _may_contain_escaped_html(ended.node, open_nodes):
+                content = source[ended.content_start : event.position]
+                ended.node.raw_content = content.decode()
+    return root
+
+
+def _read_start_tag(event: _Event, tag: str) -> Node:
+    """Return a new element for a start tag, or for an empty tag, such as `<br/>`.
+
+    Args:
+        event: the event of the tag.
+        tag: the source of the tag.
+    """
+    is_empty_tag = tag.endswith("/>")
+    closing = "" if is_empty_tag else f"</{event.data}>"
+    return Node(Role.INLINE, tag, closing, name=event.data, attributes=event.attributes)
+
+
+def _may_contain_escaped_html(element: Node, open_nodes: list[_OpenNode]) -> bool:
+    """Return True if the content of an element may be a text that is HTML.
+
+    `open_nodes` are the root and the elements around the element, from the outermost to the innermost.
+    """
+    has_single_child = len(element.children) == 1
+    # XHTML pages show escaped tags to their readers, so the texts on such a page are not HTML.
+    is_on_page = len(open_nodes) > 1 and open_nodes[1].node.name == "html"
+    return has_single_child and not is_on_page
 
 
 def _append_text(parent: Node, text: str) -> None:
