@@ -220,41 +220,37 @@ def _join_protected(content: list[str | Element]) -> list[str | Element]:
     joined: list[str | Element] = []
     start = 0
     while start < len(content):
-        end = _end_of_group(content, start)
-        is_single_child = end == start + 1
-        if is_single_child:
+        last = start
+        next_member = _find_next_member(content, last)
+        while next_member is not None:
+            last = next_member
+            next_member = _find_next_member(content, last)
+        if last == start:
             joined.append(content[start])
         else:
-            joined.append(_protect_as_group(content[start:end]))
-        start = end
+            joined.append(_protect_as_group(content[start : last + 1]))
+        start = last + 1
     return joined
 
 
-def _end_of_group(content: list[str | Element], start: int) -> int:
-    """Return the end of the group of protected elements that starts at a child of some content.
+def _find_next_member(content: list[str | Element], index: int) -> int | None:
+    """Return the index of the protected element that is joined with the protected element at `index`.
 
-    Args:
-        content: the strings and elements.
-        start: the index of the child.
-
-    Returns:
-        `int`: the index after the last element of the group. If the child is not joined with the element after it, this
-        is the index after the child.
+    The result is None if there is no such element, or if there is no visible protected element at `index`.
     """
-    end = start + 1
-    if not _is_visible(content[start]):
-        return end
-    while end < len(content):
-        next_element = end
-        separator = content[end]
-        if isinstance(separator, str):
-            if _JOINING.fullmatch(separator) is None:
-                return end
-            next_element = end + 1
-        if next_element == len(content) or not _is_visible(content[next_element]):
-            return end
-        end = next_element + 1
-    return end
+    if not _is_visible(content[index]):
+        return None
+    next_index = index + 1
+    if next_index == len(content):
+        return None
+    separator = content[next_index]
+    if isinstance(separator, str):
+        if _JOINING.fullmatch(separator) is None:
+            return None
+        next_index += 1
+    if next_index == len(content) or not _is_visible(content[next_index]):
+        return None
+    return next_index
 
 
 def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:

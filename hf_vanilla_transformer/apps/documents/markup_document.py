@@ -173,7 +173,8 @@ class Document:
 
         The original attributes are restored at the end, because a document is rendered once for each alternative.
         """
-        originals = [(attribute.node, attribute.node.attributes) for attribute in self._attributes]
+        # A node with several translated attributes is stored once.
+        original_attributes = {attribute.node: attribute.node.attributes for attribute in self._attributes}
         try:
             for attribute in self._attributes:
                 # The value is not escaped here, because it is escaped when the start tag is written.
@@ -181,8 +182,7 @@ class Document:
                 attribute.node.attributes = {**attribute.node.attributes, attribute.name: value}
             yield
         finally:
-            # The order is reversed so that a node with several translated attributes returns to its first state.
-            for node, attributes in reversed(originals):
+            for node, attributes in original_attributes.items():
                 node.attributes = attributes
 
     def _write_block(self, block: Node, written_inner_documents: dict[Node, str]) -> Iterator[str]:

@@ -55,18 +55,30 @@ def find_placeholders(text: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     match = _PLACEHOLDER.search(text)
     while match is not None:
-        end = match.end()
-        is_placeholder = True
-        if match["formatted"] is not None:
-            # The match ends after the format. The placeholder ends at the closing brace, if there is one.
-            opening_brace = text.index("{", match.start())
-            is_placeholder = opening_brace in closing_braces
-            if is_placeholder:
-                end = closing_braces[opening_brace] + 1
-        if is_placeholder:
+        end = _end_of_placeholder(match, closing_braces)
+        if end is None:
+            # The match is not a placeholder, but another one may start after it.
+            end = match.end()
+        else:
             spans.append((match.start(), end))
         match = _PLACEHOLDER.search(text, end)
     return spans
+
+
+def _end_of_placeholder(match: re.Match[str], closing_braces: dict[int, int]) -> int | None:
+    """Return the end of a placeholder; None if it is an argument with a format that has no closing brace.
+
+    Args:
+        match: a match of `_PLACEHOLDER`. For an argument with a format, it ends after the format.
+        closing_braces: the position of the closing brace for each position of an opening brace.
+    """
+    if match["formatted"] is None:
+        return match.end()
+    opening_brace = match.start() + match["formatted"].index("{")
+    closing_brace = closing_braces.get(opening_brace)
+    if closing_brace is None:
+        return None
+    return closing_brace + 1
 
 
 def _match_braces(text: str) -> dict[int, int]:

@@ -228,11 +228,14 @@ class TagPlacement:
         # The words of the translation that are assigned to a child.
         taken_words: set[int] = set()
         covered_by_parent = self._covered_words(parent)
+        # For each child, the source words that it covers.
         covered = {child: self._covered_words(child) for child in parent.child_elements}
-        largest_first = sorted(parent.child_elements, key=lambda child: len(covered[child]), reverse=True)
+        children_with_words = [child for child in parent.child_elements if covered[child]]
+        largest_first = sorted(children_with_words, key=lambda child: len(covered[child]), reverse=True)
         for is_strict in (True, False):
             for child in largest_first:
-                if not covered[child] or child in words_of_children:
+                is_placed = child in words_of_children
+                if is_placed:
                     continue
                 if covered[child] == covered_by_parent and not words_of_children:
                     # The child has the same source words as its parent, so it gets the same translated words, too.
@@ -342,17 +345,17 @@ class TagPlacement:
             return words.start
         if not words_after:
             return words.end
+        places_to_try = [
+            self._place_before_following_word(words_after, words),
+            self._place_after_preceding_word(words_before, words),
+        ]
         if element.follows_word or self._is_source_punctuation(words_after[0]):
-            place = self._place_after_preceding_word(words_before, words)
-            if place is None:
-                place = self._place_before_following_word(words_after, words)
-        else:
-            place = self._place_before_following_word(words_after, words)
-            if place is None:
-                place = self._place_after_preceding_word(words_before, words)
-        if place is None:
-            return words.end
-        return place
+            places_to_try.reverse()
+        for place in places_to_try:
+            # A place is None if no near source word on this side is linked.
+            if place is not None:
+                return place
+        return words.end
 
     def _is_source_punctuation(self, source_word: int) -> bool:
         """Return True if a word of the source consists only of punctuation."""

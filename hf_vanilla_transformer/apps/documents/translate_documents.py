@@ -1,7 +1,6 @@
 """Translate HTML or XML documents: their texts are translated, and everything else stays unchanged."""
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Any, Literal, overload
 
 import torch
@@ -113,11 +112,13 @@ def translate_documents(
         parsed_documents.append(document)
         sources += sources_of_document
     # All texts are translated together, so that texts from different documents share batches.
-    translations_of_texts = iter(translator.translate_texts(sources))
+    translations_of_texts = translator.translate_texts(sources)
     translations: list[Translation] = []
+    start = 0
     for document in parsed_documents:
-        translations_of_document = list(islice(translations_of_texts, len(document.texts)))
-        translations.append(_translate_document(document, translations_of_document))
+        end = start + len(document.texts)
+        translations.append(_translate_document(document, translations_of_texts[start:end]))
+        start = end
     if DetailLevel.from_argument(return_details) is DetailLevel.TEXT:
         return [translation.text for translation in translations]
     return translations
@@ -130,14 +131,16 @@ def read_document(format: str, markup: str, codes: TargetCodes) -> tuple[Documen
     do not start with a code themselves.
     """
     # A code before the tags is removed first, because XML with text before its prolog is not well-formed.
-    whole = codes.read(markup)
-    document = Document(format, whole.text)
-    has_code_before_tags = whole.text != markup
-    code_of_document = whole.code
-    if document.texts and not has_code_before_tags:
+    source_of_document = codes.read(markup)
+    document = Document(format, source_of_document.text)
+    has_code_before_tags = source_of_document.text != markup
+    if has_code_before_tags or not document.texts:
+        code_of_document = source_of_document.code
+    else:
         # If the first text has no code either, this is the default code.
         code_of_document = codes.read(document.texts[0]).code
-    return document, [codes.read(text, code_of_document) for text in document.texts]
+    sources_of_texts = [codes.read(text, code_of_document) for text in document.texts]
+    return document, sources_of_texts
 
 
 def _translate_document(document: Document, translations: list[Translation]) -> Translation:
@@ -146,12 +149,10 @@ def _translate_document(document: Document, translations: list[Translation]) -> 
     The n-th alternative of the document contains the n-th alternative of each text. A text with fewer alternatives
     contributes its last one.
     """
-    lacks_alignment = any(translation.alignment is None for translation in translations if translation.text)
-    if document.has_tags and lacks_alignment:
-        raise InputError(
-            "markup is placed by word alignments, which this model does not give; use a single model of this package."
-        )
-    hypotheses_of_texts = [(translation, *translation.alternatives) for translation in translations]
+    _check_alignments(document, translations)
+    # For each text, its best translation and the alternatives to it.
+    hypotheses_of_texts = [[translation, *translation.alternatives] for translation in translations]
+    # A document without texts has one translation, which is the document itself.
     most_hypotheses = max(map(len, hypotheses_of_texts), default=1)
     written: list[Translation] = []
     for rank in range(most_hypotheses):
@@ -161,7 +162,23 @@ def _translate_document(document: Document, translations: list[Translation]) -> 
             hypothesis = hypotheses[min(rank, worst_rank)]
             chosen.append(hypothesis._replace(alternatives=()))
         written.append(_write_document(document, chosen))
-    return written[0]._replace(alternatives=tuple(written[1:]))
+    alternatives = tuple(written[1:])
+    return written[0]._replace(alternatives=alternatives)
+
+
+def _check_alignments(document: Document, translations: list[Translation]) -> None:
+    """Raise InputError if a document has tags to place, but a translation of its texts has no alignment.
+
+    Empty translations need no alignment.
+    """
+    if not document.has_tags:
+        return
+    for translation in translations:
+        if translation.text and translation.alignment is None:
+            raise InputError(
+                "markup is placed by word alignments, which this model does not give; use a single model of this "
+                "package."
+            )
 
 
 def _write_document(document: Document, translations: list[Translation]) -> Translation:
@@ -169,11 +186,11 @@ def _write_document(document: Document, translations: list[Translation]) -> Tran
 
     The details, such as tokens and scores, are joined as if each text were one line of a longer text.
     """
-    texts = [translation.text for translation in translations]
+    translated_texts = [translation.text for translation in translations]
     links = [translation.alignment or [] for translation in translations]
+    translated_document = document.render(translated_texts, links)
     if len(translations) == 1:
-        details = translations[0]
-    else:
-        lines = [Piece(text, "\n") for text in document.texts]
-        details = join_without_alternatives(lines, translations, WORDS_AND_LETTERS)
-    return details._replace(text=document.render(texts, links))
+        return translations[0]._replace(text=translated_document)
+    lines = [Piece(text, "\n") for text in document.texts]
+    details = join_without_alternatives(lines, translations, WORDS_AND_LETTERS)
+    return details._replace(text=translated_document)
