@@ -145,19 +145,19 @@ class Lane:
         """
         loop = asyncio.get_running_loop()
         sorted_options = tuple(sorted(options.items()))
-        queued_texts = []
+        queued_texts: list[_QueuedText] = []
         for text, number_of_tokens in zip(texts, tokens, strict=True):
-            queued_texts.append(
-                _QueuedText(text, number_of_tokens, sorted_options, time.monotonic(), loop.create_future())
-            )
+            future = loop.create_future()
+            queued_texts.append(_QueuedText(text, number_of_tokens, sorted_options, time.monotonic(), future))
         self._waiting.extend(queued_texts)
         self._arrived.set()
+        futures = [queued_text.translation for queued_text in queued_texts]
         try:
-            return await asyncio.gather(*(queued_text.translation for queued_text in queued_texts))
+            return await asyncio.gather(*futures)
         finally:
             # This has an effect only after an error or a cancellation. Otherwise, all futures are done.
-            for queued_text in queued_texts:
-                queued_text.translation.cancel()
+            for future in futures:
+                future.cancel()
             self._waiting = deque(waiting for waiting in self._waiting if not waiting.translation.done())
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
@@ -223,6 +223,7 @@ class Lane:
                 continue
             longest = max(longest, waiting.tokens)
             padded_tokens = longest * (len(batch) + 1)
+            # The first text is always in the batch, even if it alone has too many tokens.
             if batch and padded_tokens > self._tokens_per_batch:
                 break
             batch.append(waiting)
@@ -260,26 +261,33 @@ class Lane:
             await self._handle_failure(batch, RuntimeError(f"{type(error).__name__}: {error}"))
             return
 
-        if self._observe is not None:
-            padded_tokens = len(batch) * max(queued_text.tokens for queued_text in batch)
-            waiting_seconds = [result.started - queued_text.arrival for queued_text in batch]
-            self._observe(BatchFigures(len(batch), padded_tokens, waiting_seconds, result.seconds))
+        self._report_figures(batch, result)
         for queued_text, translation in zip(batch, result.translations, strict=True):
+            # The future is done already if the request has been cancelled.
             if not queued_text.translation.done():
                 queued_text.translation.set_result(translation)
+
+    def _report_figures(self, batch: list[_QueuedText], result: _TimedTranslations) -> None:
+        """Pass the statistics of a translated batch to `observe`."""
+        if self._observe is None:
+            return
+        longest = max(queued_text.tokens for queued_text in batch)
+        padded_tokens = len(batch) * longest
+        waiting_seconds = [result.started - queued_text.arrival for queued_text in batch]
+        self._observe(BatchFigures(len(batch), padded_tokens, waiting_seconds, result.seconds))
 
     async def _handle_failure(self, batch: list[_QueuedText], error: Exception) -> None:
         """Translate the texts of a failed batch one by one.
 
         If the batch has only one text, its request receives the error.
         """
-        still_expected = [queued_text for queued_text in batch if not queued_text.translation.done()]
         if len(batch) == 1:
-            for queued_text in still_expected:
-                queued_text.translation.set_exception(error)
+            # The future is done already if the request has been cancelled.
+            if not batch[0].translation.done():
+                batch[0].translation.set_exception(error)
             return
-        for queued_text in still_expected:
-            # The client may disconnect while earlier texts of the batch are being translated.
+        for queued_text in batch:
+            # Requests may be cancelled while earlier texts of the batch are being translated.
             if not queued_text.translation.done():
                 await self._translate_batch([queued_text])
 

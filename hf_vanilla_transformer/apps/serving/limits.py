@@ -42,20 +42,24 @@ class ServingSettings:
 
     _argument_group_name = "limits"
 
-    tokens_per_batch: int = option(4096, "Maximum number of source tokens in a batch, padding included.")
-    max_wait_ms: int = option(3, "Milliseconds that a text waits for others of its batch while its lane is idle.")
-    max_source_tokens: int = option(1024, "Maximum number of tokens of a text.")
-    max_texts: int = option(128, "Maximum number of texts of a request.")
+    tokens_per_batch: int = option(4096, "The maximum number of source tokens in a batch, including padding.")
+    max_wait_ms: int = option(
+        3, "How many milliseconds a text waits for other texts to share its batch while its lane is idle."
+    )
+    max_source_tokens: int = option(1024, "The maximum number of tokens in a text.")
+    max_texts: int = option(128, "The maximum number of texts in a request.")
     max_work: int = option(
         200_000,
-        "Maximum of beams x (source tokens + most new tokens), summed over the texts of a request, and the work of its "
-        "terms.",
+        "The maximum work of a request: the number of beams times the number of source tokens and possible target "
+        "tokens, plus the work of glossary terms.",
     )
-    max_in_flight: int = option(512, "Maximum number of texts that wait or are translated.")
-    max_body_bytes: int = option(1_000_000, "Maximum length of a request's body.")
-    arrival_seconds: int = option(10, "Seconds for a request's headers to arrive, and again for its body.")
-    request_seconds: int = option(60, "Seconds until a request must be answered.")
-    shutdown_seconds: int = option(60, "Seconds that requests have to finish when the server shuts down.")
+    max_in_flight: int = option(512, "The maximum number of texts that are waiting or being translated.")
+    max_body_bytes: int = option(1_000_000, "The maximum size of a request's body in bytes.")
+    arrival_seconds: int = option(
+        10, "How many seconds the headers of a request may take to arrive. The same limit applies to its body."
+    )
+    request_seconds: int = option(60, "The number of seconds within which a request must be answered.")
+    shutdown_seconds: int = option(60, "How many seconds the server waits for unfinished requests when it shuts down.")
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -95,7 +99,8 @@ class TextLimits:
             BusyError: if the server would have more texts in flight than `max_in_flight`.
         """
         limit = self._settings.max_in_flight
-        if self.in_flight + texts > limit:
+        would_exceed_limit = self.in_flight + texts > limit
+        if would_exceed_limit:
             raise BusyError(f"the server has {self.in_flight} texts in flight, and takes {limit}; retry.", 1)
         self._count(texts)
         try:
@@ -162,9 +167,12 @@ class TextLimits:
         Raises:
             TooMuchError: if the total work exceeds `max_work`.
         """
+        # The work is counted in tokens, so the cells of a table count as the number of tokens that cost as much.
         work_of_terms = 0
-        for new_tokens, cells_of_text in zip(_most_new_tokens(tokens, max_new_tokens), cells, strict=True):
-            work_of_terms += num_beams * math.ceil(new_tokens * cells_of_text / CELLS_PER_TOKEN)
+        most_new_tokens = _most_new_tokens(tokens, max_new_tokens)
+        for new_tokens, cells_per_token in zip(most_new_tokens, cells, strict=True):
+            cells_of_text = new_tokens * cells_per_token
+            work_of_terms += num_beams * math.ceil(cells_of_text / CELLS_PER_TOKEN)
         total_work = work + work_of_terms
         if total_work > self._settings.max_work:
             raise TooMuchError(

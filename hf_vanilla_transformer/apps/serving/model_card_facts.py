@@ -46,7 +46,10 @@ def read_card(name: str, **options: Any) -> CardFacts:
         name (`str`): a folder, or a model name on the Hub.
         options: arguments for the `cached_file` function of transformers, such as `revision` and `token`.
     """
-    title = name.rstrip("/").rpartition("/")[2] or name
+    # The last part of the folder or of the name on the Hub.
+    title = name.rstrip("/").rpartition("/")[2]
+    if not title:
+        title = name
     path = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False, **options)
     if path is None:
         return CardFacts(title)
@@ -54,12 +57,13 @@ def read_card(name: str, **options: Any) -> CardFacts:
         card = ModelCard.load(path, ignore_metadata_errors=True)
     except Exception:  # huggingface_hub raises many exception types.
         return CardFacts(title)
-    heading = re.search(r"^# (.+)$", card.text, flags=re.MULTILINE)
+    heading = re.search(r"^# (?P<title>.+)$", card.text, flags=re.MULTILINE)
     if heading is not None:
-        title = heading[1].strip()
+        title = heading["title"].strip()
     metadata = card.data.to_dict()
     source_language, target_language = _read_languages(metadata)
-    return CardFacts(title, source_language, target_language, _read_examples(metadata, card.text))
+    examples = _read_examples(metadata, card.text)
+    return CardFacts(title, source_language, target_language, examples)
 
 
 def _read_languages(metadata: Mapping[str, object]) -> tuple[str | None, str | None]:
@@ -86,5 +90,6 @@ def _read_examples(metadata: Mapping[str, object], text: str) -> tuple[str, ...]
             if isinstance(entry, dict) and isinstance(entry.get("text"), str):
                 examples.append(entry["text"])
     if not examples:
+        # The sentences of the snippet are JSON strings.
         examples = [json.loads(sentence) for sentence in _SENTENCE_OF_SNIPPET.findall(text)]
     return tuple(examples)

@@ -26,27 +26,27 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         self._requests = Histogram(
             "translation_request_seconds",
-            "Seconds from a request's headers to its response.",
+            "Seconds from the arrival of a request's headers to its response.",
             ("route", "status"),
             buckets=_SECONDS,
             registry=self._registry,
         )
         self._texts = Counter("translation_texts", "Texts that were translated.", registry=self._registry)
         self.in_flight = Gauge(
-            "translation_texts_in_flight", "Texts that wait or are translated.", registry=self._registry
+            "translation_texts_in_flight", "Texts that are waiting or being translated.", registry=self._registry
         )
         self._batch_texts = Histogram(
-            "translation_batch_texts", "Texts of a batch.", buckets=_POWERS_OF_TWO, registry=self._registry
+            "translation_batch_texts", "Texts in a batch.", buckets=_POWERS_OF_TWO, registry=self._registry
         )
         self._batch_tokens = Histogram(
             "translation_batch_tokens",
-            "Source tokens of a batch, padding included.",
+            "Source tokens in a batch, including padding.",
             buckets=_POWERS_OF_TWO,
             registry=self._registry,
         )
         self._batch_seconds = Histogram(
             "translation_batch_seconds",
-            "Seconds in which a batch is translated.",
+            "Seconds that the translation of a batch takes.",
             buckets=_SECONDS,
             registry=self._registry,
         )
@@ -105,9 +105,15 @@ class CountRequests:
         try:
             await self._app(scope, receive, send_and_note_status)
         finally:
-            if "route" in scope:
-                route = scope.get("root_path", "") + scope["route"].path
-            else:
-                # Unknown paths are counted together, because clients can send any number of different ones.
-                route = "other"
-            self._metrics.count_request(route, status, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._metrics.count_request(_route_of_request(scope), status, seconds)
+
+
+def _route_of_request(scope: Scope) -> str:
+    """Return the path of the route that has handled a request; "other" if no route has.
+
+    Unknown paths are counted together, because clients can send any number of different ones.
+    """
+    if "route" not in scope:
+        return "other"
+    return scope.get("root_path", "") + scope["route"].path

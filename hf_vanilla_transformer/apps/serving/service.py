@@ -175,14 +175,16 @@ class Service:
             expected: the model's language; None if it is unknown.
             target_language: the target language that the error message names; None if the model has several.
         """
-        if not requested or not expected or requested == "auto" or are_same_language(requested, expected):
+        if not requested or not expected:
+            return
+        if requested == "auto" or are_same_language(requested, expected):
             return
         languages = f'"{self.source_language}"'
         if target_language is not None:
             languages += f' to "{target_language}"'
+        shortened_name = requested[:_MOST_CHARACTERS_OF_LANGUAGE]
         raise OtherLanguageError(
-            f'the request names "{requested[:_MOST_CHARACTERS_OF_LANGUAGE]}", but the model translates from '
-            f"{languages}; send these languages."
+            f'the request names "{shortened_name}", but the model translates from {languages}; send these languages.'
         )
 
     def languages(self) -> dict[str, list[str]]:
@@ -193,17 +195,19 @@ class Service:
         empty if the languages are unknown.
         """
         source = self.source_language
+        target = self.card.target_language
         if self.target_codes:
             targets = [short_name(self.target_codes, code) for code in self.target_codes]
-        elif source is None or self.card.target_language is None:
-            return {}
+        elif source is not None and target is not None:
+            targets = [target]
         else:
-            targets = [self.card.target_language]
+            return {}
         languages: dict[str, list[str]] = {}
         if source is not None:
             languages[source] = targets
-        for target in targets:
-            languages.setdefault(target, [])
+        for target_language in targets:
+            # No text is translated from a target language, unless it is the source language, too.
+            languages.setdefault(target_language, [])
         return languages
 
     def target_options(self, target: str | None) -> TranslateOptions:
@@ -283,33 +287,39 @@ class Service:
         """
         with self._admitted(texts):
             codes = self._codes(options)
-            tokens_of_texts = await asyncio.to_thread(self._count_tokens, texts, codes, may_be_long=split)
-            if split:
-                # The work is checked before splitting, because splitting a long text takes time.
-                self._check_work(tokens_of_texts, options)
-                pieces_of_texts = await asyncio.to_thread(self._split_texts, texts, codes)
-            else:
-                pieces_of_texts = [[Piece(self._with_code(text, codes), "")] for text in texts]
-            sentences = [piece.text for piece in _flatten(pieces_of_texts) if not is_blank(piece.text)]
+            pieces_of_texts = await self._divide_texts(texts, options, codes, split)
+            pieces = _flatten(pieces_of_texts)
+            # Blank pieces are not translated.
+            sentences = [piece.text for piece in pieces if not is_blank(piece.text)]
 
-            sentence_options = {**options, "split_sentences": False}
-            # Each sentence already starts with its language code, so sentences with different target languages may
-            # share a batch.
-            sentence_options.pop("target_lang", None)
-            sentence_options = await asyncio.to_thread(self._with_glossary, sentence_options)
+            sentence_options = await asyncio.to_thread(self._options_of_sentences, options)
             tokens, work = await asyncio.to_thread(self._measure, sentences, codes, sentence_options)
-            translations = iter(await self._choose_lane(work).submit(sentences, tokens, sentence_options))
+            lane = self._choose_lane(work)
+            translations = await lane.submit(sentences, tokens, sentence_options)
+            return _assemble_texts(pieces_of_texts, translations)
 
-            results: list[SentenceTranslations] = []
-            for pieces in pieces_of_texts:
-                translations_of_text: list[Translation] = []
-                for piece in pieces:
-                    if is_blank(piece.text):
-                        translations_of_text.append(untranslated(piece.text))
-                    else:
-                        translations_of_text.append(next(translations))
-                results.append(SentenceTranslations(pieces, translations_of_text))
-            return results
+    async def _divide_texts(
+        self, texts: Sequence[str], options: TranslateOptions, codes: TargetCodes, split: bool
+    ) -> list[list[Piece]]:
+        """Return the sentences of each text, after checking the lengths and the work of the texts.
+
+        If `split` is False, each text is one sentence. Each sentence starts with the code of its target language if the
+        model needs one.
+        """
+        tokens = await asyncio.to_thread(self._count_tokens, texts, codes, may_be_long=split)
+        if not split:
+            return [[Piece(self._with_code(text, codes), "")] for text in texts]
+        # The work is checked before splitting, because splitting a long text takes time.
+        self._check_work(tokens, options)
+        return await asyncio.to_thread(self._split_texts, texts, codes)
+
+    def _options_of_sentences(self, options: TranslateOptions) -> TranslateOptions:
+        """Return the options with which the sentences of a request are translated after its texts have been split."""
+        sentence_options = {**options, "split_sentences": False}
+        # Each sentence already starts with its language code, so sentences with different target languages may share a
+        # batch.
+        sentence_options.pop("target_lang", None)
+        return self._with_glossary(sentence_options)
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """Call a function in the worker thread for short requests, and return its result.
@@ -332,39 +342,44 @@ class Service:
         """Return the number of tokens in each document and the total work, after checking both against the limits."""
         self._limits.check_markup(documents)
         codes = self._codes(options)
-        # For each document, its texts with the codes of their target languages.
-        texts: list[list[str]] = []
-        for markup in check_strings("the request", documents):
-            _, sources = read_document(options["format"], markup, codes)
-            texts.append([self._with_code(source.written, codes, source.code) for source in sources])
+        texts_of_documents = self._read_texts(documents, options["format"], codes)
         if self.split_sentences:
             # The work is checked before splitting, because splitting a long text takes time.
-            tokens_of_texts = [
-                self._count_tokens(texts_of_document, codes, may_be_long=True) for texts_of_document in texts
-            ]
-            self._check_work(_flatten(tokens_of_texts), options)
-        sentences = [self._split_texts_of_document(texts_of_document, codes) for texts_of_document in texts]
-        tokens = [self._count_tokens(sentences_of_document, codes) for sentences_of_document in sentences]
-        sentences_without_codes = _without_codes(_flatten(sentences), codes)
-        work = self._check_work(_flatten(tokens), options, sentences_without_codes)
-        return [sum(tokens_of_document) for tokens_of_document in tokens], work
+            tokens_of_long_texts = [self._count_tokens(texts, codes, may_be_long=True) for texts in texts_of_documents]
+            self._check_work(_flatten(tokens_of_long_texts), options)
+            sentences_of_documents = [self._split_into_sentences(texts, codes) for texts in texts_of_documents]
+        else:
+            sentences_of_documents = texts_of_documents
 
-    def _split_texts_of_document(self, texts: Sequence[str], codes: TargetCodes) -> list[str]:
-        """Return the sentences of a document's texts, without blank ones.
+        tokens_of_documents = [self._count_tokens(sentences, codes) for sentences in sentences_of_documents]
+        all_tokens = _flatten(tokens_of_documents)
+        all_sentences = _flatten(sentences_of_documents)
+        work = self._check_work_with_terms(all_tokens, options, all_sentences, codes)
+        return [sum(tokens) for tokens in tokens_of_documents], work
 
-        If the service does not split texts into sentences, return the texts themselves.
-        """
-        if not self.split_sentences:
-            return list(texts)
-        pieces = _flatten([self._split_text(text, codes) for text in texts])
-        return [piece.text for piece in pieces if not is_blank(piece.text)]
+    def _read_texts(self, documents: Sequence[str], format: str, codes: TargetCodes) -> list[list[str]]:
+        """Return the texts of each HTML or XML document, with the codes of their target languages."""
+        texts_of_documents: list[list[str]] = []
+        for markup in check_strings("the request", documents):
+            _, sources = read_document(format, markup, codes)
+            texts_of_documents.append([self._with_code(source.written, codes, source.code) for source in sources])
+        return texts_of_documents
+
+    def _split_into_sentences(self, texts: Sequence[str], codes: TargetCodes) -> list[str]:
+        """Return the sentences of a document's texts, without blank ones."""
+        sentences: list[str] = []
+        for text in texts:
+            for piece in self._split_text(text, codes):
+                if not is_blank(piece.text):
+                    sentences.append(piece.text)
+        return sentences
 
     def _measure(
         self, sentences: Sequence[str], codes: TargetCodes, options: TranslateOptions
     ) -> tuple[list[int], int]:
         """Return the number of tokens in each sentence and the total work, after checking both against the limits."""
         tokens = self._count_tokens(sentences, codes)
-        work = self._check_work(tokens, options, _without_codes(sentences, codes))
+        work = self._check_work_with_terms(tokens, options, sentences, codes)
         return tokens, work
 
     def _with_glossary(self, options: TranslateOptions) -> TranslateOptions:
@@ -402,31 +417,55 @@ class Service:
         client wrote one before it.
         """
         source = codes.read(text, default)
+        if is_blank(source.text):
+            return source.text
         is_copied = self._copies_letterless and not has_letters(source.text)
-        if is_blank(source.text) or (is_copied and not source.code):
+        if is_copied and not source.code:
             return source.text
         return codes.join(source)
 
-    def _check_work(
-        self, tokens: Sequence[int], options: TranslateOptions, sentences: Sequence[str] | None = None
-    ) -> int:
-        """Return the work of a request's texts; raise TooMuchError if it exceeds the limit.
+    def _check_work(self, tokens: Sequence[int], options: TranslateOptions) -> int:
+        """Return the work of a request's texts without glossary terms; raise TooMuchError if it exceeds the limit.
 
         Args:
             tokens: the number of source tokens in each text.
             options: the arguments of `translate()` that the request sets.
-            sentences: the texts themselves, without language codes. They are needed to add the work of the glossary
-                terms that occur in them. If None, this work is not added.
         """
-        settings = {**self._generate_kwargs, **options}
-        num_beams = settings.get("num_beams") or self.num_beams
-        max_new_tokens = settings.get("max_new_tokens")
-        work = self._limits.check_work(tokens, num_beams, max_new_tokens)
+        settings = self._with_defaults(options)
+        return self._limits.check_work(tokens, settings["num_beams"], settings.get("max_new_tokens"))
+
+    def _check_work_with_terms(
+        self, tokens: Sequence[int], options: TranslateOptions, sentences: Sequence[str], codes: TargetCodes
+    ) -> int:
+        """Return the work of a request's sentences, including the work of the glossary terms that occur in them.
+
+        Args:
+            tokens: the number of source tokens in each sentence.
+            options: the arguments of `translate()` that the request sets.
+            sentences: the sentences, which may start with language codes.
+            codes: the target languages of the request.
+
+        Raises:
+            TooMuchError: if the work exceeds the limit.
+        """
+        work = self._check_work(tokens, options)
+        settings = self._with_defaults(options)
         glossary = settings.get("glossary")
-        if glossary is None or sentences is None:
+        if glossary is None:
             return work
-        cells = [glossary.sizes(sentence).cells for sentence in sentences]
-        return self._limits.check_terms(work, cells, tokens, num_beams, max_new_tokens)
+        # For each sentence, the size of the tables in the search for translations with its terms.
+        cells: list[int] = []
+        for sentence in sentences:
+            # Terms are searched only in the sentence itself, not in the code before it.
+            sentence_without_code = codes.read(sentence).text
+            cells.append(glossary.sizes(sentence_without_code).cells)
+        return self._limits.check_terms(work, cells, tokens, settings["num_beams"], settings.get("max_new_tokens"))
+
+    def _with_defaults(self, options: TranslateOptions) -> TranslateOptions:
+        """Return the arguments of `translate()` for a request: its own options, and the service's defaults."""
+        settings = {**self._generate_kwargs, **options}
+        settings["num_beams"] = settings.get("num_beams") or self.num_beams
+        return settings
 
     @contextmanager
     def _admitted(self, texts: Sequence[str]) -> Iterator[None]:
@@ -470,8 +509,10 @@ class Service:
         self, texts: list[str], options: TranslateOptions, is_abandoned: Callable[[], bool]
     ) -> Sequence[Translation]:
         """Translate a batch of texts or documents. A lane calls this in its worker thread; see `TranslateBatch`."""
-        settings = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
-        kwargs: TranslateOptions = {**settings, **self._generate_kwargs, **options}
+        # The options of the request take precedence over the service's arguments, and these over the first two.
+        kwargs: TranslateOptions = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
+        kwargs.update(self._generate_kwargs)
+        kwargs.update(options)
         kwargs["stopping_criteria"] = [Interruption(is_abandoned)]
         kwargs["tokens_per_batch"] = self.settings.tokens_per_batch
         if "format" in kwargs:
@@ -497,9 +538,26 @@ def _flatten(lists: Sequence[Sequence[_Member]]) -> list[_Member]:
     return flat
 
 
-def _without_codes(sentences: Sequence[str], codes: TargetCodes) -> list[str]:
-    """Remove the target language codes from sentences, because glossary terms are searched only in the text itself."""
-    return [codes.read(sentence).text for sentence in sentences]
+def _assemble_texts(
+    pieces_of_texts: Sequence[list[Piece]], translations: Sequence[Translation]
+) -> list[SentenceTranslations]:
+    """Return the sentences of each text with their translations.
+
+    Args:
+        pieces_of_texts: for each text, its sentences. Blank ones have no translation, and are copied.
+        translations: the translations of all other sentences in order.
+    """
+    remaining_translations = iter(translations)
+    results: list[SentenceTranslations] = []
+    for pieces in pieces_of_texts:
+        translations_of_text: list[Translation] = []
+        for piece in pieces:
+            if is_blank(piece.text):
+                translations_of_text.append(untranslated(piece.text))
+            else:
+                translations_of_text.append(next(remaining_translations))
+        results.append(SentenceTranslations(pieces, translations_of_text))
+    return results
 
 
 def _end_process_after_failure(task: "asyncio.Task[None]") -> None:

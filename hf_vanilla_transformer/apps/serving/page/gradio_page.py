@@ -25,7 +25,7 @@ from ...pictures.token_labels import token_texts
 from ...terms.glossary import parse_terms
 from ..batcher import TranslateOptions
 from ..errors import RequestError
-from ..service import Service
+from ..service import SentenceTranslations, Service
 
 
 if TYPE_CHECKING:
@@ -91,15 +91,17 @@ def add_page(app: FastAPI, service: Service) -> None:
     # These routes replace Gradio's routes because they are added first.
     for name in _STORING_ROUTES:
         route = f"{PATH}/gradio_api/{name}"
-        for path in (route, f"{route}/{{rest:path}}"):
+        route_with_rest = route + "/{rest:path}"
+        for path in (route, route_with_rest):
             app.add_api_route(path, refuse_to_store, methods=["GET", "POST"], include_in_schema=False)
     gr.mount_gradio_app(
         app, build_page(service), PATH, theme=gr.themes.Default(), css=_CSS, ssr_mode=False, footer_links=[]
     )
-    # Each open page keeps a connection open. Without this function, a shutdown would wait until all pages are closed.
-    # The variable has the type Any, because Starlette's route class does not declare the app that Gradio mounts.
-    mounted: Any = app.routes[-1]
-    app.state.end_streams = mounted.app.stop_event.set
+    # Each open page keeps a connection open. The server calls `end_streams` when it shuts down, because it would
+    # otherwise wait until all pages are closed. Gradio's app is the route that was added last. The variable has the
+    # type Any, because Starlette's route class does not declare the app.
+    gradio_route: Any = app.routes[-1]
+    app.state.end_streams = gradio_route.app.stop_event.set
 
 
 def build_page(service: Service) -> gr.Blocks:
@@ -139,15 +141,11 @@ def build_page(service: Service) -> gr.Blocks:
             """Translate a text, and return the new values of all components in `outputs`."""
             options = _read_options(lines, int(count))
             options.update(service.target_options(target_code))
-            (result,) = await _show_errors(service, service.translate_sentences([text], options, split))
-            whole = join_translations(result.pieces, result.translations)
-            sentences: list[_Sentence] = []
-            for piece, translation in zip(result.pieces, result.translations, strict=True):
-                # Blank pieces and copied numbers have no tokens to show, because the model did not translate them.
-                if translation.tokens:
-                    sentences.append(_Sentence(piece.text, translation))
-            choices = [(f"{index + 1}. {sentence.source}", index) for index, sentence in enumerate(sentences)]
-            menu = gr.Dropdown(choices, value=0 if sentences else None, visible=len(sentences) > 1)
+            results = await _show_errors(service, service.translate_sentences([text], options, split))
+            sentences_of_text = results[0]
+            whole = join_translations(sentences_of_text.pieces, sentences_of_text.translations)
+            sentences = _translated_sentences(sentences_of_text)
+            menu = _build_sentence_menu(sentences)
             hypotheses_table, token_row = show_sentence(sentences, 0)
             return whole.text, _describe_flags(whole), menu, hypotheses_table, token_row, sentences
 
@@ -169,6 +167,27 @@ def build_page(service: Service) -> gr.Blocks:
     page.queue(max_size=most_requests, default_concurrency_limit=most_requests)
     page.state_session_capacity = _MOST_SESSIONS
     return page
+
+
+def _translated_sentences(sentences_of_text: SentenceTranslations) -> list[_Sentence]:
+    """Return the sentences that the tabs can show.
+
+    Blank sentences and copied numbers have no tokens to show, because the model did not translate them.
+    """
+    sentences: list[_Sentence] = []
+    for piece, translation in zip(sentences_of_text.pieces, sentences_of_text.translations, strict=True):
+        if translation.tokens:
+            sentences.append(_Sentence(piece.text, translation))
+    return sentences
+
+
+def _build_sentence_menu(sentences: list[_Sentence]) -> gr.Dropdown:
+    """Build the menu in which users choose a sentence by its number. It is hidden unless there are several."""
+    choices: list[tuple[str, int]] = []
+    for index, sentence in enumerate(sentences):
+        choices.append((f"{index + 1}. {sentence.source}", index))
+    first_choice = 0 if sentences else None
+    return gr.Dropdown(choices, value=first_choice, visible=len(sentences) > 1)
 
 
 def _build_target_menu(service: Service) -> gr.Dropdown:
@@ -230,12 +249,11 @@ def _add_attention(service: Service, page: gr.Blocks, sentences_state: gr.State,
         sentence = sentences[index]
         if is_blank(sentence.translation.text):
             return None
+        target = sentence.translation.text
         theme = "dark" if is_dark else "light"
         head_number = None if head == "all" else head
-        work = service.call(
-            plot_in_worker, sentence.source, sentence.translation.text, attention_kind, layer, head_number, theme
-        )
-        return await _show_errors(service, work)
+        plotting = service.call(plot_in_worker, sentence.source, target, attention_kind, layer, head_number, theme)
+        return await _show_errors(service, plotting)
 
     inputs = [sentences_state, sentence_menu, kind_menu, layer_menu, head_menu, dark_box]
     events = [sentences_state.change, sentence_menu.input, kind_menu.change, layer_menu.change, head_menu.change]
@@ -287,8 +305,9 @@ def _label(text: str, language: str | None) -> str:
 
 def _write_hypotheses(best: Translation) -> str:
     """Return an HTML table with the text, the score, and the log-probability of each hypothesis."""
+    hypotheses = [best, *best.alternatives]
     rows = ""
-    for hypothesis in (best, *best.alternatives):
+    for hypothesis in hypotheses:
         log_probability = sum(hypothesis.log_probs)
         rows += f"<tr><td>{escape(hypothesis.text)}</td>"
         rows += f"<td>{hypothesis.score:.3f}</td><td>{log_probability:.3f}</td></tr>"
@@ -301,7 +320,7 @@ def _write_tokens(service: Service, translation: Translation) -> str:
 
     The less probable a token is, the redder is its background.
     """
-    target_tokenizer = sides_of(service.tokenizer)[1]
+    _, target_tokenizer = sides_of(service.tokenizer)
     ids = target_tokenizer.convert_tokens_to_ids(translation.tokens)
     texts = token_texts(service.tokenizer, ids, of_target=True)
     spans = ""

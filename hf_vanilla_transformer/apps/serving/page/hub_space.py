@@ -43,33 +43,44 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
             a configuration.
     """
     space = Path(folder)
-    if space.exists() and (not space.is_dir() or any(space.iterdir())):
-        raise FileExistsError(f"{space} exists and is not an empty folder; choose another one.")
+    _check_is_free(space)
     model_folder = Path(model)
-    is_local = model_folder.is_dir()
-    model_files: list[Path] = []
-    if is_local:
+    if model_folder.is_dir():
         model_files = [file for file in files_of_a_run(model_folder) if file.name not in NOT_TO_SHARE]
         _check_model_files(model_folder, model_files)
-
-    space.mkdir(parents=True, exist_ok=True)
-    if is_local:
+        space.mkdir(parents=True, exist_ok=True)
         (space / "model").mkdir()
         for file in model_files:
             shutil.copy(file, space / "model")
+        model_of_app = "model"
+        models_on_hub = None
+    else:
+        space.mkdir(parents=True, exist_ok=True)
+        model_of_app = model
+        models_on_hub = [model]
+
     metadata = SpaceCardData(
         title=card.title,
         sdk="gradio",
         app_file="app.py",
         python_version="3.11",
-        models=None if is_local else [model],
+        models=models_on_hub,
     )
     # The title is part of a docstring in app.py, which quotation marks would end.
     title = card.title.replace('"', "'").replace("\\", "/")
-    app = _APP.format(title=title, model="model" if is_local else model)
+    app = _APP.format(title=title, model=model_of_app)
     write_text(space / "app.py", app)
     write_text(space / "requirements.txt", _REQUIREMENTS)
     write_text(space / "README.md", f"---\n{metadata.to_yaml()}\n---\n")
+
+
+def _check_is_free(folder: Path) -> None:
+    """Raise FileExistsError if a folder cannot be written, because it is a file or contains files."""
+    if not folder.exists():
+        return
+    is_empty_folder = folder.is_dir() and not any(folder.iterdir())
+    if not is_empty_folder:
+        raise FileExistsError(f"{folder} exists and is not an empty folder; choose another one.")
 
 
 def _check_model_files(folder: Path, files: list[Path]) -> None:
