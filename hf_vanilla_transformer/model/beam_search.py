@@ -6,6 +6,7 @@ candidates, vocabulary, and generated (the number of tokens generated so far).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -66,11 +67,28 @@ def _may_contain_true(flags: Tensor) -> bool:
     return flags.device.type != "cpu" or bool(flags.any())
 
 
-class _BestHypotheses:
-    """The best finished hypotheses of each sentence. A second object of this class holds the best truncated ones.
+@dataclass
+class Candidates:
+    """Running hypotheses extended by one token, from which a step chooses the next running hypotheses.
 
-    Each hypothesis is stored, best first, as a score in `scores`, `(batch, beams)`, and three numbers in `ends`,
-    `(batch, beams, 3)`: its length, the beam that the last token continues, and the last token.
+    Attributes:
+        scores (`torch.FloatTensor` of shape `(active, candidates)`): log P of each candidate.
+        beams (`torch.LongTensor` of shape `(active, candidates)`): the beam whose hypothesis the candidate extends.
+        tokens (`torch.LongTensor` of shape `(active, candidates)`): the token that is added to this hypothesis.
+    """
+
+    scores: Tensor
+    beams: Tensor
+    tokens: Tensor
+
+
+class _EndedHypotheses:
+    """The best hypotheses of each sentence that have ended. One object holds finished ones, another truncated ones.
+
+    Attributes:
+        scores (`torch.FloatTensor` of shape `(batch, beams)`): log P / lp(Y) of each hypothesis, best first.
+        ends (`torch.LongTensor` of shape `(batch, beams, 3)`): three numbers from which the hypothesis can be traced
+            back: its length, the beam that its last token extends, and its last token.
     """
 
     def __init__(self, num_sentences: int, num_beams: int, device: torch.device):
@@ -78,19 +96,28 @@ class _BestHypotheses:
         self.ends = torch.zeros((num_sentences, num_beams, 3), dtype=torch.long, device=device)
 
     def add(self, sentences: Tensor, scores: Tensor, ends: Tensor) -> None:
-        """Add candidates to the stored hypotheses, and keep the best ones of each sentence.
+        """Add hypotheses of some sentences to the stored ones, and keep the best `beams` hypotheses of each sentence.
 
         Args:
-            sentences (`torch.LongTensor` of shape `(active,)`): the indices of the candidates' sentences.
-            scores (`torch.FloatTensor` of shape `(active, candidates)`): the candidates' scores.
-            ends (`torch.LongTensor` of shape `(active, candidates, 3)`): the candidates' entries for `ends`.
+            sentences (`torch.LongTensor` of shape `(active,)`): the indices of the sentences in the batch.
+            scores (`torch.FloatTensor` of shape `(active, candidates)`): the new entries for `scores`.
+            ends (`torch.LongTensor` of shape `(active, candidates, 3)`): the new entries for `ends`.
         """
         num_beams = self.scores.shape[1]
+        # Both have beams + candidates columns.
         all_scores = torch.cat([self.scores[sentences], scores], dim=1)
         all_ends = torch.cat([self.ends[sentences], ends], dim=1)
-        best_scores, best = all_scores.topk(num_beams)
+        best_scores, best_columns = all_scores.topk(num_beams)
         self.scores[sentences] = best_scores
-        self.ends[sentences] = all_ends.gather(1, best[..., None].expand(-1, -1, 3))
+        self.ends[sentences] = _select_ends(all_ends, best_columns)
+
+
+def _select_ends(ends: Tensor, columns: Tensor) -> Tensor:
+    """Select entries of `ends`, `(sentences, hypotheses, 3)`, by their columns `(sentences, selected)`.
+
+    The result has the shape `(sentences, selected, 3)`.
+    """
+    return ends.gather(1, columns[..., None].expand(-1, -1, 3))
 
 
 class BeamSearch:
@@ -142,7 +169,7 @@ class BeamSearch:
         device = limits.device
         self.num_beams = num_beams
         self.num_return_sequences = num_return_sequences
-        # Each EOS token ends one continuation of each hypothesis. With one more candidate per hypothesis, at least
+        # Each EOS token ends one extension of each hypothesis. With one more candidate per hypothesis, at least
         # `num_beams` candidates have not ended.
         self.num_candidates = num_beams * max(2, 1 + num_eos)
         self.length_penalty = length_penalty
@@ -153,21 +180,27 @@ class BeamSearch:
         self.length = 0
         self._fill = fill
         self._num_sentences = num_sentences
-        # The sentences that are still in the batch, (active,), and the row of each sentence's first beam, (batch, 1).
+        # The indices of the sentences that are still in the batch, (active,).
         self._active = torch.arange(num_sentences, device=device)
+        # The row of the model's batch that holds each sentence's first beam, (batch, 1).
         self._first_rows = self._active[:, None] * num_beams
+
         # log P of the running hypotheses, (active, beams). At first, all of them are empty and would produce the same
         # candidates, so only one exists in the first step.
-        self._scores = torch.full((num_sentences, num_beams), NO_HYPOTHESIS, dtype=torch.float32, device=device)
-        self._scores[:, 0] = 0
-        self._is_done = torch.zeros((num_sentences, 1), dtype=torch.bool, device=device)
-        self._finished = _BestHypotheses(num_sentences, num_beams, device)
-        self._truncated = _BestHypotheses(num_sentences, num_beams, device)
+        self._running_scores = torch.full((num_sentences, num_beams), NO_HYPOTHESIS, dtype=torch.float32, device=device)
+        self._running_scores[:, 0] = 0
+        # The result of `extend`, which `prune` reads.
+        self._candidates: Candidates
+        # For each step, the beams that the running hypotheses extend, and their new tokens, each (batch, beams).
+        self._beams_by_step: list[Tensor] = []
+        self._tokens_by_step: list[Tensor] = []
+
+        self._finished = _EndedHypotheses(num_sentences, num_beams, device)
+        self._truncated = _EndedHypotheses(num_sentences, num_beams, device)
+        # True if a hypothesis of any sentence may be finished.
         self._has_finished = False
-        # The candidates' log P, the beams that they continue, and their last tokens, each (active, candidates).
-        self._candidates: tuple[Tensor, Tensor, Tensor]
-        # For each step, the beams that the running hypotheses continue, and their new tokens, each (batch, beams).
-        self._history: list[tuple[Tensor, Tensor]] = []
+        # True for each sentence whose result can no longer change, (active, 1).
+        self._is_done = torch.zeros((num_sentences, 1), dtype=torch.bool, device=device)
 
     def extend(self, log_probs: Tensor, do_sample: bool = False) -> tuple[Tensor, Tensor]:
         """Extend each running hypothesis by every token, and keep the best candidates of each sentence.
@@ -179,31 +212,57 @@ class BeamSearch:
                 instead of taking the best ones.
 
         Returns:
-            The rows of the batch that the candidates continue, and their last tokens, both `(active, candidates)`.
+            The rows of the batch that the candidates extend, and their last tokens, both `(active, candidates)`.
         """
-        num_active, num_beams = self._scores.shape
-        vocabulary = log_probs.shape[-1]
         if do_sample:
-            # log P of each hypothesis with each token, (active, beams * vocabulary).
-            all_scores = self._scores[..., None] + log_probs.view(num_active, num_beams, vocabulary)
-            all_scores = all_scores.flatten(1)
-            drawn = torch.multinomial(all_scores.softmax(dim=-1), min(self.num_candidates, all_scores.shape[1]))
-            scores = all_scores.gather(1, drawn)
-            beams = drawn // vocabulary
-            tokens = drawn % vocabulary
+            self._candidates = self._draw_candidates(log_probs)
         else:
-            # The best candidates of a sentence are among the best tokens of each of its hypotheses.
-            tokens_per_beam = min(self.num_candidates, vocabulary)
-            best_log_probs, best_tokens = top_tokens(log_probs, tokens_per_beam)
-            # log P of each hypothesis with each of its best tokens, (active, beams * tokens_per_beam).
-            best_scores = self._scores[..., None] + best_log_probs.view(num_active, num_beams, tokens_per_beam)
-            best_scores = best_scores.flatten(1)
-            scores, best = best_scores.topk(min(self.num_candidates, best_scores.shape[1]))
-            beams = best // tokens_per_beam
-            tokens = best_tokens.view(num_active, -1).gather(1, best)
-        self._candidates = (scores, beams, tokens)
+            self._candidates = self._find_best_candidates(log_probs)
         self.length += 1
-        return beams + self._first_rows[:num_active], tokens
+        return self._rows_of(self._candidates.beams), self._candidates.tokens
+
+    def _draw_candidates(self, log_probs: Tensor) -> Candidates:
+        """Draw candidates at random, given log-probabilities of the next token, `(active * beams, vocabulary)`."""
+        vocabulary = log_probs.shape[-1]
+        log_probs_by_beam = log_probs.view(*self._running_scores.shape, vocabulary)
+        # log P of each hypothesis with each token, (active, beams, vocabulary) and then (active, beams * vocabulary).
+        extended_scores = self._running_scores[..., None] + log_probs_by_beam
+        extended_scores = extended_scores.flatten(1)
+
+        num_candidates = min(self.num_candidates, extended_scores.shape[1])
+        # The columns of the candidates, (active, candidates). There are `vocabulary` columns for each beam.
+        columns = torch.multinomial(extended_scores.softmax(dim=-1), num_candidates)
+        return Candidates(
+            scores=extended_scores.gather(1, columns),
+            beams=columns // vocabulary,
+            tokens=columns % vocabulary,
+        )
+
+    def _find_best_candidates(self, log_probs: Tensor) -> Candidates:
+        """Find the best candidates, given log-probabilities of the next token, `(active * beams, vocabulary)`."""
+        # The best candidates of a sentence are among the best tokens of each of its hypotheses.
+        tokens_per_beam = min(self.num_candidates, log_probs.shape[-1])
+        # Both have the shape (active * beams, tokens_per_beam).
+        best_log_probs, best_tokens = top_tokens(log_probs, tokens_per_beam)
+        log_probs_by_beam = best_log_probs.view(*self._running_scores.shape, tokens_per_beam)
+        # log P of each hypothesis with each of its best tokens, (active, beams, tokens_per_beam) and then
+        # (active, beams * tokens_per_beam).
+        extended_scores = self._running_scores[..., None] + log_probs_by_beam
+        extended_scores = extended_scores.flatten(1)
+
+        num_candidates = min(self.num_candidates, extended_scores.shape[1])
+        # The columns of the candidates, (active, candidates). There are `tokens_per_beam` columns for each beam.
+        scores, columns = extended_scores.topk(num_candidates)
+        tokens_by_sentence = best_tokens.view(len(extended_scores), -1)
+        return Candidates(
+            scores=scores,
+            beams=columns // tokens_per_beam,
+            tokens=tokens_by_sentence.gather(1, columns),
+        )
+
+    def _rows_of(self, beams: Tensor) -> Tensor:
+        """Return the rows of the model's batch that hold the given beams of the active sentences, `(active, ...)`."""
+        return beams + self._first_rows[: len(beams)]
 
     def prune(self, is_finished: Tensor, is_truncated: Tensor) -> None:
         """Split the candidates into finished, truncated and running hypotheses.
@@ -214,28 +273,67 @@ class BeamSearch:
             is_truncated (`torch.BoolTensor` of shape `(active, candidates)`): True for candidates that may not grow any
                 longer. Truncated hypotheses rank after all finished ones.
         """
-        scores, beams, tokens = self._candidates
+        # A candidate that is complete counts as finished, even if it may not grow any longer.
+        is_incomplete = is_truncated & ~is_finished
+        self._store_ended(is_finished, is_incomplete)
+        self._mark_sentences_that_ended(is_finished | is_incomplete)
+        # A sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
+        # result, so they may exceed its length limit.
+        cannot_run = is_finished | (is_incomplete & ~self._is_done)
+        self._choose_running(cannot_run)
+        if self._has_finished:
+            best_running = self._running_scores[:, :1]
+            self._is_done = self._is_done | self._is_decided(best_running)
+
+    def _store_ended(self, is_finished: Tensor, is_incomplete: Tensor) -> None:
+        """Store the candidates that are finished, and the candidates that are truncated before they are finished.
+
+        Both arguments have the shape `(active, candidates)`.
+        """
         if _may_contain_true(is_finished):
             self._store(self._finished, is_finished)
             self._has_finished = True
-        is_truncated = is_truncated & ~is_finished
-        if _may_contain_true(is_truncated):
-            self._store(self._truncated, is_truncated)
+        if _may_contain_true(is_incomplete):
+            self._store(self._truncated, is_incomplete)
 
-        can_continue = exists(scores) & ~(is_finished | is_truncated)
+    def _store(self, ended_hypotheses: _EndedHypotheses, has_ended: Tensor) -> None:
+        """Add candidates to `ended_hypotheses`, except the candidates of sentences that are done.
+
+        `has_ended`, of shape `(active, candidates)`, is True for the candidates to add.
+        """
+        candidates = self._candidates
+        is_stored = has_ended & exists(candidates.scores) & ~self._is_done
+        penalized_scores = candidates.scores / self.length_penalty(self.length)
+        stored_scores = penalized_scores.masked_fill(~is_stored, NO_HYPOTHESIS)
+        lengths = torch.full_like(candidates.beams, self.length)
+        # (active, candidates, 3)
+        ends = torch.stack([lengths, candidates.beams, candidates.tokens], dim=-1)
+        ended_hypotheses.add(self._active, stored_scores, ends)
+
+    def _mark_sentences_that_ended(self, has_ended: Tensor) -> None:
+        """Mark a sentence as done if all of its candidates have ended, so that none is left to continue.
+
+        `has_ended` has the shape `(active, candidates)`.
+        """
+        can_continue = exists(self._candidates.scores) & ~has_ended
         self._is_done = self._is_done | ~can_continue.any(dim=1, keepdim=True)
-        # A sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
-        # result, so they may exceed its length limit.
-        has_ended = is_finished | is_truncated & ~self._is_done
-        self._scores, chosen = self._best_running(scores.masked_fill(has_ended, NO_HYPOTHESIS))
-        if self._has_finished:
-            self._is_done = self._is_done | self._is_decided(self._scores[:, :1])
 
-        beams = beams.gather(1, chosen)
-        tokens = tokens.gather(1, chosen)
-        self.rows = (beams + self._first_rows[: len(beams)]).flatten()
+    def _choose_running(self, cannot_run: Tensor) -> None:
+        """Set the running hypotheses of the next step: the best candidates of each sentence that can run.
+
+        `cannot_run`, of shape `(active, candidates)`, is True for the candidates to leave out.
+        """
+        candidates = self._candidates
+        scores = candidates.scores.masked_fill(cannot_run, NO_HYPOTHESIS)
+        # Both have the shape (active, beams).
+        self._running_scores, columns = self._best_running(scores)
+        beams = candidates.beams.gather(1, columns)
+        tokens = candidates.tokens.gather(1, columns)
+
+        self.rows = self._rows_of(beams).flatten()
         self.tokens = tokens.view(-1, 1)
-        self._history.append((self._expand_to_batch(beams), self._expand_to_batch(tokens)))
+        self._beams_by_step.append(self._expand_to_batch(beams))
+        self._tokens_by_step.append(self._expand_to_batch(tokens))
 
     def _best_running(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Choose the running hypotheses of the next step from candidates with scores `(active, candidates)`.
@@ -244,14 +342,6 @@ class BeamSearch:
             Their scores, best first, and their indices among the candidates, both `(active, beams)`.
         """
         return scores.topk(self.num_beams)
-
-    def _store(self, best: _BestHypotheses, has_ended: Tensor) -> None:
-        """Add the candidates that have just ended to `best`, scored by log P / lp(Y), unless their sentence is done."""
-        scores, beams, tokens = self._candidates
-        is_stored = has_ended & exists(scores) & ~self._is_done
-        penalized_scores = scores / self.length_penalty(self.length)
-        ends = torch.stack([torch.full_like(beams, self.length), beams, tokens], dim=-1)
-        best.add(self._active, penalized_scores.masked_fill(~is_stored, NO_HYPOTHESIS), ends)
 
     def _expand_to_batch(self, active_values: Tensor) -> Tensor:
         """Expand values of shape `(active, beams)` to `(batch, beams)`, with 0 for sentences that were pruned."""
@@ -269,17 +359,36 @@ class BeamSearch:
         Returns:
             `torch.BoolTensor` of shape `(active, 1)`.
         """
-        num_needed = self.num_return_sequences if self.early_stopping == "never" else self.num_beams
+        if self.early_stopping == "never":
+            # Only the hypotheses that are returned must be certain.
+            num_needed = self.num_return_sequences
+        else:
+            num_needed = self.num_beams
+        # Finished hypotheses are sorted, so this is the worst score among the needed ones, (active, 1).
         worst_needed = self._finished.scores[self._active, num_needed - 1, None]
+        has_enough_finished = exists(worst_needed)
         if self.early_stopping is True:
-            return exists(worst_needed)
+            return has_enough_finished
+        return has_enough_finished & (self._best_possible_score(best_running) <= worst_needed)
 
-        length: int | Tensor = self.length
+    def _best_possible_score(self, best_running: Tensor) -> Tensor:
+        """Return the best score log P / lp(Y) that a running hypothesis may still get, `(active, 1)`.
+
+        With `early_stopping=False`, this is the score that the best running hypothesis would get if it ended now. With
+        "never", no running hypothesis can get a better score, however it continues:
+
+        1. Every further token adds a log-probability of at most 0, so log P will not exceed `best_running`.
+        2. `best_running` is at most 0, so dividing it by the largest possible lp(Y) gives the best possible score.
+        3. lp(Y) is largest at the length limit if it grows with the length. Otherwise, it is largest now.
+
+        Args:
+            best_running (`torch.FloatTensor` of shape `(active, 1)`): log P of the best running hypothesis.
+        """
         if self.early_stopping == "never" and self.favors_length:
-            # log P only falls as a hypothesis grows, and lp(Y) is largest at the limit. This bounds every later score.
-            length = self.limits[:, None]
-        best_possible = best_running / self.length_penalty(length)
-        return exists(worst_needed) & (best_possible <= worst_needed)
+            penalty = self.length_penalty(self.limits[:, None])
+        else:
+            penalty = self.length_penalty(self.length)
+        return best_running / penalty
 
     def drop_finished(self) -> Tensor:
         """Remove the sentences that are done from the batch.
@@ -288,10 +397,12 @@ class BeamSearch:
             `torch.LongTensor` of shape `(remaining,)`: the indices of the remaining sentences among those that were
                 active before.
         """
-        remaining = (~self._is_done[:, 0]).nonzero()[:, 0]
+        is_running = ~self._is_done[:, 0]
+        remaining = is_running.nonzero()[:, 0]
+        # All tensors with one row per active sentence lose the rows of the removed sentences.
         self._active = self._active[remaining]
         self.limits = self.limits[remaining]
-        self._scores = self._scores[remaining]
+        self._running_scores = self._running_scores[remaining]
         self._is_done = self._is_done[remaining]
         return remaining
 
@@ -320,28 +431,58 @@ class BeamSearch:
             num_return_sequences,)`; and, in the shape of the tokens, the row of the model's batch that produced each
             token, or -1 after the end of a hypothesis.
         """
+        scores, ends = self._choose_results()
+        lengths, last_beams, last_tokens = ends.unbind(-1)
+        # An empty slot has no tokens, whatever its entry in `ends` is.
+        lengths = lengths.where(exists(scores), 0)
+        tokens, rows = self._trace_back(lengths, last_beams, last_tokens)
+        return tokens.flatten(0, 1), scores.flatten(), rows.flatten(0, 1)
+
+    def _choose_results(self) -> tuple[Tensor, Tensor]:
+        """Choose the hypotheses to return from all that have ended: first finished ones, then truncated ones.
+
+        Returns:
+            The scores, `(batch, num_return_sequences)`, and the ends, `(batch, num_return_sequences, 3)`, as in
+            [`_EndedHypotheses`]. Slots without a hypothesis are last.
+        """
+        # (batch, 2 * beams) and (batch, 2 * beams, 3)
         all_scores = torch.cat([self._finished.scores, self._truncated.scores], dim=1)
         all_ends = torch.cat([self._finished.ends, self._truncated.ends], dim=1)
         # A stable sort moves empty slots to the end, and keeps the order of the hypotheses.
-        order = exists(all_scores).int().argsort(dim=1, descending=True, stable=True)
-        best = order[:, : self.num_return_sequences]
-        scores = all_scores.gather(1, best)
-        ends = all_ends.gather(1, best[..., None].expand(-1, -1, 3))
-        end_lengths, end_beams, end_tokens = ends.unbind(-1)
-        # An empty slot has no tokens.
-        lengths = end_lengths.where(exists(scores), 0)
+        hypotheses_first = exists(all_scores).int().argsort(dim=1, descending=True, stable=True)
+        columns = hypotheses_first[:, : self.num_return_sequences]
+        return all_scores.gather(1, columns), _select_ends(all_ends, columns)
 
-        tokens = torch.full((*lengths.shape, int(lengths.max())), self._fill, device=lengths.device)
+    def _trace_back(self, lengths: Tensor, last_beams: Tensor, last_tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Collect the tokens of hypotheses that have ended, from the last token to the first.
+
+        A last token was never part of a running hypothesis, so it is an argument. The tokens before it are in the
+        history of the running hypotheses. All arguments have the shape `(batch, hypotheses)`.
+
+        Args:
+            lengths (`torch.LongTensor`): the number of tokens of each hypothesis.
+            last_beams (`torch.LongTensor`): the beam that the last token of each hypothesis extends.
+            last_tokens (`torch.LongTensor`): the last token of each hypothesis.
+
+        Returns:
+            The tokens, and the rows of the model's batch that produced them, both `(batch, hypotheses, generated)`.
+        """
+        num_generated = int(lengths.max())
+        tokens = torch.full((*lengths.shape, num_generated), self._fill, device=lengths.device)
         rows = torch.full_like(tokens, _NO_ROW)
-        # Trace every hypothesis back from its last token. `beam` is the beam that holds the current token.
-        beam = torch.zeros_like(lengths)
-        for position in reversed(range(tokens.shape[-1])):
-            step_beams, step_tokens = self._history[position]
-            is_last = lengths == position + 1
+        # The beam that holds the token at the current position. All tensors in the loop are (batch, hypotheses).
+        beams = torch.zeros_like(lengths)
+        for position in reversed(range(num_generated)):
+            is_last_token = lengths == position + 1
             is_token = lengths > position
-            token = torch.where(is_last, end_tokens, step_tokens.gather(1, beam))
-            previous_beam = torch.where(is_last, end_beams, step_beams.gather(1, beam))
-            tokens[..., position] = token.where(is_token, self._fill)
-            rows[..., position] = (previous_beam + self._first_rows).where(is_token, _NO_ROW)
-            beam = previous_beam.where(is_token, 0)
-        return tokens.flatten(0, 1), scores.flatten(), rows.flatten(0, 1)
+            running_tokens = self._tokens_by_step[position].gather(1, beams)
+            previous_running_beams = self._beams_by_step[position].gather(1, beams)
+            position_tokens = torch.where(is_last_token, last_tokens, running_tokens)
+            previous_beams = torch.where(is_last_token, last_beams, previous_running_beams)
+            previous_rows = previous_beams + self._first_rows
+
+            tokens[..., position] = position_tokens.where(is_token, self._fill)
+            rows[..., position] = previous_rows.where(is_token, _NO_ROW)
+            # After the end of a hypothesis, any valid beam will do.
+            beams = previous_beams.where(is_token, 0)
+        return tokens, rows

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from ...model.beam_search import NO_HYPOTHESIS, BeamSearch, exists, top_tokens
+from ...model.beam_search import NO_HYPOTHESIS, BeamSearch, Candidates, exists, top_tokens
 from ...support.user_errors import InputError
 
 
@@ -583,7 +583,7 @@ class ConstrainedBeamSearch(BeamSearch):
 
         The arguments and the result are as in [`BeamSearch.extend`], except that `do_sample` has no effect.
         """
-        num_active, num_beams = self._scores.shape
+        num_active, num_beams = self._running_scores.shape
         log_probs_by_beam = log_probs.view(num_active, num_beams, -1)  # (active, beams, vocabulary)
         num_best = min(self.num_candidates, log_probs_by_beam.shape[2])
         _, best_tokens = top_tokens(log_probs_by_beam.flatten(0, 1), num_best)
@@ -595,7 +595,7 @@ class ConstrainedBeamSearch(BeamSearch):
         tokens_by_beam = torch.cat([best_tokens, tracked_tokens.clamp(min=0)], dim=2)
         # A tracked token among the best tokens would become a candidate twice, so it is removed from the best tokens.
         is_candidate = torch.cat([~self._phrases.are_tracked(best_tokens), tracked_tokens != _NO_TOKEN], dim=2)
-        scores_by_beam = self._scores[..., None] + log_probs_by_beam.gather(2, tokens_by_beam)
+        scores_by_beam = self._running_scores[..., None] + log_probs_by_beam.gather(2, tokens_by_beam)
         scores_by_beam = scores_by_beam.where(is_candidate, NO_HYPOTHESIS)
         needed_after_best = self._phrases.needed_after_other_tokens(self._running_states, best_tokens)
         needed_after_tracked = self._phrases.needed_after_tracked_tokens(self._running_states)
@@ -613,15 +613,14 @@ class ConstrainedBeamSearch(BeamSearch):
         is_among_best_of_bank = _rank_within_banks(scores, self._needed) < self.num_candidates
         scores = _keep_scores(scores, is_among_best_of_bank)
 
-        self._candidates = (scores, beams, tokens)
+        self._candidates = Candidates(scores, beams, tokens)
         self.length += 1
-        return beams + self._first_rows[:num_active], tokens
+        return self._rows_of(beams), tokens
 
     def prune(self, is_finished: torch.Tensor, is_truncated: torch.Tensor) -> None:
         """Drop candidates that end without all of their phrases, then continue as [`BeamSearch.prune`] does."""
-        scores, beams, tokens = self._candidates
         lacks_phrases = (is_finished | is_truncated) & (self._needed > 0)
-        self._candidates = (_keep_scores(scores, ~lacks_phrases), beams, tokens)
+        self._candidates.scores = _keep_scores(self._candidates.scores, ~lacks_phrases)
         super().prune(is_finished, is_truncated)
 
     def _best_running(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -634,10 +633,10 @@ class ConstrainedBeamSearch(BeamSearch):
         chosen_scores, by_score = scores.gather(1, chosen).sort(dim=1, descending=True)
         chosen = chosen.gather(1, by_score)
 
-        # Each candidate continues the running hypothesis `beams` with the token `tokens`.
-        _, beams, tokens = self._candidates
-        states_before = self._running_states.take(beams.gather(1, chosen))
-        self._running_states = self._phrases.follow(states_before, tokens.gather(1, chosen))
+        # Each chosen candidate extends the running hypothesis `beams` by the token `tokens`, both (active, beams).
+        beams = self._candidates.beams.gather(1, chosen)
+        tokens = self._candidates.tokens.gather(1, chosen)
+        self._running_states = self._phrases.follow(self._running_states.take(beams), tokens)
         return chosen_scores, chosen
 
     def _choose_from_banks(self, scores: torch.Tensor) -> torch.Tensor:
