@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 # In an installed package, the template is inside the package. In a checkout, it is in the root folder.
-_TEMPLATE_PATHS = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
+_INSTALLED_TEMPLATE = Path(__file__).parents[1] / "model_card.md"
+_CHECKOUT_TEMPLATE = Path(__file__).parents[2] / "model_card.md"
 # The libraries that some tokenizers need, by the tokenizer's class name.
 LIBRARIES = {"MarianTokenizer": "sentencepiece", "FairseqTokenizer": "sacremoses"}
 # Configuration fields in which models converted from other systems may differ from the paper.
@@ -77,12 +78,6 @@ class About:
 
     def metadata(self) -> ModelCardData:
         """Return the card's metadata, such as languages and scores. Values that the Hub does not know are left out."""
-        languages = []
-        for code in (self.source_language, self.target_language):
-            language = language_of(code)
-            if language is not None and language not in languages:
-                languages.append(language)
-
         hub_dataset = _find_hub_name(self.dataset)
         # Names on the Hub begin with `user/`. A name without a slash may be a folder, even if it does not exist here.
         hub_base_model = None
@@ -97,7 +92,7 @@ class About:
 
         # The Hub accepts None for missing values, but not empty lists.
         return ModelCardData(
-            language=languages or None,
+            language=self._hub_languages() or None,
             license=self.license,
             library_name="transformers",
             pipeline_tag="translation",
@@ -109,12 +104,22 @@ class About:
             eval_results=eval_results or None,
         )
 
+    def _hub_languages(self) -> list[str]:
+        """Return the codes of the source and target languages that the Hub knows, without repetitions."""
+        languages = []
+        for code in (self.source_language, self.target_language):
+            language = language_of(code)
+            if language is not None and language not in languages:
+                languages.append(language)
+        return languages
+
     def _make_eval_result(self, name: str, metric: "type[SacreBleuMetric]") -> EvalResult:
         """Return the metadata for one score. `name` is the metric's key in the scores."""
         scores: Any = self.scores
-        dataset_type = _find_hub_name(self.dataset)
-        if dataset_type is None:
-            dataset_type = BUILT_IN if self.dataset == BUILT_IN else "own-files"
+        # The metadata needs a type even if the dataset is not on the Hub.
+        dataset_type = _find_hub_name(self.dataset) or "own-files"
+        if self.dataset == BUILT_IN:
+            dataset_type = BUILT_IN
         return EvalResult(
             task_type="translation",
             dataset_type=dataset_type,
@@ -151,10 +156,6 @@ def fill_model_card(
         training_facts: the rows of the table about the training run or about the conversion.
         converted: True if the model was converted from another system instead of trained.
     """
-    model_facts = _model_facts(config, parameters)
-    if converted:
-        # The field is a default for further training. It does not describe how this model was trained.
-        del model_facts["label smoothing"]
     example_source = about.example_source
     if about.target_code:
         example_source = f"{about.target_code} {example_source}"
@@ -164,13 +165,18 @@ def fill_model_card(
         from ..evaluation.metrics import describe_exact_match
 
         exact_match = describe_exact_match(about.scores)
-    template_path = next(path for path in _TEMPLATE_PATHS if path.is_file())
+    at_revision = ""
+    if about.revision:
+        at_revision = f', revision="{about.revision}"'
+    template_path = _INSTALLED_TEMPLATE
+    if not template_path.is_file():
+        template_path = _CHECKOUT_TEMPLATE
     return ModelCard.from_template(
         about.metadata(),
         template_path=str(template_path),
         title=about.title,
         location=about.location or about.title,
-        at_revision=f', revision="{about.revision}"' if about.revision else "",
+        at_revision=at_revision,
         data=about.data,
         is_int8=_is_int8(config),
         library=LIBRARIES.get(about.tokenizer_class or ""),
@@ -179,7 +185,7 @@ def fill_model_card(
         metrics=_metrics_with_scores(about.scores),
         exact_match=exact_match,
         example_source=json.dumps(example_source, ensure_ascii=False),
-        model_facts=model_facts,
+        model_facts=_model_facts(config, parameters, converted),
         training_facts=training_facts,
         base_model=name_of_base(about.base_model),
         license=about.license,
@@ -193,8 +199,11 @@ def _is_int8(config: PreTrainedConfig) -> bool:
     if not quantization:
         return False
     # It is a dict if it was read from a file, and a transformers object if the model has just been quantized.
-    settings = quantization if isinstance(quantization, dict) else vars(quantization)
-    return settings.get("quant_method") == INT8
+    if isinstance(quantization, dict):
+        method = quantization.get("quant_method")
+    else:
+        method = getattr(quantization, "quant_method", None)
+    return method == INT8
 
 
 def _metrics_with_scores(scores: dict[str, Any] | None) -> "dict[str, type[SacreBleuMetric]]":
@@ -236,8 +245,11 @@ def argument_facts(args: TrainingArguments) -> Facts:
     return facts
 
 
-def _model_facts(config: PreTrainedConfig, parameters: int) -> Facts:
-    """Return the card's rows about the model: its sizes, and the settings in which it differs from the paper."""
+def _model_facts(config: PreTrainedConfig, parameters: int, converted: bool) -> Facts:
+    """Return the card's rows about the model: its sizes, and the settings in which it differs from the paper.
+
+    `parameters` is the model's number of parameters. `converted` is True for a model that another system trained.
+    """
     facts: Facts = {
         "parameters": f"{parameters:,}",
         "layers (encoder, decoder)": f"{config.encoder_layers}, {config.decoder_layers}",
@@ -247,8 +259,10 @@ def _model_facts(config: PreTrainedConfig, parameters: int) -> Facts:
         "vocabulary": f"{config.vocab_size:,}",
         "positions": config.position_embedding_type,
         "P_drop": config.dropout,
-        "label smoothing": config.label_smoothing,
     }
+    # A converted model has this field only as a default for further training. It does not describe its own training.
+    if not converted:
+        facts["label smoothing"] = config.label_smoothing
     # The default configuration is the paper's.
     paper_config = type(config)()
     for field in _FIELDS_OF_CONVERTED_MODELS:

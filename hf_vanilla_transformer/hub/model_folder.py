@@ -3,7 +3,7 @@
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -140,38 +140,72 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     give_weights_the_mode_of_config(temporary)
     is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
-    # False sorts before True, so new weights are moved last, and earlier weights are removed first.
-    new_paths = sorted(temporary.iterdir(), key=_has_weights)
-    new_names = {path.name for path in new_paths}
-    earlier_paths: list[Path] = []
-    if replace_run:
-        earlier_paths = sorted(files_of_a_run(folder), key=_has_weights, reverse=True)
     try:
         if is_new:
-            # Renaming the folder moves all files in one step, so other processes never see only some of them.
-            temporary.chmod(stat.S_IMODE(folder.stat().st_mode))
-            folder.rmdir()
-            temporary.rename(folder)
-            return
-        if replace_run:
-            _remove_int8(folder)
-        for path in earlier_paths:
-            if _has_weights(path) or path.name not in new_names:
-                path.unlink()
-        for path in new_paths:
-            path.replace(folder / path.name)
+            _rename_folder(temporary, folder)
+        else:
+            if replace_run:
+                _remove_earlier_run(folder, new_names=[path.name for path in temporary.iterdir()])
+            _move_files(temporary, folder)
     except OSError as error:
         raise OSError(f"{folder} could not be replaced ({error}); its new files are in {temporary}.") from error
-    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _rename_folder(source: Path, target: Path) -> None:
+    """Rename a folder, and give it the permissions of the empty folder `target`, which it replaces.
+
+    This moves all files in one step, so other processes never see only some of them.
+    """
+    source.chmod(stat.S_IMODE(target.stat().st_mode))
+    target.rmdir()
+    source.rename(target)
+
+
+def _move_files(source: Path, target: Path) -> None:
+    """Move all files of the folder `source` into the folder `target`, weights last, and remove `source`.
+
+    Files of `target` with the same names are replaced.
+    """
+    weights, other_files = _separate_weights(source.iterdir())
+    for path in other_files + weights:
+        path.replace(target / path.name)
+    shutil.rmtree(source, ignore_errors=True)
+
+
+def _remove_earlier_run(folder: Path, new_names: Collection[str]) -> None:
+    """Remove the files of an earlier run from a folder, weights first, and with them the run's int8 weights.
+
+    Files that are about to be replaced, because their names are in `new_names`, are kept unless they contain weights.
+    """
+    _remove_int8(folder)
+    weights, other_files = _separate_weights(files_of_a_run(folder))
+    for path in weights:
+        path.unlink()
+    for path in other_files:
+        if path.name not in new_names:
+            path.unlink()
 
 
 def _remove_int8(folder: Path) -> None:
     """Remove the int8 weights of an earlier run and the files saved with them. Any other files are kept."""
-    int8 = folder / INT8
-    for path in sorted(files_of_a_run(int8), key=_has_weights, reverse=True):
+    int8_folder = folder / INT8
+    weights, other_files = _separate_weights(files_of_a_run(int8_folder))
+    for path in weights + other_files:
         path.unlink()
-    if int8.is_dir() and not any(int8.iterdir()):
-        int8.rmdir()
+    if int8_folder.is_dir() and not any(int8_folder.iterdir()):
+        int8_folder.rmdir()
+
+
+def _separate_weights(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the files with weights, and all other files, each in their given order."""
+    weights = []
+    other_files = []
+    for path in paths:
+        if _has_weights(path):
+            weights.append(path)
+        else:
+            other_files.append(path)
+    return weights, other_files
 
 
 def _has_weights(path: Path) -> bool:

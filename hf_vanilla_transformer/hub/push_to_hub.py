@@ -9,14 +9,15 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFound
 
 from ..support.atomic_files import write_text
 from ..support.user_errors import InputError
-from .model_folder import FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
+from .model_folder import CARD, FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
 
 
-# The lines in `model_card.md`'s example that load the model. Other code in a card may load other models.
-_EXAMPLE = re.compile(
-    r"(# This runs the code in the folder: read it first\.\ntokenizer = AutoTokenizer)\.from_pretrained\(.*\)\n"
-    r"(model = AutoModelForSeq2SeqLM)\.from_pretrained\(.*\)\n"
-)
+# The example in `model_card.md` loads the model in two lines that call `from_pretrained`. These are the parts before
+# the calls. Because of the comment, the pattern does not match other code in a card, which may load other models.
+_BEFORE_TOKENIZER_CALL = "# This runs the code in the folder: read it first.\ntokenizer = AutoTokenizer"
+_BEFORE_MODEL_CALL = "model = AutoModelForSeq2SeqLM"
+_ANY_CALL = r"\.from_pretrained\(.*\)\n"
+_LOADING_LINES = re.compile(re.escape(_BEFORE_TOKENIZER_CALL) + _ANY_CALL + re.escape(_BEFORE_MODEL_CALL) + _ANY_CALL)
 
 
 def prepare_repository(
@@ -49,17 +50,7 @@ def prepare_repository(
     page = f"{api.endpoint}/settings/tokens"
     advice = f"create one with write access at {page}, then run `hf auth login` or set HF_TOKEN."
     try:
-        api.whoami()
-        _check_metadata(metadata)
-        repo_id = api.create_repo(name, private=private, exist_ok=True).repo_id
-        api.auth_check(repo_id, write=True)
-        if private and not api.model_info(repo_id).private:
-            raise InputError(
-                f"{repo_id} is public, although hub_private_repo is set; make it private at {api.endpoint}/{repo_id}/"
-                "settings, name another repository, or leave hub_private_repo out."
-            )
-        if revision is not None:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        return _create_repository(api, name, metadata, private, revision)
     except LocalTokenNotFoundError as error:
         raise PermissionError(f"there is no token to push to {name}; {advice}") from error
     except HfHubHTTPError as error:
@@ -75,6 +66,32 @@ def prepare_repository(
             f"the Hub cannot be reached to push to {name} ({describe_error(error)}); check the network and "
             "HF_HUB_OFFLINE, or train without pushing."
         ) from error
+
+
+def _create_repository(
+    api: HfApi, name: str, metadata: ModelCardData, private: bool | None, revision: str | None
+) -> str:
+    """Create a repository and its branch if they do not exist, and return the repository as `"user/name"`.
+
+    The arguments are those of [`prepare_repository`].
+
+    Raises:
+        ValueError: if the Hub rejects the metadata, or if the repository is public although `private` is set.
+        LocalTokenNotFoundError, HfHubHTTPError, ConnectionError, HTTPError: if a request to the Hub fails.
+    """
+    # This fails if there is no valid token.
+    api.whoami()
+    _check_metadata(metadata)
+    repo_id = api.create_repo(name, private=private, exist_ok=True).repo_id
+    api.auth_check(repo_id, write=True)
+    # A repository that existed before keeps its visibility.
+    if private and not api.model_info(repo_id).private:
+        raise InputError(
+            f"{repo_id} is public, although hub_private_repo is set; make it private at {api.endpoint}/{repo_id}/"
+            "settings, name another repository, or leave hub_private_repo out."
+        )
+    if revision is not None:
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
     return repo_id
 
 
@@ -112,35 +129,51 @@ def push_run(
     Raises:
         ValueError: if the folder does not contain a model, or if it contains a link to a file outside the folder.
     """
-    files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name not in NOT_TO_SHARE}
-    has_weights = any(name.endswith(".safetensors") for name in files)
-    if "config.json" not in files or not has_weights:
-        raise InputError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
-    check_links(files.values())
+    paths = _paths_to_push(Path(folder))
     api = HfApi(token=token)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    card = files.get("README.md")
+    card = Path(folder, CARD)
     # If the card is a link, it may belong to the Hub's cache, which must not be changed.
-    if card is not None and not card.is_symlink():
-        _name_repository(card, repo_id, revision)
+    if card in paths and not card.is_symlink():
+        _load_from_hub_in_card(card, repo_id, revision)
     commit = api.upload_folder(
         repo_id=repo_id,
         folder_path=Path(folder),
         commit_message=message,
         revision=revision,
-        allow_patterns=list(files),
-        delete_patterns=[pattern for pattern in FILES_OF_A_RUN if pattern != "README.md"],
+        allow_patterns=[path.name for path in paths],
+        # The Hub deletes the files that match these patterns and are not uploaded.
+        delete_patterns=[pattern for pattern in FILES_OF_A_RUN if pattern != CARD],
     )
     return commit.commit_url
 
 
-def _name_repository(card: Path, repo_id: str, revision: str | None) -> None:
+def _paths_to_push(folder: Path) -> list[Path]:
+    """Return the files of a trained model's folder that are pushed.
+
+    Raises ValueError if the folder does not contain a model, or if a file is a link that leads outside the folder.
+    """
+    paths = [path for path in files_of_a_run(folder) if path.name not in NOT_TO_SHARE]
+    has_config = any(path.name == "config.json" for path in paths)
+    has_weights = any(path.suffix == ".safetensors" for path in paths)
+    if not has_config or not has_weights:
+        raise InputError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
+    check_links(paths)
+    return paths
+
+
+def _load_from_hub_in_card(card: Path, repo_id: str, revision: str | None) -> None:
     """Change the example in a model card so that it loads the model from a repository on the Hub."""
-    at_revision = f', revision="{revision}"' if revision else ""
-    call = f'.from_pretrained("{repo_id}"{at_revision}, trust_remote_code=True)\n'
+    arguments = f'"{repo_id}", trust_remote_code=True'
+    if revision:
+        arguments = f'"{repo_id}", revision="{revision}", trust_remote_code=True'
+    call = f".from_pretrained({arguments})\n"
+    new_lines = f"{_BEFORE_TOKENIZER_CALL}{call}{_BEFORE_MODEL_CALL}{call}"
+
     text = card.read_text(encoding="utf-8")
-    changed_text = _EXAMPLE.sub(lambda example: f"{example[1]}{call}{example[2]}{call}", text)
+    # The replacement is a function, because backslashes in a replacement string would have a meaning.
+    changed_text = _LOADING_LINES.sub(lambda _: new_lines, text)
     if changed_text != text:
         write_text(card, changed_text)
 

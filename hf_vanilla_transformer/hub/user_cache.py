@@ -39,7 +39,8 @@ def convert_once(
     target.parent.mkdir(parents=True, exist_ok=True)
     # A second process that converts the same folder waits here for the first one.
     with FileLock(target.parent / f"{target.name}.lock"):
-        if not (target / CERTIFICATE).is_file():
+        is_complete = (target / CERTIFICATE).is_file()
+        if not is_complete:
             logger.info("converting %s into %s", folder, target)
             convert(str(folder), str(target))
     return target
@@ -57,9 +58,11 @@ def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, ob
     """
     determining_values: list[Mapping[str, object]] = []
     for folder in folders:
-        determining_values.append(hashes(path for path in folder.iterdir() if path.suffix in _HASHED_SUFFIXES))
+        paths = [path for path in folder.iterdir() if path.suffix in _HASHED_SUFFIXES]
+        determining_values.append(hashes(paths))
     determining_values.append({**settings, "hf_vanilla_transformer": __version__})
-    digest = hashlib.sha256(json.dumps(determining_values, sort_keys=True).encode()).hexdigest()
+    serialized_values = json.dumps(determining_values, sort_keys=True)
+    digest = hashlib.sha256(serialized_values.encode()).hexdigest()
     # With 128 bits, no two results get the same name in practice.
     return CACHE / f"{digest[:32]}-{label}"
 
