@@ -27,7 +27,8 @@ from .input_checks import InputError
 
 logger = logging.getLogger(__name__)
 
-# The length penalty and the length limit of section 6.1.
+# The beam size, the length penalty and the length limit of section 6.1.
+PAPER_NUM_BEAMS = 4
 PAPER_ALPHA = 0.6
 PAPER_MAX_LENGTH_OFFSET = 50
 # The largest magnitude of alpha that is accepted. It is far beyond useful values, but keeps length ** alpha finite.
@@ -110,24 +111,32 @@ class SettingsToSave(GenerationConfig):
         One of these defaults is a `max_length` of 20. This package ignores it, but other programs that read the saved
         file would not.
         """
-        to_save = copy.copy(settings)
-        to_save.__class__ = cls
-        if not has_defaults_of_predict(settings):
-            return to_save
-        for name, default in GenerationConfig._get_default_generation_params().items():
-            if name in SEARCH_SETTINGS and SEARCH_SETTINGS[name].is_saved_as_default:
-                continue
-            if getattr(to_save, name, None) == default:
-                setattr(to_save, name, None)
-        return to_save
+        settings_to_save = copy.copy(settings)
+        # transformers calls `validate` of this class when it saves the copy.
+        settings_to_save.__class__ = cls
+        if has_defaults_of_predict(settings):
+            _remove_stock_defaults(settings_to_save)
+        return settings_to_save
 
     def validate(self, strict: bool = False, **kwargs: Any) -> None:
         """Check the settings as `GenerationConfig` does, but skip the settings of beam search if there is one beam."""
-        checked = copy.copy(self)
-        if self.num_beams in (None, 1):
-            checked.early_stopping = None
-            checked.length_penalty = None
-        GenerationConfig.validate(checked, strict=strict, **kwargs)
+        settings_to_check = copy.copy(self)
+        has_one_beam = self.num_beams is None or self.num_beams == 1
+        if has_one_beam:
+            settings_to_check.early_stopping = None
+            settings_to_check.length_penalty = None
+        # `settings_to_check.validate()` would call this method again.
+        GenerationConfig.validate(settings_to_check, strict=strict, **kwargs)
+
+
+def _remove_stock_defaults(settings: GenerationConfig) -> None:
+    """Set every setting to None that equals transformers' default, except those that are saved as defaults."""
+    saved_defaults = [name for name, setting in SEARCH_SETTINGS.items() if setting.is_saved_as_default]
+    for name, default in GenerationConfig._get_default_generation_params().items():
+        if name in saved_defaults:
+            continue
+        if getattr(settings, name, None) == default:
+            setattr(settings, name, None)
 
 
 def has_defaults_of_predict(settings: GenerationConfig) -> bool:
@@ -156,6 +165,20 @@ def check_search(settings: Mapping[str, object]) -> None:
             raise InputError(f"{name} is {number!r}; it must be a whole number from {smallest} to {largest:,}.")
 
 
+def check_no_forced_phrases(arguments: Mapping[str, object], settings: GenerationConfig) -> None:
+    """Raise ValueError if the arguments of a `generate()` call, or its settings, contain `forced_phrases`.
+
+    Earlier versions of this package supported this setting.
+    """
+    phrases_of_call = arguments.get("forced_phrases")
+    phrases_of_settings = getattr(settings, "forced_phrases", None)
+    if phrases_of_call is not None or phrases_of_settings is not None:
+        raise InputError(
+            "forced_phrases is not a setting of generate(); give custom_generate=ForcedPhrases(phrases), of the "
+            "package hf_vanilla_transformer."
+        )
+
+
 @cache
 def warn_of_many_beams(num_beams: int) -> None:
     """Log a warning if `num_beams` is so large that a search takes much memory and time.
@@ -172,15 +195,16 @@ def warn_of_many_beams(num_beams: int) -> None:
 def check_token_ids(settings: GenerationConfig, vocab_size: int) -> None:
     """Raise ValueError if a special token's id is a float, or if a forced token is outside the vocabulary."""
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-        for token_id in _as_list(getattr(settings, name)):
+        setting = getattr(settings, name)
+        for token_id in _as_list(setting):
             if isinstance(token_id, float):
-                raise InputError(f"{name} is {getattr(settings, name)}; give the number of a token.")
+                raise InputError(f"{name} is {setting}; give the number of a token.")
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
-        for token_id in _as_list(getattr(settings, name)):
+        setting = getattr(settings, name)
+        for token_id in _as_list(setting):
             if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
                 raise InputError(
-                    f"{name} is {getattr(settings, name)}, but the vocabulary has ids 0 to {vocab_size - 1}; give one "
-                    "of them."
+                    f"{name} is {setting}, but the vocabulary has ids 0 to {vocab_size - 1}; give one of them."
                 )
 
 
@@ -197,17 +221,14 @@ def limits_length(settings: GenerationConfig) -> bool:
         return True
     if settings.max_length is None:
         return False
-    # A `max_length` that `predict` wrote next to a `max_length_offset` was not chosen by the user.
-    is_from_predict = (
-        settings.max_length == _STOCK_MAX_LENGTH
-        and hasattr(settings, "max_length_offset")
-        and has_defaults_of_predict(settings)
-    )
-    return not is_from_predict
+    if settings.max_length != _STOCK_MAX_LENGTH or not hasattr(settings, "max_length_offset"):
+        return True
+    # If `Seq2SeqTrainer.predict` has written this default, the user did not choose it, and the offset applies.
+    return not has_defaults_of_predict(settings)
 
 
-def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
-    """Return the generation settings of the paper (section 6.1), which are the defaults of a new model.
+def create_default_generation_config(config: PreTrainedConfig) -> GenerationConfig:
+    """Create the generation settings of a new model, which are the settings of the paper (section 6.1).
 
     Args:
         config (`VanillaTransformerConfig`): the configuration from which the special tokens are copied.
@@ -219,7 +240,7 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
         the result is certain.
     """
     return GenerationConfig(
-        num_beams=4,
+        num_beams=PAPER_NUM_BEAMS,
         length_penalty=PAPER_ALPHA,
         length_penalty_type="gnmt",
         max_length_offset=PAPER_MAX_LENGTH_OFFSET,
@@ -317,8 +338,10 @@ def only_watches(criterion: StoppingCriteria) -> bool:
 def is_implied_by_settings(criterion: StoppingCriteria, settings: GenerationConfig) -> bool:
     """Return True if a stopping criterion only checks for the EOS tokens, or for a length limit, of the settings."""
     if type(criterion) is EosTokenCriteria:
-        eos = settings._eos_token_tensor
-        return eos is not None and criterion.eos_token_id.tolist() == eos.tolist()
+        eos_tokens = settings._eos_token_tensor
+        if eos_tokens is None:
+            return False
+        return criterion.eos_token_id.tolist() == eos_tokens.tolist()
     if type(criterion) is MaxLengthCriteria:
         return criterion.max_length == settings.max_length
     if type(criterion) is SentenceLengthLimit:
@@ -327,7 +350,7 @@ def is_implied_by_settings(criterion: StoppingCriteria, settings: GenerationConf
 
 
 # These criteria truncate a hypothesis. All others finish it.
-_TRUNCATING = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
+_TRUNCATING_CLASSES = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
 
 
 class CandidateStops:
@@ -339,26 +362,27 @@ class CandidateStops:
         settings (`GenerationConfig`): the settings of the same call.
 
     Attributes:
-        are_plain (`bool`): True if all criteria that can stop a hypothesis follow from the settings. Such criteria are
-            evaluated without building the candidates' tokens, which takes less time.
+        follow_from_settings (`bool`): True if all criteria that can stop a hypothesis only check for the EOS tokens and
+            the length limits of the settings. They are evaluated without building the candidates' tokens, which takes
+            less time.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, settings: GenerationConfig):
-        self._watching = StoppingCriteriaList()
-        self._truncating = StoppingCriteriaList()
-        self._finishing = StoppingCriteriaList()
-        self._eos = settings._eos_token_tensor
-        self.are_plain = True
+        self._watching_criteria = StoppingCriteriaList()
+        self._truncating_criteria = StoppingCriteriaList()
+        self._finishing_criteria = StoppingCriteriaList()
+        self._eos_tokens = settings._eos_token_tensor
+        self.follow_from_settings = True
         for criterion in criteria:
             if only_watches(criterion):
-                self._watching.append(criterion)
+                self._watching_criteria.append(criterion)
                 continue
-            if isinstance(criterion, _TRUNCATING):
-                self._truncating.append(criterion)
+            if isinstance(criterion, _TRUNCATING_CLASSES):
+                self._truncating_criteria.append(criterion)
             else:
-                self._finishing.append(criterion)
+                self._finishing_criteria.append(criterion)
             if not is_implied_by_settings(criterion, settings):
-                self.are_plain = False
+                self.follow_from_settings = False
 
     def __call__(
         self, input_ids: Tensor, rows: Tensor, tokens: Tensor, are_full: Tensor, scores: tuple[Tensor] | None
@@ -376,11 +400,19 @@ class CandidateStops:
         Returns:
             Two Boolean tensors that can be broadcast to `(active, candidates)`.
         """
-        self._watching(input_ids, scores)
-        if self.are_plain:
-            eos = tokens.new_empty(0) if self._eos is None else self._eos
-            return torch.isin(tokens, eos), are_full
+        # These criteria never stop a hypothesis, so their result is ignored.
+        self._watching_criteria(input_ids, scores)
+        if self.follow_from_settings:
+            return self._end_with_eos(tokens), are_full
+
+        # The tokens of all candidates, (active * candidates, length + 1).
         candidates = torch.cat([input_ids[rows.flatten()], tokens.view(-1, 1)], dim=1)
-        is_finished = self._finishing(candidates, scores).view(tokens.shape)
-        is_truncated = self._truncating(candidates, scores).view(tokens.shape)
-        return is_finished, is_truncated
+        is_finished = self._finishing_criteria(candidates, scores)
+        is_truncated = self._truncating_criteria(candidates, scores)
+        return is_finished.view(tokens.shape), is_truncated.view(tokens.shape)
+
+    def _end_with_eos(self, tokens: Tensor) -> Tensor:
+        """Return True for each candidate whose last token, from `tokens`, is one of the EOS tokens."""
+        if self._eos_tokens is None:
+            return torch.zeros_like(tokens, dtype=torch.bool)
+        return torch.isin(tokens, self._eos_tokens)

@@ -32,11 +32,12 @@ from .generation_settings import (
     SentenceForcedEOS,
     SentenceLengthLimit,
     SettingsToSave,
+    check_no_forced_phrases,
     check_search,
     check_token_ids,
+    create_default_generation_config,
     length_penalty_of,
     limits_length,
-    paper_generation_config,
     warn_of_many_beams,
 )
 from .input_checks import InputError, as_encoder_output, either_cache
@@ -90,6 +91,8 @@ def requested_outputs(settings: GenerationConfig) -> dict[str, tuple]:
 def tokens_to_read(cache: Cache | None, length: int, tokens_of_step: int | None) -> int | None:
     """Return how many tokens at the end of the target the model must read next, or None for all of them.
 
+    The model need not read the tokens that are in the cache.
+
     Args:
         cache (`Cache`, *optional*): the keys and values of earlier tokens.
         length (`int`): the number of target tokens so far.
@@ -100,22 +103,49 @@ def tokens_to_read(cache: Cache | None, length: int, tokens_of_step: int | None)
         RuntimeError: if transformers omits earlier tokens without passing the cache that holds them.
     """
     if cache is None:
-        if tokens_of_step is not None and tokens_of_step < length:
-            # A later release may rename the cache. Without this error, the model would ignore the earlier tokens.
-            raise RuntimeError(
-                f"transformers {__version__} passes the cache by a name that this code does not know; install a "
-                "release that the package hf_vanilla_transformer supports."
-            )
+        _check_no_token_is_omitted(length, tokens_of_step)
         return None
     if tokens_of_step is not None:
         return tokens_of_step
+    # In the first step, the caller's cache may hold the tokens of an earlier `generate()` call.
     past_length = int(cache.get_seq_length())
+    _check_new_tokens(length, past_length)
+    return length - past_length
+
+
+def _check_no_token_is_omitted(length: int, tokens_of_step: int | None) -> None:
+    """Raise RuntimeError if transformers omits some of the `length` tokens although the model gets no cache.
+
+    A later release of transformers may rename the cache. Without this error, the model would ignore earlier tokens.
+    """
+    if tokens_of_step is not None and tokens_of_step < length:
+        raise RuntimeError(
+            f"transformers {__version__} passes the cache by a name that this code does not know; install a "
+            "release that the package hf_vanilla_transformer supports."
+        )
+
+
+def _check_new_tokens(length: int, past_length: int) -> None:
+    """Raise ValueError if none of the `length` target tokens is new, because the cache holds `past_length` tokens."""
     if length <= past_length:
         raise InputError(
             f"the cache holds {past_length} tokens, but decoder_input_ids has {length}; to continue, give all target "
             "tokens so far, at least one more than the cache holds."
         )
-    return length - past_length
+
+
+def _check_mask_of_prefix(mask: Tensor, prefix: Tensor | None) -> None:
+    """Raise ValueError unless the mask of the target's first tokens has the same shape as these tokens."""
+    if prefix is None:
+        fault = "is missing"
+    elif mask.shape != prefix.shape:
+        fault = f"is of shape {tuple(prefix.shape)}"
+    else:
+        return
+    raise InputError(
+        f"decoder_attention_mask is of shape {tuple(mask.shape)}, but decoder_input_ids {fault}; give a "
+        "column for each token, 1 for real tokens and 0 for padding."
+    )
 
 
 def new_beam_search(prompts: Tensor, settings: GenerationConfig) -> BeamSearch:
@@ -136,17 +166,20 @@ def search_options(prompts: Tensor, settings: GenerationConfig) -> dict[str, Any
         settings (`GenerationConfig`): the settings of a `generate()` call.
     """
     warn_of_many_beams(settings.num_beams)
+    # The maximum number of target tokens of each sentence, including its prompt, (batch,).
     max_lengths = torch.full((len(prompts),), settings.max_length, device=prompts.device)
     sentence_max_lengths = getattr(settings, "sentence_max_lengths", None)
     if sentence_max_lengths is not None:
         max_lengths = max_lengths.minimum(sentence_max_lengths.to(prompts.device))
     pad = settings._pad_token_tensor
+    # Without a pad token, positions after the end of a hypothesis hold -1, which is no token.
+    fill = -1 if pad is None else int(pad)
     return {
         "num_return_sequences": settings.num_return_sequences,
         "length_penalty": length_penalty_of(settings),
         "early_stopping": settings.early_stopping,
         "limits": max_lengths - prompts.shape[1],
-        "fill": -1 if pad is None else int(pad),
+        "fill": fill,
     }
 
 
@@ -182,7 +215,8 @@ class NextTokenSteps:
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Compute the logits of the next token, `(rows, vocabulary)` in float32, for hypotheses `(rows, length)`."""
-        if self.outputs is None:
+        is_first_step = self.outputs is None
+        if is_first_step:
             outputs = self.model._prefill(input_ids, self.settings, self.model_kwargs)
         else:
             # With a cache, the model reads only the last token.
@@ -192,6 +226,7 @@ class NextTokenSteps:
             )
             outputs = self.model(**inputs, return_dict=True)
         self.outputs = outputs
+        # The next step needs the cache of this step, and a mask with one more column.
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=True
         )
@@ -306,7 +341,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """Load `generation_config` from the model's folder, or use the paper's settings if the folder has none."""
         super().adjust_generation_fn(*args, **kwargs)
         if self.generation_config._from_model_config:
-            self.generation_config = paper_generation_config(self.config)
+            self.generation_config = create_default_generation_config(self.config)
 
     def _extract_generation_mode_kwargs(
         self,
@@ -321,19 +356,22 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         If `custom_generate` is a function, transformers drops the tokenizer for stop strings, the streamer and
         `synced_gpus`. This method passes each of them to a function that has a parameter with its name.
         """
-        # transformers removes arguments from `kwargs`, so the first call gets a copy.
-        without_custom = super()._extract_generation_mode_kwargs(
+        # Without `custom_generate`, transformers returns all arguments of its own decoding loops. It removes them from
+        # the dictionary that it gets, so this call gets a copy.
+        arguments_of_stock_loops = super()._extract_generation_mode_kwargs(
             None, dict(kwargs), synced_gpus, assistant_model, streamer
         )
-        extracted = super()._extract_generation_mode_kwargs(
+        arguments = super()._extract_generation_mode_kwargs(
             custom_generate, kwargs, synced_gpus, assistant_model, streamer
         )
-        if callable(custom_generate):
-            parameters = inspect.signature(custom_generate).parameters
-            for name, argument in without_custom.items():
-                if name in parameters:
-                    extracted[name] = argument
-        return extracted
+        if not callable(custom_generate):
+            return arguments
+
+        parameters = inspect.signature(custom_generate).parameters
+        for name, argument in arguments_of_stock_loops.items():
+            if name in parameters:
+                arguments[name] = argument
+        return arguments
 
     def _prepare_generation_config(
         self, generation_config: GenerationConfig | None, **kwargs: Any
@@ -342,34 +380,16 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # Without this check, transformers would compare these numbers and raise an error that does not name the
         # argument.
         check_search(kwargs)
-        # Earlier versions of this package supported this setting.
-        forced_phrases = kwargs.pop("forced_phrases", None)
-        if forced_phrases is None:
-            forced_phrases = getattr(generation_config or self.generation_config, "forced_phrases", None)
-        if forced_phrases is not None:
-            raise InputError(
-                "forced_phrases is not a setting of generate(); give custom_generate=ForcedPhrases(phrases), of the "
-                "package hf_vanilla_transformer."
-            )
+        check_no_forced_phrases(kwargs, generation_config or self.generation_config)
+        # A caller may pass None for this former setting.
+        kwargs.pop("forced_phrases", None)
 
         caller_limits_length = self._caller_limits_length(generation_config, kwargs)
-        # transformers ignores arguments that neither the model's nor the caller's settings contain.
-        own_settings = {name: kwargs.pop(name) for name in OWN_SETTINGS if name in kwargs}
         kwargs["cache"] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
-        stock_settings, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        # The object is a copy for this `generate()` call, so it can carry values to the methods below.
-        settings = cast(CallSettings, stock_settings)
-        for name, setting in own_settings.items():
-            setattr(settings, name, setting)
+        settings, model_kwargs = self._merge_settings(generation_config, kwargs)
+        self._check_settings(settings)
 
-        # This call checks the type and the alpha of the length penalty.
-        length_penalty_of(settings)
-        check_search(vars(settings))
-        check_token_ids(settings, self.config.vocab_size)
-        if getattr(settings, "prefill_chunk_size", None) is not None:
-            # transformers would truncate the source's mask as if it were the target's.
-            raise InputError("prefill_chunk_size is for decoder-only models; leave it out.")
-
+        # The settings are a copy for this `generate()` call, so they can carry values to the methods below.
         if caller_limits_length:
             settings.max_length_offset = None
         settings.source_lengths = None
@@ -377,6 +397,33 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if attention_mask is not None and attention_mask.ndim == 2:
             settings.source_lengths = attention_mask.bool().sum(dim=-1)
         return settings, model_kwargs
+
+    def _merge_settings(
+        self, generation_config: GenerationConfig | None, arguments: dict[str, Any]
+    ) -> tuple[CallSettings, ModelKwargs]:
+        """Return a copy of the settings with the arguments of a call, and the arguments that are the model's inputs.
+
+        The settings that this package adds are removed from `arguments`, because transformers would ignore those that
+        neither the model's nor the caller's settings contain.
+        """
+        own_settings: dict[str, Any] = {}
+        for name in OWN_SETTINGS:
+            if name in arguments:
+                own_settings[name] = arguments.pop(name)
+        settings, model_kwargs = super()._prepare_generation_config(generation_config, **arguments)
+        for name, setting in own_settings.items():
+            setattr(settings, name, setting)
+        return cast(CallSettings, settings), model_kwargs
+
+    def _check_settings(self, settings: GenerationConfig) -> None:
+        """Raise ValueError if the settings of a `generate()` call have a value that this model does not support."""
+        # This call checks the type and the alpha of the length penalty. Its result is not needed here.
+        length_penalty_of(settings)
+        check_search(vars(settings))
+        check_token_ids(settings, self.config.vocab_size)
+        if getattr(settings, "prefill_chunk_size", None) is not None:
+            # transformers would truncate the source's mask as if it were the target's.
+            raise InputError("prefill_chunk_size is for decoder-only models; leave it out.")
 
     def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: Mapping[str, object]) -> bool:
         """Return True if a `generate()` call is limited by `max_length` or `max_new_tokens`, not `max_length_offset`.
@@ -388,10 +435,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return True
         if kwargs.get("max_length_offset") is not None:
             return False
-        if generation_config is not None and limits_length(generation_config):
-            return True
-        if getattr(generation_config, "max_length_offset", None) is not None:
-            return False
+        if generation_config is not None:
+            if limits_length(generation_config):
+                return True
+            if getattr(generation_config, "max_length_offset", None) is not None:
+                return False
+        # Neither the arguments nor the caller's settings say anything about the length.
         return limits_length(self.generation_config)
 
     @staticmethod
@@ -402,19 +451,22 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _prepare_model_inputs(
         self, inputs: Tensor | None, bos_token_id: Tensor | None, model_kwargs: ModelKwargs
     ) -> tuple[Tensor, str | None, ModelKwargs]:
-        """Return the encoder's inputs, or raise ValueError if they contain no tokens."""
+        """Return the encoder's inputs, the name of their argument, and all other inputs of the model.
+
+        Raises:
+            ValueError: if the encoder's inputs contain no tokens.
+        """
         encoder_outputs = model_kwargs.get("encoder_outputs")
         if encoder_outputs is not None:
             # The encoder's output is copied, because transformers modifies it in place to repeat tensors for each beam.
             model_kwargs = {**model_kwargs, "encoder_outputs": as_encoder_output(encoder_outputs)}
-        prepared = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
-        source = prepared[0]
+        source, source_name, model_kwargs = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
         if source.numel() == 0:
             raise InputError(
                 "the batch is empty; give at least one sentence of one token, not inputs of shape "
                 f"{tuple(source.shape)}."
             )
-        return prepared
+        return source, source_name, model_kwargs
 
     def _prepare_decoder_input_ids_for_generation(
         self, *args: Any, model_kwargs: ModelKwargs, **kwargs: Any
@@ -422,27 +474,28 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """Return the target tokens that decoding continues: `<s>`, or the caller's prefix with padding on the left.
 
         transformers expects `<s>` in the first column, and appends the next token after the last column. Therefore,
-        this method moves padding to the right before transformers looks for `<s>`, and to the left afterwards.
+        this method moves padding to the right before transformers looks for `<s>`, and to the left afterwards. Like
+        transformers' method, it changes `model_kwargs`.
         """
-        prefix = model_kwargs.get("decoder_input_ids")
+        prepare_prefix = super()._prepare_decoder_input_ids_for_generation
         mask = model_kwargs.pop("decoder_attention_mask", None)
-        if mask is not None:
-            if prefix is None or mask.shape != prefix.shape:
-                fault = "is missing" if prefix is None else f"is of shape {tuple(prefix.shape)}"
-                raise InputError(
-                    f"decoder_attention_mask is of shape {tuple(mask.shape)}, but decoder_input_ids {fault}; give a "
-                    "column for each token, 1 for real tokens and 0 for padding."
-                )
-            prefix, mask = move_padding(prefix, mask, "right")
-            model_kwargs["decoder_input_ids"] = prefix
-            model_kwargs["decoder_attention_mask"] = mask
-        prefix, model_kwargs = super()._prepare_decoder_input_ids_for_generation(
-            *args, model_kwargs=model_kwargs, **kwargs
-        )
-        if mask is not None:
-            prefix, mask = move_padding(prefix, model_kwargs["decoder_attention_mask"], "left")
-            model_kwargs["decoder_attention_mask"] = mask
-        return prefix, model_kwargs
+        if mask is None:
+            # Without a mask, there is no padding to move.
+            return prepare_prefix(*args, model_kwargs=model_kwargs, **kwargs)
+
+        prefix = model_kwargs.get("decoder_input_ids")
+        _check_mask_of_prefix(mask, prefix)
+        prefix_padded_right, mask_padded_right = move_padding(prefix, mask, "right")
+        model_kwargs["decoder_input_ids"] = prefix_padded_right
+        model_kwargs["decoder_attention_mask"] = mask_padded_right
+
+        # If the prefix does not begin with `<s>`, transformers adds `<s>` to the prefix, and a column to the mask.
+        prefix_with_start, model_kwargs = prepare_prefix(*args, model_kwargs=model_kwargs, **kwargs)
+        mask_with_start = model_kwargs["decoder_attention_mask"]
+
+        prefix_padded_left, mask_padded_left = move_padding(prefix_with_start, mask_with_start, "left")
+        model_kwargs["decoder_attention_mask"] = mask_padded_left
+        return prefix_padded_left, model_kwargs
 
     def prepare_inputs_for_generation(
         self,
@@ -466,7 +519,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _prepare_generated_length(
         self, generation_config: CallSettings, inputs_tensor: Tensor, input_ids_length: int, **kwargs: Any
     ) -> GenerationConfig:
-        """Compute `max_new_tokens` and each sentence's length limit from `max_length_offset`, if that setting applies.
+        """Compute the length limits from `max_length_offset`, if that setting applies, and then transformers' limits.
 
         Args:
             generation_config (`GenerationConfig`): the settings of this call, which are changed in place.
@@ -474,25 +527,40 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             input_ids_length (`int`): the number of target tokens before the first generated one.
             **kwargs: other arguments of transformers' method.
         """
-        offset = getattr(generation_config, "max_length_offset", None)
         generation_config.sentence_max_lengths = None
-        if offset is not None:
-            source_lengths = generation_config.source_lengths
-            longest_source = inputs_tensor.shape[1] if source_lengths is None else int(source_lengths.max())
-            max_new_tokens = longest_source + offset
-            if self.config.position_embedding_type == "learned":
-                # The last generated token is never an input, so it needs no position.
-                positions_left = self.config.max_position_embeddings + 1 - input_ids_length
-                max_new_tokens = max(1, min(max_new_tokens, positions_left))
-            generation_config.max_new_tokens = max_new_tokens
-            if source_lengths is not None:
-                new_tokens = (source_lengths + offset).clamp(max=max_new_tokens)
-                generation_config.sentence_max_lengths = input_ids_length + new_tokens
+        if getattr(generation_config, "max_length_offset", None) is not None:
+            padded_source_length = inputs_tensor.shape[1]
+            self._apply_max_length_offset(generation_config, padded_source_length, input_ids_length)
             # Without this, transformers warns that the caller set both max_length and max_new_tokens.
             kwargs["has_default_max_length"] = True
         return super()._prepare_generated_length(
             generation_config, inputs_tensor=inputs_tensor, input_ids_length=input_ids_length, **kwargs
         )
+
+    def _apply_max_length_offset(self, settings: CallSettings, padded_source_length: int, prompt_length: int) -> None:
+        """Set `max_new_tokens` and `sentence_max_lengths` of the settings according to their `max_length_offset`.
+
+        Args:
+            settings (`CallSettings`): the settings of a call, which are changed in place.
+            padded_source_length (`int`): the length of all sources with padding.
+            prompt_length (`int`): the number of target tokens before the first generated one.
+        """
+        source_lengths = settings.source_lengths
+        if source_lengths is None:
+            longest_source = padded_source_length
+        else:
+            longest_source = int(source_lengths.max())
+        max_new_tokens = longest_source + settings.max_length_offset
+        if self.config.position_embedding_type == "learned":
+            # The last generated token is never an input, so it needs no position.
+            positions_left = self.config.max_position_embeddings + 1 - prompt_length
+            max_new_tokens = max(1, min(max_new_tokens, positions_left))
+
+        settings.max_new_tokens = max_new_tokens
+        if source_lengths is not None:
+            # The number of tokens that may be generated for each sentence, (batch,).
+            new_tokens = (source_lengths + settings.max_length_offset).clamp(max=max_new_tokens)
+            settings.sentence_max_lengths = prompt_length + new_tokens
 
     def _get_stopping_criteria(
         self, generation_config: CallSettings, *args: Any, **kwargs: Any
@@ -500,9 +568,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """Return transformers' stopping criteria, and a criterion that ends each sentence at its own length limit."""
         criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
         if self.config.position_embedding_type != "learned":
+            # Sinusoidal positions have no limit. Without this, transformers would warn beyond max_position_embeddings.
             for criterion in criteria:
                 if type(criterion) is MaxLengthCriteria:
-                    # transformers would warn beyond max_position_embeddings, which limits only learned positions.
                     criterion.max_position_embeddings = None
         max_lengths = generation_config.sentence_max_lengths
         if max_lengths is not None:
@@ -518,10 +586,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         max_lengths = generation_config.sentence_max_lengths
         forced_eos = generation_config.forced_eos_token_id
         if max_lengths is not None and forced_eos is not None:
-            # Without the setting, transformers does not add its own processor.
+            # transformers' own processor would use one limit for all sentences. Without the setting, it is not added.
             generation_config.forced_eos_token_id = None
-            processors = kwargs.get("logits_processor") or []
-            kwargs["logits_processor"] = [*processors, SentenceForcedEOS(max_lengths, forced_eos)]
+            processors = list(kwargs.get("logits_processor") or [])
+            processors.append(SentenceForcedEOS(max_lengths, forced_eos))
+            kwargs["logits_processor"] = processors
         return super()._get_logits_processor(generation_config, *args, **kwargs)
 
     def log_probabilities(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
@@ -591,7 +660,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         stops = CandidateStops(stopping_criteria, settings)
         steps = next_token_steps(self, input_ids, settings, synced_gpus, model_kwargs)
         # Logits processors and sampling depend on the rows of the whole batch, so no row may be removed.
-        can_prune = steps.can_prune and stops.are_plain and not (logits_processor or settings.do_sample)
+        can_prune = steps.can_prune and stops.follow_from_settings and not (logits_processor or settings.do_sample)
 
         is_done = False
         with cast_weights_once(cast(nn.Module, self)):

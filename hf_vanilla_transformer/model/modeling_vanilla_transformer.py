@@ -38,7 +38,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_masks import choose_mask_config, flash_attention, look_ahead_mask
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .generation_settings import paper_generation_config
+from .generation_settings import create_default_generation_config
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .input_checks import (
     InputError,
@@ -238,19 +238,21 @@ def get_source_keys_and_values(
     if cache is None:
         return project(encoder_states)
     source_cache = cache.cross_attention_cache
-    if cache.is_updated.get(layer_idx):
-        layer: Any = source_cache.layers[layer_idx]
+    is_in_cache = cache.is_updated.get(layer_idx)
+    if is_in_cache:
+        cached_layer: Any = source_cache.layers[layer_idx]
         # An offloading cache may hold the layer on a different device.
-        layer.prefetch()
-        key = layer.keys
-        value = layer.values
+        cached_layer.prefetch()
+        key = cached_layer.keys
+        value = cached_layer.values
     else:
         cache.is_updated[layer_idx] = True
-        key, value = project(encoder_states)
-        key, value = source_cache.update(key, value, layer_idx)
-        layer = source_cache.layers[layer_idx]
-    if layer.is_compileable:
-        # A static cache may be longer than the source. Without a mask, queries would attend to its trailing zeros.
+        new_key, new_value = project(encoder_states)
+        key, value = source_cache.update(new_key, new_value, layer_idx)
+        cached_layer = source_cache.layers[layer_idx]
+    is_static = cached_layer.is_compileable
+    if is_static:
+        # A static cache may be longer than the source. Without a mask, queries would attend to the zeros at its end.
         source_length = encoder_states.shape[1]
         key = key[:, :, :source_length]
         value = value[:, :, :source_length]
@@ -375,12 +377,18 @@ def sinusoidal_positions(
             ones.
     """
     # A float32 angle has an error of 0.004 at position 100,000, so angles are in float64. Some devices lack that dtype.
-    has_float64 = position_ids.device.type in _DEVICES_WITH_FLOAT64
-    device = position_ids.device if has_float64 else "cpu"
+    if not exponent_divisor:
+        # None is the default. The authors' divisor is 0 if d_model is 2, where 2i is always 0 and any divisor will do.
+        exponent_divisor = d_model
+    device = torch.device("cpu")
+    if position_ids.device.type in _DEVICES_WITH_FLOAT64:
+        device = position_ids.device
+    # (d_model / 2,)
     two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
-    divisors = 10000 ** (two_i / (exponent_divisor or d_model))
-    # Shape (batch, length, d_model / 2).
+    divisors = 10000 ** (two_i / exponent_divisor)
+    # (batch, length, d_model / 2)
     angles = position_ids.to(device).unsqueeze(-1) / divisors
+    # (batch, length, d_model / 2, 2) and then (batch, length, d_model)
     sines_and_cosines = torch.stack([angles.sin(), angles.cos()], dim=-1)
     interleaved = sines_and_cosines.flatten(-2)
     return interleaved.to(device=position_ids.device, dtype=torch.float32)
@@ -815,10 +823,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        target_embedding = "model.shared" if config.has_joint_vocabulary else "model.decoder.embed_tokens"
+        target_embedding = "model.decoder.embed_tokens"
+        if config.has_joint_vocabulary:
+            target_embedding = "model.shared"
+        # If `tie_word_embeddings` is set, `post_init` makes the LM head share this matrix.
         self._tied_weights_keys = {"lm_head.weight": f"{target_embedding}.weight"}
         self.loss_function = label_smoothed_cross_entropy
-        self.generation_config = paper_generation_config(config)
+        self.generation_config = create_default_generation_config(config)
         self.post_init()
 
     @can_return_tuple
@@ -891,16 +902,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         if labels is not None and skip_logits:
             loss, sums = self._compute_loss_without_logits(states, labels, **kwargs)
         else:
-            if isinstance(logits_to_keep, int):
-                # With 0, slice(-0, None) selects all positions.
-                positions: slice | Tensor = slice(-logits_to_keep, None)
-            else:
-                positions = logits_to_keep
-            logits = linear(self.lm_head, states[:, positions])
+            logits = linear(self.lm_head, _select_positions(states, logits_to_keep))
             if labels is not None:
                 loss = self._compute_loss(logits, labels, **kwargs)
 
-        outputs_of_stacks = {name: output for name, output in outputs.items() if name != "last_hidden_state"}
+        outputs_of_stacks = dict(outputs)
+        # The logits take the place of the decoder's last states.
+        outputs_of_stacks.pop("last_hidden_state")
         return VanillaTransformerLMOutput(loss=loss, logits=logits, token_sums=sums, **outputs_of_stacks)
 
     @property
@@ -927,7 +935,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             return loss, token_sums(logits, labels).sum(dim=0)
         check_labels(labels, self.config.vocab_size)
         loss_sum, sums = smoothed_cross_entropy_of_states(states, self.lm_head, labels, self._label_smoothing)
-        return per_token(loss_sum, labels, num_items_in_batch), sums
+        loss = per_token(loss_sum, labels, num_items_in_batch)
+        return loss, sums
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Create decoder inputs for teacher forcing: `<s>`, followed by all labels but the last.
@@ -947,6 +956,17 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             )
         check_right_padding(labels)
         return shift_right(labels, pad_token_id, start_token_id)
+
+
+def _select_positions(states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """Select the decoder states `(batch, target, d_model)` for which logits are computed.
+
+    `logits_to_keep` is the number of positions at the end of the target, 0 for all positions, or a tensor of positions.
+    """
+    if isinstance(logits_to_keep, int):
+        # With 0, this is states[:, 0:], which has all positions.
+        return states[:, -logits_to_keep:]
+    return states[:, logits_to_keep]
 
 
 def label_smoothed_cross_entropy(
