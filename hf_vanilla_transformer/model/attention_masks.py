@@ -23,7 +23,7 @@ from .operations import replaceable
 
 # These mask functions of transformers return a 4D mask unchanged, but the attention functions that receive it misread
 # it.
-_PADDING_MASKS_ONLY = (flash_attention_mask, flex_attention_mask)
+_FUNCTIONS_FOR_PADDING_MASKS = (flash_attention_mask, flex_attention_mask)
 
 
 def choose_mask_config(
@@ -42,16 +42,21 @@ def choose_mask_config(
         eager_config._attn_implementation = "eager"
         return eager_config
 
-    implementation = config._attn_implementation
-    if ALL_MASK_ATTENTION_FUNCTIONS.get(implementation) in _PADDING_MASKS_ONLY:
+    make_mask = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
+    if make_mask in _FUNCTIONS_FOR_PADDING_MASKS:
         for mask in masks:
-            if mask is not None and mask.ndim > 2:
-                raise InputError(
-                    f"a mask has the shape {tuple(mask.shape)}, but the attention implementation "
-                    f'"{implementation}" accepts only padding masks of shape (batch, length); pass a 2D mask, or load '
-                    'the model with attn_implementation="sdpa".'
-                )
+            _check_padding_mask(mask, config._attn_implementation)
     return config
+
+
+def _check_padding_mask(mask: Tensor | None, implementation: str | None) -> None:
+    """Raise ValueError if a mask has more than two dimensions, for an attention implementation without such masks."""
+    if mask is not None and mask.ndim > 2:
+        raise InputError(
+            f"a mask has the shape {tuple(mask.shape)}, but the attention implementation "
+            f'"{implementation}" accepts only padding masks of shape (batch, length); pass a 2D mask, or load '
+            'the model with attn_implementation="sdpa".'
+        )
 
 
 def look_ahead_mask(

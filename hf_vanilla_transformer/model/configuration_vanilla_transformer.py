@@ -4,7 +4,7 @@ Throughout this package, sections, equations and tables are those of this paper 
 arXiv:1706.03762v5).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from os import PathLike
 from typing import Any, ClassVar, Literal
@@ -49,15 +49,29 @@ PAPER_ROWS: dict[str, dict[str, int | float | str]] = {
 # in torch.
 _MOST_LAYERS = 1000
 _LARGEST_SIZE = 2**31 - 1
-_LAYERS = ("encoder_layers", "decoder_layers")
-_SIZES = ("vocab_size", "source_vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "max_position_embeddings")
-_RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
-_TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+_LAYER_FIELDS = ("encoder_layers", "decoder_layers")
+_SIZE_FIELDS = (
+    "vocab_size",
+    "source_vocab_size",
+    "d_model",
+    "d_ff",
+    "num_heads",
+    "d_k",
+    "d_v",
+    "max_position_embeddings",
+)
+_RATE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
+_TOKEN_ID_FIELDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # The special tokens that also occur in sources.
-_SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
+_SOURCE_TOKEN_ID_FIELDS = ("pad_token_id", "eos_token_id")
 # transformers runs the code of saved folders as modules of a package with this name. Only then is the folder's own
 # pipeline used. The installed package registers its own pipeline, and ignores the folder's pipeline.
 _IS_REMOTE_CODE = __name__.startswith("transformers_modules.")
+
+
+def _name_of_class(reference: object) -> str:
+    """Return the name of the class to which an entry of `auto_map` refers, such as "file.Class"."""
+    return str(reference).rpartition(".")[-1]
 
 
 def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
@@ -241,14 +255,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """Save the configuration with a copy of the model's code, which `trust_remote_code=True` loads."""
         self.validate()
         if type(self) is VanillaTransformerConfig:
-            auto_map, self.custom_pipelines = _describe_shipped_code()
-            shipped_classes = {reference.rpartition(".")[-1] for reference in auto_map.values()}
-            former_auto_map = getattr(self, "auto_map", None) or {}
-            for name, reference in former_auto_map.items():
-                # Entries for other classes stay, such as those for a derived model.
-                if str(reference).rpartition(".")[-1] not in shipped_classes:
-                    auto_map[name] = reference
-            self.auto_map = auto_map
+            self._add_shipped_code()
         try:
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
@@ -256,6 +263,19 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 # Only the saved file needs this field. If the object kept it, transformers would ask the user to trust
                 # remote code.
                 self.__dict__.pop("custom_pipelines", None)
+
+    def _add_shipped_code(self) -> None:
+        """Set the fields `auto_map` and `custom_pipelines`, which say how to load the model with the shipped code.
+
+        Entries of `auto_map` for other classes stay, such as those for a derived model.
+        """
+        auto_map, self.custom_pipelines = _describe_shipped_code()
+        shipped_classes = {_name_of_class(reference) for reference in auto_map.values()}
+        earlier_auto_map = getattr(self, "auto_map", None) or {}
+        for name, reference in earlier_auto_map.items():
+            if _name_of_class(reference) not in shipped_classes:
+                auto_map[name] = reference
+        self.auto_map = auto_map
 
     @classmethod
     def from_paper(cls, row: str, **overrides: Any) -> "VanillaTransformerConfig":
@@ -275,18 +295,28 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if row not in PAPER_ROWS:
             rows = ", ".join(f'"{name}"' for name in PAPER_ROWS)
             raise InputError(f'"{row}" is no row of Table 3; choose one of: {rows}.')
-        defaults = cls()
-        for name in overrides:
-            if not hasattr(defaults, name) and name != "attn_implementation":
-                similar_names = get_close_matches(name, vars(defaults), 1)
-                suggestion = f", such as {similar_names[0]}" if similar_names else ""
-                raise TypeError(f"{name} is no field of {cls.__name__}; give one of its fields{suggestion}.")
+        cls._check_field_names(overrides)
         cls._check_aliases(overrides)
         fields: dict[str, Any] = dict(PAPER_ROWS[row])
         for name, value in overrides.items():
+            # `name` may be an alias of the field.
             field = cls.attribute_map.get(name, name)
             fields[field] = value
         return cls(**fields)
+
+    @classmethod
+    def _check_field_names(cls, names: Iterable[str]) -> None:
+        """Raise TypeError if a name is no field of the configuration, and suggest the most similar field."""
+        defaults = cls()
+        for name in names:
+            # This argument is not stored under its own name.
+            if hasattr(defaults, name) or name == "attn_implementation":
+                continue
+            advice = "give one of its fields"
+            similar_names = get_close_matches(name, vars(defaults), 1)
+            if similar_names:
+                advice = f"give one of its fields, such as {similar_names[0]}"
+            raise TypeError(f"{name} is no field of {cls.__name__}; {advice}.")
 
     @property
     def key_dim(self) -> int:
@@ -322,11 +352,15 @@ class VanillaTransformerConfig(PreTrainedConfig):
     @classmethod
     def _check_aliases(cls, arguments: Mapping[str, object]) -> None:
         """Raise ValueError if two arguments are names of the same field and have different values."""
+        # The name by which each field was given first.
         first_names: dict[str, str] = {}
         for name, value in arguments.items():
             field = cls.attribute_map.get(name, name)
-            first_name = first_names.setdefault(field, name)
-            if first_name != name and arguments[first_name] != value:
+            if field not in first_names:
+                first_names[field] = name
+                continue
+            first_name = first_names[field]
+            if arguments[first_name] != value:
                 raise InputError(
                     f"{first_name}={arguments[first_name]!r} and {name}={value!r} disagree: this model has one "
                     f"{field}; give it once, as {field}."
@@ -344,12 +378,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def _check_ranges(self) -> None:
         """Raise ValueError if a size, rate or factor is out of range."""
-        for name in (*_LAYERS, *_SIZES):
-            size = getattr(self, name)
-            largest = _MOST_LAYERS if name in _LAYERS else _LARGEST_SIZE
-            if size is not None and not 1 <= size <= largest:
-                raise InputError(f"{name} is {size}; it must be from 1 to {largest}.")
-        for name in _RATES:
+        for name in _LAYER_FIELDS:
+            self._check_size(name, _MOST_LAYERS)
+        for name in _SIZE_FIELDS:
+            self._check_size(name, _LARGEST_SIZE)
+        for name in _RATE_FIELDS:
             rate = getattr(self, name)
             if not 0 <= rate <= 1:
                 raise InputError(f"{name} is {rate}; it must be a rate between 0 and 1.")
@@ -357,6 +390,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
             factor = getattr(self, name)
             if not factor > 0:
                 raise InputError(f"{name} is {factor}; it must be above 0.")
+
+    def _check_size(self, name: str, largest: int) -> None:
+        """Raise ValueError if a field is neither None nor a size from 1 to `largest`."""
+        size = getattr(self, name)
+        if size is not None and not 1 <= size <= largest:
+            raise InputError(f"{name} is {size}; it must be from 1 to {largest}.")
 
     def _check_heads(self) -> None:
         """Raise ValueError if d_model cannot be split into heads, or if `alignment_heads` names a missing head."""
@@ -368,7 +407,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
         if self.alignment_heads is None:
             return
-        if not self.alignment_heads or not all(map(self._is_decoder_head, self.alignment_heads)):
+        if not self.alignment_heads or not all(self._is_decoder_head(pair) for pair in self.alignment_heads):
             raise InputError(
                 f"alignment_heads is {self.alignment_heads!r}; give None, or pairs of a decoder layer and a head, "
                 f"counted from 0. There are {self.decoder_layers} layers with {self.num_heads} heads each."
@@ -408,13 +447,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def _check_token_ids(self) -> None:
         """Raise ValueError if the id of a special token is outside a vocabulary that needs the token."""
-        for name in _TOKEN_IDS:
+        for name in _TOKEN_ID_FIELDS:
             size_name = "vocab_size"
-            if name in _SOURCE_TOKEN_IDS and self.source_vocab_size is not None:
-                size_name = min("vocab_size", "source_vocab_size", key=lambda field: getattr(self, field))
+            # A token that occurs on both sides must be in both vocabularies, so the smaller one sets the limit.
+            if name in _SOURCE_TOKEN_ID_FIELDS and self._is_source_vocabulary_smaller():
+                size_name = "source_vocab_size"
             last_id = getattr(self, size_name) - 1
-            value = getattr(self, name)
-            token_ids = value if isinstance(value, list) else [value]
+            # A model may have several EOS tokens.
+            token_ids = getattr(self, name)
+            if not isinstance(token_ids, list):
+                token_ids = [token_ids]
             for token_id in token_ids:
                 if token_id is not None and not 0 <= token_id <= last_id:
                     raise InputError(f"{name} is {token_id}; it must lie between 0 and {size_name} - 1 ({last_id}).")
+
+    def _is_source_vocabulary_smaller(self) -> bool:
+        """Return True if source and target have separate vocabularies, and the source has fewer tokens."""
+        return self.source_vocab_size is not None and self.source_vocab_size < self.vocab_size

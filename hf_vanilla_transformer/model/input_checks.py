@@ -193,25 +193,39 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     if config.model_type != "vanilla_transformer":
         return
 
-    source_tokenizer, target_tokenizer = sides_of(tokenizer)
-    if config.source_vocab_size is None:
-        _check_vocab_size("vocabulary", config.vocab_size, len(source_tokenizer))
-        target_vocabulary = "vocabulary"
-    else:
-        _check_vocab_size("source vocabulary", config.source_vocab_size, len(source_tokenizer))
-        target_vocabulary = "target vocabulary"
-    # `len` counts only the source tokens of a FairseqTokenizer. Its target tokens are in `target_encoder`.
-    target_tokens = getattr(target_tokenizer, "target_encoder", target_tokenizer)
-    _check_vocab_size(target_vocabulary, config.vocab_size, len(target_tokens))
+    _check_numbers_of_tokens(config, tokenizer)
+    _check_same_token_id("pad_token_id", config, tokenizer)
+    _check_same_token_id("eos_token_id", config, tokenizer)
 
-    for name in ("pad_token_id", "eos_token_id"):
-        tokenizer_id = getattr(tokenizer, name)
-        model_ids = getattr(config, name)
-        if tokenizer_id not in (model_ids if isinstance(model_ids, list) else [model_ids]):
-            raise InputError(
-                f"{name} is {tokenizer_id} in the tokenizer and {model_ids} in the model; use a model with the "
-                "tokenizer that it was trained with."
-            )
+
+def _check_numbers_of_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError if the tokenizer has more source tokens or target tokens than the model has embeddings for."""
+    source_tokenizer, target_tokenizer = sides_of(tokenizer)
+    num_source_tokens = len(source_tokenizer)
+    # `len` counts only the source tokens of a FairseqTokenizer. Its target tokens are in `target_encoder`.
+    num_target_tokens = len(getattr(target_tokenizer, "target_encoder", target_tokenizer))
+    if config.source_vocab_size is None:
+        _check_vocab_size("vocabulary", config.vocab_size, num_source_tokens)
+        _check_vocab_size("vocabulary", config.vocab_size, num_target_tokens)
+    else:
+        _check_vocab_size("source vocabulary", config.source_vocab_size, num_source_tokens)
+        _check_vocab_size("target vocabulary", config.vocab_size, num_target_tokens)
+
+
+def _check_same_token_id(name: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError if a special token, such as "pad_token_id", has different ids in model and tokenizer."""
+    tokenizer_id = getattr(tokenizer, name)
+    model_ids = getattr(config, name)
+    # A model may have several EOS tokens.
+    if isinstance(model_ids, list):
+        is_same = tokenizer_id in model_ids
+    else:
+        is_same = tokenizer_id == model_ids
+    if not is_same:
+        raise InputError(
+            f"{name} is {tokenizer_id} in the tokenizer and {model_ids} in the model; use a model with the "
+            "tokenizer that it was trained with."
+        )
 
 
 def _check_vocab_size(vocabulary: str, vocab_size: int, num_tokens: int) -> None:

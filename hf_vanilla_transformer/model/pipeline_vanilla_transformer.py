@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import Pipeline
 
 from .input_checks import (
@@ -89,19 +90,25 @@ class PlainTranslationPipeline(Pipeline):
         """
         if isinstance(inputs, str):
             translations = super().__call__(inputs, **kwargs)
-            return translations if isinstance(translations, list) else [translations]
+            # transformers returns a list only if `num_return_sequences` is above 1.
+            if isinstance(translations, list):
+                return translations
+            return [translations]
         if isinstance(inputs, torch.utils.data.Dataset):
             return super().__call__(inputs, **kwargs)
         if isinstance(inputs, Iterator):
             # transformers streams generators, but no other iterators.
             return super().__call__((sentence for sentence in inputs), **kwargs)
-        # Iterating over a table yields column names, and iterating over bytes yields numbers. Passed as a single input,
-        # they cause an error that names their type.
+        # Iterating over a table yields column names, and iterating over bytes yields numbers.
         is_table = isinstance(inputs, Mapping) or hasattr(inputs, "columns")
         if is_table or isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
+            # As a single sentence, the input causes an error that names its type.
             return super().__call__([inputs], **kwargs)
         sentences = list(inputs)
-        return super().__call__(sentences, **kwargs) if sentences else []
+        if not sentences:
+            # transformers would raise an error.
+            return []
+        return super().__call__(sentences, **kwargs)
 
     def _sanitize_parameters(
         self,
@@ -121,18 +128,15 @@ class PlainTranslationPipeline(Pipeline):
             preprocess_kwargs["truncation"] = truncation
 
         if return_type is not None:
-            # transformers 4 had an Enum.
-            return_type = getattr(return_type, "value", return_type)
-            if return_type not in (0, 1):
-                raise InputError(f"return_type is {return_type!r}; give 0 for token ids, or 1 for text.")
-            return_tensors = return_type == 0
-        formats = {
-            "return_tensors": return_tensors,
-            "return_text": return_text,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
+            return_tensors = _selects_tensors(return_type)
         # An argument that is not passed must not override one that was passed when the pipeline was created.
-        postprocess_kwargs = {name: choice for name, choice in formats.items() if choice is not None}
+        postprocess_kwargs: dict[str, Any] = {}
+        if return_tensors is not None:
+            postprocess_kwargs["return_tensors"] = return_tensors
+        if return_text is not None:
+            postprocess_kwargs["return_text"] = return_text
+        if clean_up_tokenization_spaces is not None:
+            postprocess_kwargs["clean_up_tokenization_spaces"] = clean_up_tokenization_spaces
 
         if stop_sequence == "":
             raise InputError("stop_sequence is empty, which ends every text; give a text, or leave it out.")
@@ -167,7 +171,7 @@ class PlainTranslationPipeline(Pipeline):
                 f"the input is of type {type(input_).__name__}; give strings, for example the column "
                 'dataset["source"] of a dataset.'
             )
-        if any("\ud800" <= character <= "\udfff" for character in input_):
+        if _has_surrogates(input_):
             raise InputError(f"the input is {input_!r}, which is not UTF-8 text; decode it with its encoding.")
         return self.tokenize(input_, input_, **kwargs)
 
@@ -205,13 +209,18 @@ class PlainTranslationPipeline(Pipeline):
         Raises:
             ValueError: if a translation is empty because weights are NaN or infinite.
         """
-        # `copied` is an entry for one sentence, or a list of entries for a batch.
+        # transformers passes an entry for one sentence, or a list of entries if `batch_size` was set.
         copied = input_tensors.pop("copied")
-        copied_texts = copied if isinstance(copied, list) else [copied]
-        is_translated = [text is None for text in copied_texts]
+        copied_texts = [copied]
+        if isinstance(copied, list):
+            copied_texts = copied
         output = self.model.generate(**input_tensors, **generate_kwargs)
+        # With `return_dict_in_generate`, the output has the token ids in the field `sequences`.
         sequences = getattr(output, "sequences", output)
+        # (batch * translations, target) becomes (batch, translations, target).
         token_ids = sequences.unflatten(0, (len(copied_texts), -1))
+        # What the model generates for a copied sentence is dropped, so it need not be checked.
+        is_translated = [text is None for text in copied_texts]
         check_generated(self.model, self.tokenizer, token_ids[is_translated])
         return {"token_ids": token_ids, "copied": copied}
 
@@ -228,26 +237,48 @@ class PlainTranslationPipeline(Pipeline):
         if not return_text and not return_tensors:
             raise InputError("return_tensors and return_text are both False, so nothing is returned; give one of them.")
 
-        # If the sentence is copied, this is its text, and the generated tokens are dropped. Otherwise, it is None.
-        copied = model_outputs["copied"]
-        rows = []
-        for row in model_outputs["token_ids"][0]:
-            if copied is None:
-                rows.append(row[row != self.tokenizer.pad_token_id])
+        # The text of a copied sentence, or None if the sentence is translated.
+        copied_text = model_outputs["copied"]
+        # The tokens of each translation, each of shape (length,).
+        rows: list[Tensor] = []
+        for padded_row in model_outputs["token_ids"][0]:
+            if copied_text is None:
+                rows.append(padded_row[padded_row != self.tokenizer.pad_token_id])
             else:
-                rows.append(row[:0])
+                # The tokens that were generated for a copied sentence are dropped.
+                rows.append(padded_row[:0])
 
-        translations: list[dict[str, Any]] = [{} for _ in rows]
-        if return_tensors:
-            for translation, row in zip(translations, rows, strict=True):
+        texts = [copied_text] * len(rows)
+        if return_text and copied_text is None:
+            texts = self.tokenizer.batch_decode(
+                rows, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
+            )
+
+        translations = []
+        for row, text in zip(rows, texts, strict=True):
+            translation: dict[str, Any] = {}
+            if return_tensors:
                 translation["translation_token_ids"] = row
-        if return_text:
-            if copied is None:
-                texts = self.tokenizer.batch_decode(
-                    rows, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
-                )
-            else:
-                texts = [copied] * len(rows)
-            for translation, text in zip(translations, texts, strict=True):
+            if return_text:
                 translation["translation_text"] = text
-        return translations if len(translations) > 1 else translations[0]
+            translations.append(translation)
+        if len(translations) > 1:
+            return translations
+        return translations[0]
+
+
+def _selects_tensors(return_type: Any) -> bool:
+    """Return True if a pipeline's argument `return_type` selects token ids, and False if it selects text.
+
+    Raises ValueError if it is neither 0 nor 1.
+    """
+    # transformers 4 had an Enum for this argument.
+    number = getattr(return_type, "value", return_type)
+    if number not in (0, 1):
+        raise InputError(f"return_type is {number!r}; give 0 for token ids, or 1 for text.")
+    return number == 0
+
+
+def _has_surrogates(text: str) -> bool:
+    """Return True if a text contains a lone surrogate, which is half of a character and cannot be encoded."""
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -120,8 +120,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             return tied_names
         weights = dict(self.named_parameters(remove_duplicate=False))
         for name, source_name in self.all_tied_weights_keys.items():
+            weight = weights.get(name)
             # Weights may have been untied since the model was created.
-            if name in weights and weights[name] is weights.get(source_name):
+            is_tied = weight is not None and weight is weights.get(source_name)
+            if is_tied:
                 tied_names.add(name)
         return tied_names
 
@@ -195,12 +197,19 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         If the weights of a model with shared embeddings were untied, its embedding matrices are saved separately,
         because an untied model loads one matrix per embedding. Otherwise, the result is `state_dict`.
         """
-        is_untied = hasattr(self.base_model, "shared") and not self.config.tie_word_embeddings
-        if not is_untied:
+        has_shared_matrix = hasattr(self.base_model, "shared")
+        if not has_shared_matrix or self.config.tie_word_embeddings:
             return state_dict
-        weights = state_dict or self.state_dict()
-        # safetensors cannot save tensors that share memory, so they are cloned.
-        return {name: weight.clone() for name, weight in weights.items() if not name.endswith("shared.weight")}
+        if not state_dict:
+            state_dict = self.state_dict()
+        weights_to_save = {}
+        for name, weight in state_dict.items():
+            # The encoder, the decoder and the LM head have this matrix under their own names, too.
+            if name.endswith("shared.weight"):
+                continue
+            # safetensors cannot save tensors that share memory.
+            weights_to_save[name] = weight.clone()
+        return weights_to_save
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -60,14 +60,18 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         target_object: Any = None,
         **kwargs: Any,
     ):
-        sides = {"source": source_file or source_object, "target": target_file or target_object}
-        for side, file_or_object in sides.items():
-            if file_or_object is None:
+        has_tokenizer = {
+            "source": bool(source_file) or source_object is not None,
+            "target": bool(target_file) or target_object is not None,
+        }
+        for side in ("source", "target"):
+            if not has_tokenizer[side]:
                 raise InputError(f"there is no {side}_tokenizer.json; a tokenizer with two vocabularies needs both.")
         # These arguments would come from the tokenizer.json of a different model.
         kwargs.pop("tokenizer_file", None)
         kwargs.pop("tokenizer_object", None)
 
+        # The arguments that apply to both vocabularies.
         shared_arguments = {}
         for name in (*_SPECIAL_TOKENS, "split_special_tokens"):
             if name in kwargs:
