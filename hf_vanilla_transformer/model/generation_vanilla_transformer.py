@@ -483,8 +483,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             # Without a mask, there is no padding to move.
             return prepare_prefix(*args, model_kwargs=model_kwargs, **kwargs)
 
-        prefix = model_kwargs.get("decoder_input_ids")
-        _check_mask_of_prefix(mask, prefix)
+        _check_mask_of_prefix(mask, model_kwargs.get("decoder_input_ids"))
+        prefix = model_kwargs["decoder_input_ids"]
         prefix_padded_right, mask_padded_right = move_padding(prefix, mask, "right")
         model_kwargs["decoder_input_ids"] = prefix_padded_right
         model_kwargs["decoder_attention_mask"] = mask_padded_right
@@ -528,20 +528,24 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             **kwargs: other arguments of transformers' method.
         """
         generation_config.sentence_max_lengths = None
-        if getattr(generation_config, "max_length_offset", None) is not None:
+        offset = getattr(generation_config, "max_length_offset", None)
+        if offset is not None:
             padded_source_length = inputs_tensor.shape[1]
-            self._apply_max_length_offset(generation_config, padded_source_length, input_ids_length)
+            self._set_limits_from_offset(generation_config, offset, padded_source_length, input_ids_length)
             # Without this, transformers warns that the caller set both max_length and max_new_tokens.
             kwargs["has_default_max_length"] = True
         return super()._prepare_generated_length(
             generation_config, inputs_tensor=inputs_tensor, input_ids_length=input_ids_length, **kwargs
         )
 
-    def _apply_max_length_offset(self, settings: CallSettings, padded_source_length: int, prompt_length: int) -> None:
-        """Set `max_new_tokens` and `sentence_max_lengths` of the settings according to their `max_length_offset`.
+    def _set_limits_from_offset(
+        self, settings: CallSettings, offset: int, padded_source_length: int, prompt_length: int
+    ) -> None:
+        """Set `max_new_tokens` and `sentence_max_lengths` of the settings according to `max_length_offset`.
 
         Args:
             settings (`CallSettings`): the settings of a call, which are changed in place.
+            offset (`int`): how many more tokens may be generated for a sentence than its source has.
             padded_source_length (`int`): the length of all sources with padding.
             prompt_length (`int`): the number of target tokens before the first generated one.
         """
@@ -550,7 +554,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             longest_source = padded_source_length
         else:
             longest_source = int(source_lengths.max())
-        max_new_tokens = longest_source + settings.max_length_offset
+        max_new_tokens = longest_source + offset
         if self.config.position_embedding_type == "learned":
             # The last generated token is never an input, so it needs no position.
             positions_left = self.config.max_position_embeddings + 1 - prompt_length
@@ -559,7 +563,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         settings.max_new_tokens = max_new_tokens
         if source_lengths is not None:
             # The number of tokens that may be generated for each sentence, (batch,).
-            new_tokens = (source_lengths + settings.max_length_offset).clamp(max=max_new_tokens)
+            new_tokens = (source_lengths + offset).clamp(max=max_new_tokens)
             settings.sentence_max_lengths = prompt_length + new_tokens
 
     def _get_stopping_criteria(
