@@ -120,57 +120,78 @@ class RunArguments(PaperTrainingArguments):
             raise InputError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
         if not 0 < self.rate_factor < math.inf:
             raise InputError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
+        self._set_defaults()
+        if self.load_best_model_at_end:
+            self._check_evaluates()
+            self._check_saves_what_it_evaluates()
+        # The next call replaces the given configuration by an object, which has a value for every setting.
+        given_accelerator_config = self.accelerator_config
+        super().__post_init__()
+        if not _sets_non_blocking(given_accelerator_config):
+            self._overlap_copies_with_updates()
+
+    def _set_defaults(self) -> None:
+        """Set missing arguments whose values depend on other arguments or on the device. This changes the object."""
         if self.early_stopping_patience is not None and self.metric_for_best_model is None:
             self.metric_for_best_model = "loss"
         # The Trainer accepts bfloat16 on a CPU only if `use_cpu` is set.
-        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+        if not torch.accelerator.is_available():
+            self.use_cpu = True
         if self.bf16 is None:
             self.bf16 = not self.fp16 and has_bfloat16_matmuls(self.use_cpu)
         if not self.report_to:
             self.report_to = ["none"]
-        if self.load_best_model_at_end:
-            self._check_saves_what_it_evaluates()
-        accelerator_config = self.accelerator_config
-        super().__post_init__()
-        # Copy each batch to the GPU while the GPU computes the previous update. This takes effect only with pinned
-        # memory, which MPS does not have.
-        copies_from_pinned_memory = self.dataloader_pin_memory and self.device.type not in ("cpu", "mps")
-        if copies_from_pinned_memory and not _sets_non_blocking(accelerator_config):
-            self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
-    def _check_saves_what_it_evaluates(self) -> None:
-        """Raise InputError if a run with `load_best_model_at_end` would not save every model that it evaluates.
-
-        The Trainer itself raises ValueError if the strategies of evaluating and saving differ. This method checks the
-        cases that the Trainer accepts.
-        """
+    def _check_evaluates(self) -> None:
+        """Raise InputError if a run with `load_best_model_at_end` never evaluates, in the cases the Trainer accepts."""
         save_strategy = SaveStrategy(self.save_strategy).value
         eval_strategy = IntervalStrategy(self.eval_strategy).value
+        # With other values of `save_strategy`, the Trainer itself raises an error.
         if eval_strategy == "no" and save_strategy in ("no", "best"):
             raise InputError(
                 'load_best_model_at_end is set, but eval_strategy is "no"; give --eval_strategy and --save_strategy, '
                 'both "steps" or both "epoch".'
             )
-        # This is also the Trainer's default.
-        eval_steps = self.eval_steps or self.logging_steps
-        # The Trainer accepts if `save_steps` is a multiple of `eval_steps`, and may then lose the best model.
-        if save_strategy == eval_strategy == "steps" and self.save_steps != eval_steps:
+
+    def _check_saves_what_it_evaluates(self) -> None:
+        """Raise InputError if a run with `load_best_model_at_end` evaluates every N updates, but saves every M updates.
+
+        The Trainer accepts such numbers if M is a multiple of N. It may then lose the best model.
+        """
+        saves_by_steps = SaveStrategy(self.save_strategy) == SaveStrategy.STEPS
+        evaluates_by_steps = IntervalStrategy(self.eval_strategy) == IntervalStrategy.STEPS
+        if not saves_by_steps or not evaluates_by_steps:
+            return
+        eval_steps = self.eval_steps
+        if not eval_steps:
+            # The Trainer has the same default.
+            eval_steps = self.logging_steps
+        if self.save_steps != eval_steps:
             raise InputError(
                 f"load_best_model_at_end is set, but save_steps is {self.save_steps:g} and eval_steps {eval_steps:g}, "
                 "so the best model may not be saved; give both the same number."
             )
+
+    def _overlap_copies_with_updates(self) -> None:
+        """Make the Trainer copy each batch to the GPU while the GPU computes the previous update.
+
+        This takes effect only with pinned memory, which CPUs do not need and MPS does not have. Without it, nothing is
+        changed.
+        """
+        if self.dataloader_pin_memory and self.device.type not in ("cpu", "mps"):
+            self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
     def change(self, **changes: object) -> "RunArguments":
         """Return a copy in which some arguments are changed, without validating the arguments.
 
         `dataclasses.replace` would validate them again, and would repeat warnings.
         """
-        changed = copy.copy(self)
-        # A copy lacks the token, because `__getstate__` leaves it out.
-        changed.hub_token = self.hub_token
+        changed_args = copy.copy(self)
+        # The copy lacks the token, because `__getstate__` leaves it out.
+        changed_args.hub_token = self.hub_token
         for name, value in changes.items():
-            setattr(changed, name, value)
-        return changed
+            setattr(changed_args, name, value)
+        return changed_args
 
     @property
     def uses_paper_schedule(self) -> bool:
@@ -183,20 +204,25 @@ class RunArguments(PaperTrainingArguments):
     def describe_optimizer(self) -> str:
         """Return a text about the optimizer and the schedule, such as "Adam, learning rate of Eq. 3"."""
         if self.uses_paper_schedule:
-            optimizer = "AdamW" if self.weight_decay else "Adam"
-            description = f"{optimizer}, learning rate of Eq. 3"
-            if self.rate_factor != 1:
-                description += f" times {self.rate_factor:.3g}"
+            description = self._describe_paper_optimizer()
         else:
             optimizer = OptimizerNames(self.optim).value
             schedule = SchedulerType(self.lr_scheduler_type).value
             description = f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
         if self.weight_decay:
             description += f", weight decay {self.weight_decay:g}"
-        paper = PaperTrainingArguments
         adam_values = (self.adam_beta1, self.adam_beta2, self.adam_epsilon)
+        paper = PaperTrainingArguments
         if adam_values != (paper.adam_beta1, paper.adam_beta2, paper.adam_epsilon):
             description += f", betas {self.adam_beta1:g} and {self.adam_beta2:g}, epsilon {self.adam_epsilon:g}"
+        return description
+
+    def _describe_paper_optimizer(self) -> str:
+        """Return a text about the paper's optimizer and schedule, which a weight decay and a factor may change."""
+        optimizer = "AdamW" if self.weight_decay else "Adam"
+        description = f"{optimizer}, learning rate of Eq. 3"
+        if self.rate_factor != 1:
+            description += f" times {self.rate_factor:.3g}"
         return description
 
 
@@ -207,23 +233,23 @@ def _sets_non_blocking(accelerator_config: object) -> bool:
     """
     if accelerator_config is None:
         return False
-    settings = accelerator_config
-    if isinstance(accelerator_config, str) and accelerator_config.startswith("{"):
-        settings = json.loads(accelerator_config)
-    if isinstance(settings, dict):
-        return "non_blocking" in settings
+    if isinstance(accelerator_config, dict):
+        return "non_blocking" in accelerator_config
+    is_json = isinstance(accelerator_config, str) and accelerator_config.startswith("{")
+    if is_json:
+        return "non_blocking" in json.loads(accelerator_config)
     return True
 
 
 def has_bfloat16_matmuls(use_cpu: bool) -> bool:
     """Return True if the training device has hardware support for bfloat16 matmuls."""
-    if not use_cpu:
-        # transformers accepts GPUs that emulate bfloat16 slowly, such as V100 and T4.
-        is_emulated = torch.cuda.is_available() and not torch.cuda.is_bf16_supported(including_emulation=False)
-        return is_torch_bf16_gpu_available() and not is_emulated
-    # PyTorch does not report bfloat16 matmuls for other processors.
-    is_x86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    return is_x86 and cpu_supports_matmul_in(torch.bfloat16)
+    if use_cpu:
+        # PyTorch does not report bfloat16 matmuls for other processors.
+        is_x86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+        return is_x86 and cpu_supports_matmul_in(torch.bfloat16)
+    # transformers accepts GPUs that emulate bfloat16 slowly, such as V100 and T4.
+    is_emulated = torch.cuda.is_available() and not torch.cuda.is_bf16_supported(including_emulation=False)
+    return is_torch_bf16_gpu_available() and not is_emulated
 
 
 @dataclass
@@ -373,23 +399,20 @@ class Settings(NamedTuple):
         Raises InputError for an argument that `train` does not accept or for a wrong value, and TypeError for an
         unknown name.
         """
-        for name in sorted(arguments):
-            if name in REJECTED:
-                raise InputError(REJECTED[name])
-        saved = _read_saved_arguments(arguments)
-        if "tokens_per_batch" in saved:
-            # A checkpoint counts batches, so a resumed run keeps its batch size even if the memory is different now.
-            arguments.pop("tokens_per_update", None)
-        merged = override_recipe(saved, arguments)
-        for name in _LIST_ARGUMENTS:
-            if merged.get(name) is not None:
-                merged[name] = file_names(merged[name])
-        has_excluding_argument = any(merged.get(name) for name in _ARGUMENTS_WITHOUT_PLAN)
-        needs_plan = allow_plan and not saved and not has_excluding_argument
-        _set_defaults(merged, needs_plan)
-        # These values are not saved with the run, because they are derived from the others.
-        values = {**merged, **_align_steps(merged), "hub_token": merged.get("token")}
-        return build(cls, values)._replace(given_arguments=merged, needs_plan=needs_plan)
+        _check_accepted(arguments)
+        saved_arguments = _read_saved_arguments(arguments)
+        merged_arguments = _merge_arguments(saved_arguments, arguments)
+        is_resumed = bool(saved_arguments)
+        needs_plan = allow_plan and not is_resumed and not _excludes_plan(merged_arguments)
+        given_arguments = _add_defaults(merged_arguments, needs_plan)
+
+        # The values below are not saved with the run, because they are derived from the others.
+        values = dict(given_arguments)
+        values["hub_token"] = given_arguments.get("token")
+        if given_arguments.get("load_best_model_at_end"):
+            values.update(_match_steps(given_arguments))
+        settings = build(cls, values)
+        return settings._replace(given_arguments=given_arguments, needs_plan=needs_plan)
 
     def change_training(self, **changes: object) -> "Settings":
         """Return a copy in which some of the Trainer's arguments are changed."""
@@ -402,7 +425,8 @@ class Settings(NamedTuple):
         """
         arguments = {name: value for name, value in self.given_arguments.items() if name not in _NOT_SAVED}
         # JSON turns enums, paths and tuples into strings and lists.
-        return json.loads(json.dumps(arguments, default=str))
+        arguments_in_json = json.dumps(arguments, default=str)
+        return json.loads(arguments_in_json)
 
     def to_record(self) -> dict[str, object]:
         """Return the given arguments that affect what the run computes, and `bf16`.
@@ -421,67 +445,27 @@ class Settings(NamedTuple):
 
         If the run will not compute BLEU, the settings are returned unchanged.
         """
-        has_test_pairs = self.data.test_file or self.data.dataset_name
+        # A data set on the Hub may have test pairs.
+        may_have_test_pairs = self.data.test_file or self.data.dataset_name
+        # Each of these options computes the BLEU on the validation pairs, during or after the training.
         scores_validation_pairs = (
             self.args.predict_with_generate
             or self.args.results
             or self.output.average_last
             or self.evaluation.choose_search
         )
-        if not has_test_pairs and not scores_validation_pairs:
+        if not may_have_test_pairs and not scores_validation_pairs:
             return self
-        target_language = self.data.languages()[1]
+        _, target_language = self.data.languages()
         return self._replace(scoring=self.scoring.for_target(target_language))
 
 
-def _set_defaults(arguments: dict[str, Any], needs_plan: bool) -> None:
-    """Set missing arguments whose defaults depend on other arguments. This changes `arguments`."""
-    if arguments.get("device") == "cpu":
-        # The Trainer has no argument `device`, but uses the CPU if `use_cpu` is set.
-        arguments["use_cpu"] = True
-    if needs_plan:
-        arguments.setdefault("clean", True)
-    elif _is_split_by_memory(arguments):
-        # Otherwise the memory of the device would decide which pairs are too long.
-        arguments.setdefault("max_tokens", min(arguments["tokens_per_update"], TOKENS_PER_PROCESS))
-    if arguments.get("load_best_model_at_end"):
-        save_strategy = arguments.get("save_strategy", "steps")
-        # With "best", the Trainer saves when it evaluates.
-        arguments.setdefault("eval_strategy", "steps" if save_strategy == "best" else save_strategy)
-        arguments.setdefault("save_strategy", arguments["eval_strategy"])
-
-
-def _is_split_by_memory(arguments: Arguments) -> bool:
-    """Return True if the number of tokens per update is given, but not the number per batch.
-
-    The batch size then depends on the memory of the device.
-    """
-    tokens_per_update = arguments.get("tokens_per_update")
-    is_valid = isinstance(tokens_per_update, int) and tokens_per_update >= 1
-    return is_valid and not arguments.get("tokens_per_batch")
-
-
-def _align_steps(arguments: Arguments) -> dict[str, object]:
-    """Return `eval_steps` and `save_steps` for `load_best_model_at_end`, or {} without this option.
-
-    If one of the two is given, the other one gets the same value, because the Trainer can load the best model only if
-    it has saved every model that it evaluated. If neither is given, both get the value of `logging_steps` or, without
-    it, the default of `save_steps`. If both are given, they are not changed.
-    """
-    if not arguments.get("load_best_model_at_end"):
-        return {}
-    eval_steps = arguments.get("eval_steps")
-    save_steps = arguments.get("save_steps")
-    if save_steps is None:
-        save_steps = eval_steps
-    if save_steps is None:
-        # If neither is given, the Trainer evaluates when it logs.
-        save_steps = arguments.get("logging_steps")
-    if save_steps is None:
-        save_steps = RunArguments.save_steps
-    if eval_steps is None:
-        eval_steps = save_steps
-    return {"eval_steps": eval_steps, "save_steps": save_steps}
+def _check_accepted(arguments: Arguments) -> None:
+    """Raise InputError if there is an argument of the Trainer that `train` does not accept."""
+    for name in sorted(arguments):
+        # `REJECTED` maps the name of each such argument to the message.
+        if name in REJECTED:
+            raise InputError(REJECTED[name])
 
 
 def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
@@ -494,10 +478,96 @@ def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
     if not resumed_from:
         return {}
     folder = Path(arguments.get("output_dir") or "trainer_output")
-    if resumed_from not in ("last", "auto") and Path(resumed_from).resolve().parent != folder.resolve():
+    # "last" and "auto" stand for a checkpoint in the output folder.
+    is_path = resumed_from not in ("last", "auto")
+    if is_path and Path(resumed_from).resolve().parent != folder.resolve():
         return {}
-    for name in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED):
-        path = folder / name
+    # The name of the file depends on whether the Trainer pushed checkpoints.
+    for file_name in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED):
+        path = folder / file_name
         if path.is_file():
             return read_recipe(str(path), Settings)
     return {}
+
+
+def _merge_arguments(saved_arguments: Arguments, arguments: Arguments) -> dict[str, Any]:
+    """Return the saved arguments of a resumed run, overridden by the given arguments. Single files become lists."""
+    overriding_arguments = dict(arguments)
+    if "tokens_per_batch" in saved_arguments:
+        # A checkpoint counts batches, so a resumed run keeps its batch size even if the memory is different now.
+        overriding_arguments.pop("tokens_per_update", None)
+    merged_arguments = override_recipe(saved_arguments, overriding_arguments)
+    for name in _LIST_ARGUMENTS:
+        if merged_arguments.get(name) is not None:
+            merged_arguments[name] = file_names(merged_arguments[name])
+    return merged_arguments
+
+
+def _excludes_plan(arguments: Arguments) -> bool:
+    """Return True if one of the arguments is set with which a run has no plan."""
+    return any(arguments.get(name) for name in _ARGUMENTS_WITHOUT_PLAN)
+
+
+def _add_defaults(arguments: Arguments, needs_plan: bool) -> dict[str, Any]:
+    """Return the arguments together with defaults that depend on other arguments."""
+    completed = dict(arguments)
+    if arguments.get("device") == "cpu":
+        # The Trainer has no argument `device`, but uses the CPU if `use_cpu` is set.
+        completed["use_cpu"] = True
+    if needs_plan:
+        completed.setdefault("clean", True)
+    elif _is_split_by_memory(arguments):
+        # Otherwise the memory of the device would decide which pairs are too long.
+        completed.setdefault("max_tokens", min(arguments["tokens_per_update"], TOKENS_PER_PROCESS))
+    if arguments.get("load_best_model_at_end"):
+        completed.update(_find_missing_strategies(arguments))
+    return completed
+
+
+def _is_split_by_memory(arguments: Arguments) -> bool:
+    """Return True if the number of tokens per update is given, but not the number per batch.
+
+    The batch size then depends on the memory of the device.
+    """
+    tokens_per_update = arguments.get("tokens_per_update")
+    is_valid = isinstance(tokens_per_update, int) and tokens_per_update >= 1
+    return is_valid and not arguments.get("tokens_per_batch")
+
+
+def _find_missing_strategies(arguments: Arguments) -> dict[str, str]:
+    """Return the defaults of `eval_strategy` and `save_strategy`, of which both, one or none is missing.
+
+    With `load_best_model_at_end`, the Trainer requires that the two strategies are equal, or that it saves with "best".
+    """
+    if "eval_strategy" in arguments and "save_strategy" in arguments:
+        return {}
+    if "eval_strategy" in arguments:
+        return {"save_strategy": arguments["eval_strategy"]}
+    if "save_strategy" not in arguments:
+        return {"eval_strategy": "steps", "save_strategy": "steps"}
+    if arguments["save_strategy"] == "best":
+        # The Trainer then saves when it evaluates.
+        return {"eval_strategy": "steps"}
+    return {"eval_strategy": arguments["save_strategy"]}
+
+
+def _match_steps(arguments: Arguments) -> dict[str, Any]:
+    """Return equal values of `eval_steps` and `save_steps`, or {} if both are given.
+
+    With `load_best_model_at_end`, they must be equal, because the Trainer can load the best model only if it has saved
+    every model that it evaluated. If one of the two is given, its value applies to both.
+    """
+    eval_steps = arguments.get("eval_steps")
+    save_steps = arguments.get("save_steps")
+    if eval_steps is not None and save_steps is not None:
+        return {}
+    if eval_steps is not None:
+        steps = eval_steps
+    elif save_steps is not None:
+        steps = save_steps
+    elif arguments.get("logging_steps") is not None:
+        # If neither is given, the Trainer evaluates when it logs.
+        steps = arguments["logging_steps"]
+    else:
+        steps = RunArguments.save_steps
+    return {"eval_steps": steps, "save_steps": steps}
