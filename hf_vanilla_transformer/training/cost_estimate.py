@@ -16,7 +16,7 @@ from ..evaluation.choose_search import ALPHAS, PAIRS_TO_CHOOSE_SEARCH
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .corpus import Corpus
 from .run_arguments import RunArguments, Settings
-from .run_setup import CHECKPOINTS_KEPT
+from .run_setup import choose_checkpoint_limit
 from .trial_run import TrialResult, run_trial
 from .update_batches import TrainingMemory
 
@@ -70,10 +70,12 @@ def estimate_costs(
             it is None, they are measured on this machine by a trial run.
     """
     args = settings.args
+    # The meta device allocates no memory for the weights.
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
     parameters = model.num_parameters()
 
+    # Estimate the time and the memory.
     batches = corpus.make_batches(args.tokens_per_batch, args.per_device_train_batch_size)
     padded_tokens = corpus.count_padded_tokens(batches)
     trained_tokens = updates * args.gradient_accumulation_steps * float(padded_tokens.mean())
@@ -81,18 +83,22 @@ def estimate_costs(
         trial = run_trial(settings, corpus, tokenizer, tokenized_sample, batches)
         training_seconds = trained_tokens * trial.update_seconds_per_token
         seconds = training_seconds + _estimate_search_seconds(settings, corpus, updates, trial)
-        growth = _MEMORY_GROWTH_ON_CPUS if args.device.type == "cpu" else 1
-        memory = int(trial.peak_memory * growth)
+        memory = trial.peak_memory
+        if args.device.type == "cpu":
+            memory = int(trial.peak_memory * _MEMORY_GROWTH_ON_CPUS)
     else:
         seconds = _compute_training_seconds(model, args, trained_tokens, tflops)
         # `tflops` is a bfloat16 figure, so the other GPU computes in 16 bits even if this machine does not.
         training_memory = TrainingMemory.for_model(model, args, None, in_16_bits=True)
-        memory = training_memory.bytes_for_batch(int(padded_tokens.max()) / 2)
+        tokens_on_each_side = int(padded_tokens.max()) / 2
+        memory = training_memory.bytes_for_batch(tokens_on_each_side)
+
+    # Estimate the disk space. Each weight takes 4 bytes. A checkpoint also contains Adam's two moments.
+    model_bytes = 4 * parameters
+    checkpoint_bytes = 3 * model_bytes
+    disk = model_bytes + _count_checkpoints_on_disk(settings, updates) * checkpoint_bytes
 
     target_tokens = round(corpus.training_pairs * float(corpus.target_lengths.mean()))
-    # Each weight takes 4 bytes. A checkpoint also contains Adam's two moments.
-    checkpoints = _count_checkpoints_on_disk(settings, updates)
-    disk = 4 * parameters * (1 + 3 * checkpoints)
     return Costs(parameters, target_tokens, updates, seconds, memory, disk)
 
 
@@ -101,63 +107,70 @@ def _compute_training_seconds(model: PreTrainedModel, args: RunArguments, tokens
 
     `tokens` is the total over the run of source and target tokens, padding included.
     """
-    weights = 0
+    matmul_weights = 0
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            weights += module.weight.numel()
+            matmul_weights += module.weight.numel()
     # Source tokens pass through the encoder and target tokens through the decoder, so each token uses about half of the
     # weights.
-    weights_per_token = weights / 2
+    weights_per_token = matmul_weights / 2
     # R-Drop runs every batch twice.
     passes = 2 if args.r_drop_alpha else 1
     # For each token and weight there are 2 FLOPs in the forward pass and 4 in the backward pass.
-    return tokens * 6 * weights_per_token * passes / (tflops * 1e12 * UTILIZATION)
+    training_flops = tokens * 6 * weights_per_token * passes
+    # No GPU reaches its peak. `UTILIZATION` is the fraction of it that the training reaches.
+    return training_flops / (tflops * 1e12 * UTILIZATION)
 
 
 def _count_checkpoints_on_disk(settings: Settings, updates: int) -> int:
     """Return the maximum number of checkpoints that a run has on the disk at the same time."""
     args = settings.args
-    written = _count_events(args.save_strategy, args.save_steps, updates)
+    written_checkpoints = _count_occurrences(args.save_strategy, args.save_steps, updates)
     limit = args.save_total_limit
     if limit is None:
-        # This is the default that a run sets. It keeps enough checkpoints for an average.
-        limit = max(CHECKPOINTS_KEPT, (settings.output.average_last or 0) + 1)
+        limit = choose_checkpoint_limit(settings.output.average_last)
     if limit == 0:
         # In `save_total_limit`, 0 means no limit.
-        return written
+        return written_checkpoints
     # The oldest checkpoint is removed after a new one is written, so briefly there is one more than the limit.
-    return min(written, limit + 1)
+    return min(written_checkpoints, limit + 1)
 
 
-def _count_events(strategy: str, interval: float | None, updates: int) -> int:
-    """Return the number of evaluations or checkpoints of a run.
+def _count_occurrences(strategy: str, steps: float | None, updates: int) -> int:
+    """Return how often a run evaluates or saves.
 
     Args:
         strategy: the Trainer's `eval_strategy` or `save_strategy`.
-        interval: number of updates between two evaluations or checkpoints; a value below 1 is a fraction of all
-            updates. If the strategy is `"epoch"`, the caller passes the number of updates per epoch.
-        updates: number of updates of the run.
+        steps: the Trainer's `eval_steps` or `save_steps`: the number of updates between two evaluations or checkpoints.
+            A value below 1 is a fraction of all updates. If the strategy is `"epoch"`, the caller passes the number of
+            updates per epoch.
+        updates: the number of updates of the run.
     """
-    if strategy == "no" or not interval:
+    if strategy == "no" or not steps:
         return 0
-    updates_between = interval * updates if interval < 1 else interval
-    return math.ceil(updates / updates_between)
+    updates_in_between = steps
+    if steps < 1:
+        updates_in_between = steps * updates
+    return math.ceil(updates / updates_in_between)
 
 
 def _estimate_search_seconds(settings: Settings, corpus: Corpus, updates: int, trial: TrialResult) -> float:
     """Estimate how many seconds a run spends on evaluations during training, and on beam search after it."""
     args = settings.args
-    evaluations = _count_events(args.eval_strategy, args.eval_steps, updates)
+    # Evaluations during training translate with greedy search.
+    evaluations = _count_occurrences(args.eval_strategy, args.eval_steps, updates)
     greedy_sentences = corpus.validation_pairs * evaluations
 
+    # After the training, everything is translated with beam search.
     beam_sentences = corpus.test_pairs
     if settings.output.average_last:
         # Both the averaged weights and the last checkpoint translate the validation pairs.
         beam_sentences += 2 * corpus.validation_pairs
     if settings.evaluation.choose_search:
-        # Each length penalty is tried once, and then the second stopping rule.
+        # Each length penalty in `ALPHAS` is tried once, and then the second stopping rule.
         searches = len(ALPHAS) + 1
-        beam_sentences += searches * min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
+        pairs_per_search = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
+        beam_sentences += searches * pairs_per_search
 
     tokens_per_sentence = float(corpus.target_lengths.mean())
     greedy_seconds = greedy_sentences * trial.greedy_seconds_per_token

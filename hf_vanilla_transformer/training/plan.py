@@ -6,7 +6,7 @@ the corpus and the machine. Arguments that the user gives are kept.
 
 import math
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import pair_lengths
+from ..data.pair_arguments import TrainingDataArguments
 from ..data.tokenized_pairs import tokenize_pairs
 from ..evaluation.choose_search import PAIRS_TO_CHOOSE_SEARCH
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -124,72 +125,89 @@ def plan(
         UserError: if the trial fails, for example because the memory is too small.
     """
     settings = Settings.from_arguments(**given_arguments)
-    _check_plan(settings, len(pairs["train"]), tflops)
+    training_pairs = len(pairs["train"])
+    _check_plan(settings, training_pairs, tflops)
+    sample = _sample_pairs(pairs)
+    if tflops is None:
+        source_of_costs = "time and memory: measured by a trial of some updates"
+    else:
+        source_of_costs = f"time and memory: computed for {tflops:g} TFLOP/s, not measured"
+
+    if not chooses:
+        measured_pairs = _measure_pairs(pairs, sample, settings.model, settings.data)
+        tokens_that_fit = _count_tokens_that_fit(settings, measured_pairs.tokenizer, memory, tflops)
+        run = _forecast_run(settings, measured_pairs, tokens_that_fit, tflops)
+        return Plan({}, [source_of_costs], run.costs)
+
+    # Choose the recipe and the model. The model's arguments determine the tokenizer that measures the corpus.
     has_gpu = tflops is not None or settings.args.device.type != "cpu"
     targets_per_source = _count_targets_per_source(settings)
-    recipe_name = choose_recipe(len(pairs["train"]) // targets_per_source, has_gpu)
-    sample = _sample_pairs(pairs)
-    recipe = _adapt_recipe(recipe_name, settings, sample["train"], len(pairs["train"]))
-
-    # Measure the corpus in tokens, with a tokenizer that is trained on a sample of it.
-    model_arguments = {}
-    if chooses:
-        model_arguments = _select_model_arguments(recipe, given_arguments)
+    recipe_name = choose_recipe(training_pairs // targets_per_source, has_gpu)
+    recipe = _adapt_recipe(recipe_name, settings, sample["train"], training_pairs)
+    model_arguments = _select_model_arguments(recipe, given_arguments)
     model_settings = Settings.from_arguments(**{**model_arguments, **given_arguments})
-    tokenizer = _make_sample_tokenizer(model_settings.model, sample)
-    tokenized_sample = tokenize_pairs(sample, tokenizer, target_lang=find_target_language(settings.data, tokenizer))
-    source_lengths, target_lengths = pair_lengths(tokenized_sample["train"])
-    corpus = Corpus(
-        training_pairs=len(pairs["train"]),
-        validation_pairs=len(pairs.get("validation", [])),
-        test_pairs=len(pairs.get("test", [])),
-        source_lengths=source_lengths,
-        target_lengths=target_lengths,
-    )
-    if tflops is None:
-        tokens_that_fit = _count_tokens_that_fit(model_settings, tokenizer, memory)
-    else:
-        # The memory of a GPU elsewhere is unknown. The plan states how much memory a single batch needs.
-        tokens_that_fit = sys.maxsize
+    measured_pairs = _measure_pairs(pairs, sample, model_settings.model, model_settings.data)
+    tokens_that_fit = _count_tokens_that_fit(model_settings, measured_pairs.tokenizer, memory, tflops)
 
-    # Choose the arguments, and drop the pairs that the run will remove.
+    # Choose all other arguments, and estimate the costs of a run with them.
     processes = settings.args.world_size
-    arguments = {}
-    if chooses:
-        arguments = fit_recipe(recipe, corpus, processes, given_arguments, targets_per_source, tokens_that_fit)
-    chosen = Settings.from_arguments(**{**arguments, **given_arguments})
-    max_tokens = chosen.data.max_tokens or chosen.args.tokens_per_batch
-    short_corpus = corpus.drop_pairs_over(max_tokens)
-    # The trial selects pairs by their indices in the corpus without long pairs.
-    tokenized_sample["train"] = tokenized_sample["train"].select(corpus.find_rows_up_to(max_tokens))
-    planned = set_batches_of_update(chosen, tokens_that_fit, short_corpus.longest_sentence)
+    chosen_arguments = fit_recipe(
+        recipe, measured_pairs.corpus, processes, given_arguments, targets_per_source, tokens_that_fit
+    )
+    chosen_settings = Settings.from_arguments(**{**chosen_arguments, **given_arguments})
+    run = _forecast_run(chosen_settings, measured_pairs, tokens_that_fit, tflops)
+    reasons = _explain(recipe_name, run.settings, measured_pairs.corpus, run.epochs)
+    return Plan(chosen_arguments, [*reasons, source_of_costs], run.costs)
 
-    # Estimate the costs.
-    updates_per_epoch = count_updates_per_epoch(corpus, planned.given_arguments, processes)
-    updates = planned.args.max_steps
-    if updates <= 0:
-        # The Trainer rounds in the same way.
-        updates = math.ceil(planned.args.num_train_epochs * updates_per_epoch)
-    by_steps = planned.change_training(**_convert_epochs_to_steps(planned.args, updates_per_epoch))
-    costs = estimate_costs(by_steps, updates, short_corpus, tokenizer, tokenized_sample, tflops)
-    reasons = []
-    if chooses:
-        reasons = _explain(recipe_name, by_steps, corpus, updates / updates_per_epoch)
-    if tflops is None:
-        reasons.append("time and memory: measured by a trial of some updates")
-    else:
-        reasons.append(f"time and memory: computed for {tflops:g} TFLOP/s, not measured")
-    return Plan(arguments, reasons, costs)
+
+@dataclass(frozen=True)
+class _MeasuredPairs:
+    """Sentence pairs whose lengths were measured in tokens.
+
+    Args:
+        corpus: the number of pairs in each split, and the sentence lengths of a sample of training pairs.
+        tokenizer: the tokenizer that measured the lengths.
+        tokenized_sample: the tokenized sample. `"train"` contains the pairs whose lengths `corpus` lists, in the same
+            order. `"validation"` is optional.
+    """
+
+    corpus: Corpus
+    tokenizer: PreTrainedTokenizerBase
+    tokenized_sample: DatasetDict
+
+    def drop_pairs_over(self, max_tokens: int | None) -> "_MeasuredPairs":
+        """Return a copy without the training pairs that have more than `max_tokens` tokens on either side."""
+        short_corpus = self.corpus.drop_pairs_over(max_tokens)
+        remaining_rows = self.corpus.find_rows_up_to(max_tokens)
+        short_sample = DatasetDict(self.tokenized_sample)
+        short_sample["train"] = self.tokenized_sample["train"].select(remaining_rows)
+        return _MeasuredPairs(short_corpus, self.tokenizer, short_sample)
+
+
+@dataclass(frozen=True)
+class _RunForecast:
+    """What a run will do and cost.
+
+    Args:
+        settings: the run's settings, with final batch sizes, and with the numbers of updates after which the run saves
+            and evaluates.
+        epochs: the number of epochs.
+        costs: the estimated costs.
+    """
+
+    settings: Settings
+    epochs: float
+    costs: Costs
 
 
 def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> None:
     """Raise InputError if no plan is possible: for fine-tuning, too few training pairs, or invalid numbers."""
     if settings.model.model_name_or_path is not None:
         raise InputError("a plan is for a new model; give learning_rate and max_steps to fine-tune one.")
-    if train_size < FEWEST_PAIRS["tiny"]:
-        raise InputError(
-            f"there are {train_size} training pairs, too few for a plan, which needs {FEWEST_PAIRS['tiny']}."
-        )
+    # The recipe "tiny" is the one for the fewest pairs.
+    fewest_pairs = FEWEST_PAIRS["tiny"]
+    if train_size < fewest_pairs:
+        raise InputError(f"there are {train_size} training pairs, too few for a plan, which needs {fewest_pairs}.")
     check_numbers(settings.args)
     if tflops is not None and not 0 < tflops < math.inf:
         raise InputError(f"tflops is {tflops}; give the TFLOP/s of a GPU, such as 100.")
@@ -198,9 +216,10 @@ def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> No
 def choose_recipe(pairs: int, has_gpu: bool) -> str:
     """Return the name of the recipe that suits a number of training pairs. Without a GPU, it is never `"base"`."""
     chosen = "tiny"
+    # `FEWEST_PAIRS` maps the recipes, from the smallest to the largest, to the numbers of pairs that they need.
     for name, fewest_pairs in FEWEST_PAIRS.items():
-        is_possible = has_gpu or name != "base"
-        if is_possible and fewest_pairs <= pairs:
+        is_too_large = pairs < fewest_pairs or (name == "base" and not has_gpu)
+        if not is_too_large:
             chosen = name
     return chosen
 
@@ -210,8 +229,9 @@ def _count_targets_per_source(settings: Settings) -> int:
 
     The result is 2 if the run distills a teacher and keeps the given targets next to the translations, and otherwise 1.
     """
-    has_teacher = bool(settings.distillation.teacher)
-    return 2 if has_teacher and not settings.distillation.distilled_only else 1
+    if settings.distillation.teacher and not settings.distillation.distilled_only:
+        return 2
+    return 1
 
 
 def _sample_pairs(pairs: DatasetDict) -> DatasetDict:
@@ -246,8 +266,8 @@ def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: in
             sample_bytes += len(text.encode())
     corpus_bytes = sample_bytes * train_size // len(sample)
     # With a larger vocabulary, many tokens would occur too rarely to be learned.
-    affordable = max(_SMALLEST_VOCABULARY, corpus_bytes // _BYTES_PER_TOKEN)
-    recipe["vocab_size"] = min(recipe["vocab_size"], affordable)
+    largest_vocabulary = max(_SMALLEST_VOCABULARY, corpus_bytes // _BYTES_PER_TOKEN)
+    recipe["vocab_size"] = min(recipe["vocab_size"], largest_vocabulary)
     return recipe
 
 
@@ -268,25 +288,87 @@ def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
 def _select_model_arguments(recipe: Arguments, given_arguments: Arguments) -> dict[str, object]:
     """Return those recipe arguments that determine the model, its tokenizer, and the memory that a batch needs."""
     names = {field.name for field in fields(ModelArguments)}
+    # R-Drop runs every batch twice at once.
     names.add("r_drop_alpha")
-    return {name: value for name, value in _without_replaced(recipe, given_arguments).items() if name in names}
+    remaining_arguments = _drop_replaced(recipe, given_arguments)
+    return {name: value for name, value in remaining_arguments.items() if name in names}
 
 
-def _make_sample_tokenizer(model_args: ModelArguments, sample: DatasetDict) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that the arguments name. If they name none, this process trains one on the sample."""
+def _measure_pairs(
+    pairs: DatasetDict, sample: DatasetDict, model_args: ModelArguments, data_args: TrainingDataArguments
+) -> _MeasuredPairs:
+    """Count the pairs of each split, and measure the sentence lengths of a sample of them in tokens.
+
+    Args:
+        pairs: the sentence pairs of all splits.
+        sample: samples of the training and validation pairs.
+        model_args: they determine the tokenizer. If they name none, this process trains one on the sample.
+        data_args: they determine the target language.
+    """
     if model_args.tokenizer_name is not None:
-        return load_tokenizer(model_args)
-    return train_new_tokenizer(model_args, sample)
+        tokenizer = load_tokenizer(model_args)
+    else:
+        tokenizer = train_new_tokenizer(model_args, sample)
+    target_language = find_target_language(data_args, tokenizer)
+    tokenized_sample = tokenize_pairs(sample, tokenizer, target_lang=target_language)
+    source_lengths, target_lengths = pair_lengths(tokenized_sample["train"])
+    corpus = Corpus(
+        training_pairs=len(pairs["train"]),
+        validation_pairs=len(pairs.get("validation", [])),
+        test_pairs=len(pairs.get("test", [])),
+        source_lengths=source_lengths,
+        target_lengths=target_lengths,
+    )
+    return _MeasuredPairs(corpus, tokenizer, tokenized_sample)
 
 
-def _count_tokens_that_fit(settings: Settings, tokenizer: PreTrainedTokenizerBase, memory: DeviceMemory | None) -> int:
+def _count_tokens_that_fit(
+    settings: Settings, tokenizer: PreTrainedTokenizerBase, memory: DeviceMemory | None, tflops: float | None
+) -> int:
     """Return the number of tokens on each side of a batch that fit into memory.
 
-    If `memory` is None, the memory of this process's device counts.
+    Args:
+        settings: the settings of the model, and the precision of the training.
+        tokenizer: the tokenizer, which determines the vocabulary size.
+        memory: the memory that counts. If it is None, the memory of this process's device counts.
+        tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the run is for this machine.
     """
+    if tflops is not None:
+        # The memory of a GPU elsewhere is unknown. The plan states how much memory a single batch needs.
+        return sys.maxsize
+    if memory is None:
+        memory = read_device_memory(settings.args.device)
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
-    return count_tokens_that_fit(model, settings.args, memory or read_device_memory(settings.args.device))
+    return count_tokens_that_fit(model, settings.args, memory)
+
+
+def _forecast_run(
+    settings: Settings, measured_pairs: _MeasuredPairs, tokens_that_fit: int, tflops: float | None
+) -> _RunForecast:
+    """Complete the settings of a run, count its epochs, and estimate its costs.
+
+    Args:
+        settings: the run's settings, as chosen or given.
+        measured_pairs: the pairs that the run is given. Those that are too long for it are left out of the estimate.
+        tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
+        tflops: see [`plan`].
+    """
+    max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
+    short_pairs = measured_pairs.drop_pairs_over(max_tokens)
+    batched = set_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
+    args = batched.args
+
+    updates_per_epoch = count_updates_per_epoch(measured_pairs.corpus, batched.given_arguments, args.world_size)
+    updates = args.max_steps
+    if updates <= 0:
+        # The number of epochs decides. The Trainer rounds in the same way.
+        updates = math.ceil(args.num_train_epochs * updates_per_epoch)
+    completed = batched.change_training(**_convert_epochs_to_steps(args, updates_per_epoch))
+    costs = estimate_costs(
+        completed, updates, short_pairs.corpus, short_pairs.tokenizer, short_pairs.tokenized_sample, tflops
+    )
+    return _RunForecast(completed, updates / updates_per_epoch, costs)
 
 
 def _convert_epochs_to_steps(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
@@ -312,10 +394,17 @@ def count_updates_per_epoch(corpus: Corpus, arguments: Arguments, processes: int
         processes: the number of processes that train together.
     """
     tokens_per_batch = arguments.get("tokens_per_batch")
-    short_corpus = corpus.drop_pairs_over(arguments.get("max_tokens") or tokens_per_batch)
-    sample_batches = short_corpus.make_batches(tokens_per_batch, arguments.get("per_device_train_batch_size", 8))
-    corpus_batches = len(sample_batches) * short_corpus.training_pairs / len(short_corpus.source_lengths)
-    batches_per_process = math.ceil(corpus_batches / processes)
+    sentences_per_batch = arguments.get("per_device_train_batch_size", 8)
+    # Without `max_tokens`, the training removes the pairs that do not fit into a batch.
+    max_tokens = arguments.get("max_tokens") or tokens_per_batch
+    short_corpus = corpus.drop_pairs_over(max_tokens)
+
+    # Count the batches of the sample, and extrapolate to the corpus.
+    batches_of_sample = len(short_corpus.make_batches(tokens_per_batch, sentences_per_batch))
+    sampled_pairs = len(short_corpus.source_lengths)
+    batches_of_corpus = batches_of_sample * short_corpus.training_pairs / sampled_pairs
+
+    batches_per_process = math.ceil(batches_of_corpus / processes)
     return math.ceil(batches_per_process / arguments.get("gradient_accumulation_steps", 1))
 
 
@@ -341,92 +430,80 @@ def fit_recipe(
         The chosen arguments, without the given ones.
     """
     batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
-    chosen = _without_replaced({**recipe, **batches}, given_arguments)
-    # The batches are derived from the tokens of an update. A resumed run must not derive them again.
+    chosen = _drop_replaced({**recipe, **batches}, given_arguments)
+    # The updates are counted below, and the batches above. A resumed run must not derive them again.
+    chosen.pop("num_train_epochs")
     chosen.pop("tokens_per_update", None)
 
     # Choose the number of updates and the arguments that depend on it.
-    epochs_of_recipe = chosen.pop("num_train_epochs")
-    epochs = given_arguments.get("num_train_epochs", epochs_of_recipe)
     updates_per_epoch = count_updates_per_epoch(corpus, {**chosen, **given_arguments}, processes)
-    updates = math.ceil(epochs * updates_per_epoch)
-    if given_arguments.get("max_steps", -1) > 0:
-        # The Trainer prefers a number of updates to a number of epochs.
-        updates = given_arguments["max_steps"]
-    elif "num_train_epochs" not in given_arguments:
-        updates = min(max(updates, FEWEST_UPDATES), recipe.get("max_steps", MOST_UPDATES))
+    updates = _choose_updates(recipe, given_arguments, updates_per_epoch)
+    if "num_train_epochs" not in given_arguments:
         chosen["max_steps"] = updates
-    if targets_per_source * updates / updates_per_epoch < _FEW_EPOCHS:
+    epochs = targets_per_source * updates / updates_per_epoch
+    if epochs < _FEW_EPOCHS:
         chosen["dropout"] = min(recipe["dropout"], _DROPOUT_FOR_FEW_EPOCHS)
+    # The warm-up takes at most a tenth of the run.
     chosen["warmup_steps"] = max(1, min(int(recipe["warmup_steps"]), updates // 10))
     for name in ("logging_steps", "eval_steps", "save_steps"):
-        chosen[name] = math.ceil(recipe[name] * updates)
-
-    # Remove arguments that have no effect or contradict given ones.
+        fraction_of_run = recipe[name]
+        chosen[name] = math.ceil(fraction_of_run * updates)
     if given_arguments.get("load_best_model_at_end"):
-        _save_what_is_evaluated(chosen, given_arguments)
-    averages = given_arguments.get("average_last", chosen.get("average_last"))
-    if not averages:
-        del chosen["keep_better"]
-    if given_arguments.get("num_beams") == 1:
-        # A greedy search has neither a length penalty nor a stopping rule.
-        del chosen["choose_search"]
-    remaining = {}
+        chosen.update(_match_saving_with_evaluation(chosen, given_arguments))
+
+    names_without_effect = _find_names_without_effect(chosen, given_arguments, corpus)
+    fitted = {}
     for name, value in chosen.items():
-        lacks_pairs = name in _VALIDATION_ARGUMENTS and not corpus.validation_pairs
-        if name not in given_arguments and not lacks_pairs:
-            remaining[name] = value
-    return remaining
+        if name not in given_arguments and name not in names_without_effect:
+            fitted[name] = value
+    return fitted
 
 
-def _save_what_is_evaluated(chosen: dict[str, Any], given_arguments: Arguments) -> None:
-    """Make evaluations and checkpoints coincide, as `load_best_model_at_end` requires. This changes `chosen`."""
-    # If one of the two numbers of steps is given, the other one is set to it.
-    chosen["eval_steps"] = given_arguments.get("save_steps", chosen["eval_steps"])
-    chosen["save_steps"] = given_arguments.get("eval_steps", chosen["eval_steps"])
-    if "eval_strategy" in given_arguments:
-        chosen["save_strategy"] = given_arguments["eval_strategy"]
-    # With "best", the Trainer saves only when it evaluates, so the plan's evaluation strategy can stay.
-    if given_arguments.get("save_strategy", "best") != "best":
-        chosen["eval_strategy"] = given_arguments["save_strategy"]
-
-
-def _without_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str, object]:
+def _drop_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str, Any]:
     """Return those recipe arguments that no given argument replaces or excludes."""
-    replaced: set[str] = set()
+    replaced_names: set[str] = set()
+    # `_REPLACED_BY` maps an argument that the user may give to the names of the recipe arguments that it replaces.
     for argument, names in _REPLACED_BY.items():
         if given_arguments.get(argument):
-            replaced.update(names)
-    return {name: value for name, value in recipe.items() if name not in replaced}
+            replaced_names.update(names)
+    return {name: value for name, value in recipe.items() if name not in replaced_names}
 
 
 def _fit_batches(
     recipe: Arguments, corpus: Corpus, processes: int, given_arguments: Arguments, tokens_that_fit: int
 ) -> dict[str, int]:
     """Choose batch sizes so that an update has the recipe's number of tokens, regardless of the number of processes."""
-    tokens_per_update = given_arguments.get("tokens_per_update") or recipe.get("tokens_per_update")
-    most_tokens_per_batch = tokens_that_fit
+    given_tokens_per_batch = given_arguments.get("tokens_per_batch")
+    tokens_per_update = given_arguments.get("tokens_per_update")
+    if not tokens_per_update:
+        tokens_per_update = recipe.get("tokens_per_update")
+
+    # Find out how many tokens a batch may have.
     if tokens_per_update is None:
         # In recipes for few pairs, an update is a single small batch, which fits into any memory.
-        tokens_per_update = given_arguments.get("tokens_per_batch") or recipe["tokens_per_batch"]
+        tokens_per_update = given_tokens_per_batch or recipe["tokens_per_batch"]
         most_tokens_per_batch = tokens_per_update
     elif given_arguments.get("per_device_train_batch_size"):
         # It is unknown how many tokens such a batch has, so the update is split as on CPUs.
         most_tokens_per_batch = TOKENS_PER_PROCESS
+    else:
+        most_tokens_per_batch = tokens_that_fit
+
+    # Split the update into batches. Longer sentences are removed from the training pairs.
+    longest_trained_sentence = min(corpus.longest_sentence, recipe["max_tokens"])
     batches = split_update(
         tokens_per_update,
         processes,
         most_tokens_per_batch,
-        # Longer sentences are removed from the training pairs.
-        min(corpus.longest_sentence, recipe["max_tokens"]),
-        tokens_per_batch=given_arguments.get("tokens_per_batch"),
+        longest_trained_sentence,
+        tokens_per_batch=given_tokens_per_batch,
         gradient_accumulation_steps=given_arguments.get("gradient_accumulation_steps"),
     )
-    if given_arguments.get("tokens_per_batch"):
-        max_tokens = batches.tokens_per_batch
-    else:
-        # A device's memory must not decide which pairs are too long.
-        max_tokens = min(batches.tokens_per_batch, recipe["max_tokens"])
+    max_tokens = batches.tokens_per_batch
+    if not given_tokens_per_batch:
+        # The batches depend on a device's memory, which must not decide which pairs are too long.
+        max_tokens = min(max_tokens, recipe["max_tokens"])
+
     # An evaluation keeps no activations, so its batches may have four times as many tokens as training batches.
     sentences_that_fit = 4 * recipe["max_tokens"] // corpus.longest_sentence
     evaluation_sentences = max(1, min(recipe["per_device_eval_batch_size"], sentences_that_fit))
@@ -436,6 +513,61 @@ def _fit_batches(
         "gradient_accumulation_steps": batches.gradient_accumulation_steps,
         "per_device_eval_batch_size": evaluation_sentences,
     }
+
+
+def _choose_updates(recipe: Arguments, given_arguments: Arguments, updates_per_epoch: int) -> int:
+    """Return the number of updates that the user has given, directly or in epochs. Otherwise adapt the recipe's number.
+
+    The adapted number has a lower and an upper limit.
+    """
+    given_updates = given_arguments.get("max_steps", -1)
+    if given_updates > 0:
+        # The Trainer prefers a number of updates to a number of epochs.
+        return given_updates
+    if "num_train_epochs" in given_arguments:
+        return math.ceil(given_arguments["num_train_epochs"] * updates_per_epoch)
+    updates = math.ceil(recipe["num_train_epochs"] * updates_per_epoch)
+    most_updates = recipe.get("max_steps", MOST_UPDATES)
+    return min(max(updates, FEWEST_UPDATES), most_updates)
+
+
+def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments) -> dict[str, object]:
+    """Return strategies and steps with which a run saves every model that it evaluates.
+
+    `load_best_model_at_end` requires this. If the user gives a value for evaluating or for saving, it applies to both.
+
+    Args:
+        chosen: the arguments that the plan has chosen so far.
+        given_arguments: arguments that the user has given.
+    """
+    if "eval_steps" in given_arguments:
+        steps = given_arguments["eval_steps"]
+    elif "save_steps" in given_arguments:
+        steps = given_arguments["save_steps"]
+    else:
+        steps = chosen["eval_steps"]
+    matching: dict[str, object] = {"eval_steps": steps, "save_steps": steps}
+    if "eval_strategy" in given_arguments:
+        matching["save_strategy"] = given_arguments["eval_strategy"]
+    # With "best", the Trainer saves only when it evaluates, so the plan's evaluation strategy can stay.
+    save_strategy = given_arguments.get("save_strategy", "best")
+    if save_strategy != "best":
+        matching["eval_strategy"] = save_strategy
+    return matching
+
+
+def _find_names_without_effect(chosen: Arguments, given_arguments: Arguments, corpus: Corpus) -> set[str]:
+    """Return the names of chosen arguments that would have no effect in the run, or would make it fail."""
+    names: set[str] = set()
+    if not corpus.validation_pairs:
+        names.update(_VALIDATION_ARGUMENTS)
+    if not given_arguments.get("average_last", chosen.get("average_last")):
+        # Without an average, there is nothing to compare the last checkpoint with.
+        names.add("keep_better")
+    if given_arguments.get("num_beams") == 1:
+        # A greedy search has neither a length penalty nor a stopping rule.
+        names.add("choose_search")
+    return names
 
 
 def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:
@@ -448,38 +580,49 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
         epochs: the number of epochs of the run.
     """
     args = settings.args
-    source_mean = corpus.source_lengths.mean()
-    target_mean = corpus.target_lengths.mean()
-    lines = [
-        f"recipe {recipe_name}, for {FEWEST_PAIRS[recipe_name]:,} pairs and more: {corpus.training_pairs:,} training "
-        f"pairs of {source_mean:.1f} source and {target_mean:.1f} target tokens on average"
-    ]
+    lines = [_explain_recipe(recipe_name, corpus)]
     recipe_for_gpu = choose_recipe(corpus.training_pairs, has_gpu=True)
     if recipe_for_gpu != recipe_name:
         lines.append(
             f"{recipe_for_gpu}, the recipe for this number of pairs, needs a GPU; --config {recipe_for_gpu} selects it "
             "on a CPU nevertheless"
         )
+    evaluation_frequency = _describe_frequency(args.eval_strategy, args.eval_steps)
+    save_frequency = _describe_frequency(args.save_strategy, args.save_steps)
     lines.append(f"model: {_describe_model(settings)}")
     lines.append(f"vocabulary: {_describe_vocabulary(recipe_name, settings.model)}")
     lines.append(f"update: {_describe_update(args)}; {epochs:,.1f} epochs{_describe_r_drop(args)}")
     lines.append(f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates")
-    lines.append(
-        f"evaluation: {_describe_frequency(args.eval_strategy, args.eval_steps)}, of {corpus.validation_pairs:,} pairs"
-    )
-    weights = "of the last update"
-    if settings.output.average_last:
-        weights = f"average of the last {settings.output.average_last} checkpoints"
-    lines.append(f"weights: {weights}; a checkpoint {_describe_frequency(args.save_strategy, args.save_steps)}")
+    lines.append(f"evaluation: {evaluation_frequency}, of {corpus.validation_pairs:,} pairs")
+    lines.append(f"weights: {_describe_weights(settings)}; a checkpoint {save_frequency}")
     if settings.output.keep_better:
         lines.append("after the training: the better of average and last checkpoint, by BLEU on the validation pairs")
     if settings.evaluation.choose_search:
         pairs = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
         lines.append(f"search: length penalty and stopping rule are chosen on {pairs:,} validation pairs")
-    removed = corpus.training_pairs - corpus.drop_pairs_over(settings.data.max_tokens).training_pairs
-    if removed:
-        lines.append(f"removed: about {removed:,} pairs of more than {settings.data.max_tokens:,} tokens on a side")
+    max_tokens = settings.data.max_tokens
+    short_corpus = corpus.drop_pairs_over(max_tokens)
+    removed_pairs = corpus.training_pairs - short_corpus.training_pairs
+    if removed_pairs:
+        lines.append(f"removed: about {removed_pairs:,} pairs of more than {max_tokens:,} tokens on a side")
     return lines
+
+
+def _explain_recipe(recipe_name: str, corpus: Corpus) -> str:
+    """Return a text that says for which corpora the recipe is, and how large this corpus is."""
+    source_mean = corpus.source_lengths.mean()
+    target_mean = corpus.target_lengths.mean()
+    return (
+        f"recipe {recipe_name}, for {FEWEST_PAIRS[recipe_name]:,} pairs and more: {corpus.training_pairs:,} training "
+        f"pairs of {source_mean:.1f} source and {target_mean:.1f} target tokens on average"
+    )
+
+
+def _describe_weights(settings: Settings) -> str:
+    """Return a text that says which weights the run saves."""
+    if settings.output.average_last:
+        return f"average of the last {settings.output.average_last} checkpoints"
+    return "of the last update"
 
 
 def _describe_model(settings: Settings) -> str:
@@ -499,12 +642,14 @@ def _describe_vocabulary(recipe_name: str, model_args: ModelArguments) -> str:
     if model_args.tokenizer_name:
         return model_args.tokenizer_name
     description = f"at most {model_args.vocab_size:,} tokens"
-    if model_args.vocab_size < read_recipe(recipe_name, Settings)["vocab_size"]:
+    recipe = read_recipe(recipe_name, Settings)
+    if model_args.vocab_size < recipe["vocab_size"]:
         description += f", one for each {_BYTES_PER_TOKEN} bytes of text"
     return description
 
 
 def _describe_update(args: RunArguments) -> str:
+    """Return a text about the size of an update, over all its batches and all processes."""
     batches = args.gradient_accumulation_steps * args.world_size
     if args.tokens_per_batch:
         return f"{args.tokens_per_batch * batches:,} tokens on each side"
@@ -519,11 +664,13 @@ def _describe_r_drop(args: RunArguments) -> str:
 
 def _describe_frequency(strategy: str, steps: float | None) -> str:
     """Return a text that says how often a run evaluates or saves, such as "every 500 updates"."""
-    if strategy == "steps":
-        return "every update" if steps == 1 else f"every {steps:,g} updates"
     if strategy == "no":
         return "never"
-    return "every epoch"
+    if strategy != "steps":
+        return "every epoch"
+    if steps == 1:
+        return "every update"
+    return f"every {steps:,g} updates"
 
 
 def format_duration(seconds: float) -> str:

@@ -114,17 +114,33 @@ def choose_trainer_arguments(settings: Settings, model: PreTrainedModel, data: D
         model: the model to train.
         data: the tokenized training pairs.
     """
-    # The callback `CheckpointAtSigterm` writes this checkpoint instead of the Trainer.
-    changes: dict[str, object] = {"enable_jit_checkpoint": False}
-    if settings.args.save_total_limit is None:
-        # One more checkpoint than are averaged, because the best checkpoint may be kept in addition.
-        needed = (settings.output.average_last or 0) + 1
-        changes["save_total_limit"] = max(CHECKPOINTS_KEPT, needed)
-    changed = settings.change_training(**changes)
+    save_total_limit = settings.args.save_total_limit
+    if save_total_limit is None:
+        save_total_limit = choose_checkpoint_limit(settings.output.average_last)
+    limited_settings = settings.change_training(
+        save_total_limit=save_total_limit,
+        # The callback `CheckpointAtSigterm` writes the checkpoint at SIGTERM instead of the Trainer.
+        enable_jit_checkpoint=False,
+    )
     if settings.args.tokens_per_update is None:
-        return changed
-    tokens_that_fit = count_tokens_that_fit(model, settings.args, read_smallest_device_memory(settings.args.device))
-    return set_batches_of_update(changed, tokens_that_fit, find_longest_sentence(data))
+        # The batch size is given, so it does not depend on the memory.
+        return limited_settings
+    memory = read_smallest_device_memory(settings.args.device)
+    tokens_that_fit = count_tokens_that_fit(model, settings.args, memory)
+    longest_sentence = find_longest_sentence(data)
+    return set_batches_of_update(limited_settings, tokens_that_fit, longest_sentence)
+
+
+def choose_checkpoint_limit(average_last: int | None) -> int:
+    """Return the default of `save_total_limit`, which keeps enough checkpoints for an average of the last ones.
+
+    Args:
+        average_last: the number of checkpoints that are averaged, or None.
+    """
+    if average_last is None:
+        return CHECKPOINTS_KEPT
+    # One more than are averaged, because the best checkpoint may be kept in addition.
+    return max(CHECKPOINTS_KEPT, average_last + 1)
 
 
 def make_callbacks(
