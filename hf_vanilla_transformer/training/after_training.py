@@ -101,8 +101,28 @@ class SavedWeights:
     def describe(self) -> str | None:
         """Return a text that names the checkpoints of the saved weights, or None if nothing was averaged."""
         if self.is_last_kept:
-            return f"of {self.checkpoints[0]}, better than the average"
+            last_checkpoint = self.checkpoints[0]
+            return f"of {last_checkpoint}, better than the average"
         return average_facts(self.checkpoints).get("weights")
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A record of how the saved model came about, and of its scores.
+
+    Args:
+        weights: which weights were saved.
+        search: a text about the chosen search settings, or None if none were chosen.
+        test_scores: the scores on the test pairs, or None if there are none.
+        has_int8_copy: True if there is an int8 copy of the model.
+        int8_scores: the scores of the int8 copy on the test pairs, or None without test pairs or without a copy.
+    """
+
+    weights: SavedWeights
+    search: str | None
+    test_scores: Scores | None
+    has_int8_copy: bool
+    int8_scores: Scores | None
 
 
 def finish_run(run: TrainedRun) -> None:
@@ -118,34 +138,52 @@ def finish_run(run: TrainedRun) -> None:
     Only the main process calls this function.
     """
     settings = run.settings
+    saved_model = complete_saved_model(run)
+    facts = collect_facts(run, saved_model)
+    write_cards(run, saved_model, facts)
+
+    if saved_model.test_scores is not None:
+        for line in describe_scores(saved_model.test_scores):
+            logger.info(line)
+    logger.info("the model is in %s", settings.output_folder)
+    if settings.args.results:
+        scores = collect_scores(run, saved_model)
+        results = collect_results(run, facts, saved_model.weights, scores)
+        write_results(settings.args.results, results)
+    if settings.args.push_to_hub:
+        push(settings, facts.updates, saved_model.test_scores)
+
+
+def complete_saved_model(run: TrainedRun) -> SavedModel:
+    """Choose the weights and the search settings of the saved model, evaluate it, and save an int8 copy of a student.
+
+    The order matters, because each step uses the model that the steps before it have saved.
+    """
+    settings = run.settings
     weights = choose_weights(run)
     search = None
     if settings.evaluation.choose_search and "validation" in run.pairs:
         search = save_chosen_search(settings, run.pairs)
     test_scores = evaluate_saved("test", settings, run.pairs)
-    int8 = None
+    # A student of a teacher is meant to be fast, so it is also saved in int8.
+    has_int8_copy = bool(settings.distillation.teacher)
     int8_scores = None
-    if settings.distillation.teacher:
+    if has_int8_copy:
         int8_scores = save_int8(settings, run.pairs)
-        int8 = describe_int8(int8_scores)
+    return SavedModel(weights, search, test_scores, has_int8_copy, int8_scores)
 
-    facts = collect_facts(run, weights, search, int8)
+
+def write_cards(run: TrainedRun, saved_model: SavedModel, facts: TrainingFacts) -> None:
+    """Write the model card of the saved model, and that of its int8 copy if there is one."""
+    output = run.settings.output_folder
     tokenizer = cast(PreTrainedTokenizerBase, run.trainer.processing_class)
-    about = describe_trained_model(settings, run.pairs, tokenizer, test_scores)
-    compared_scores = asdict(weights.comparison) if weights.comparison else None
-    save_card(run.model, settings.output_folder, about, facts, compared_scores)
-    if settings.distillation.teacher:
-        save_int8_card(settings.output_folder, about, int8_scores, run.model.num_parameters(), facts)
-
-    if test_scores is not None:
-        for line in describe_scores(test_scores):
-            logger.info(line)
-    logger.info("the model is in %s", settings.output_folder)
-    if settings.args.results:
-        scores = collect_scores(run, weights, search, test_scores)
-        write_results(settings.args.results, collect_results(run, facts, weights, scores))
-    if settings.args.push_to_hub:
-        push(settings, facts.updates, test_scores)
+    about = describe_trained_model(run.settings, run.pairs, tokenizer, saved_model.test_scores)
+    validation_scores = None
+    if saved_model.weights.comparison is not None:
+        validation_scores = asdict(saved_model.weights.comparison)
+    save_card(run.model, output, about, facts, validation_scores)
+    if saved_model.has_int8_copy:
+        save_int8_card(output, about, saved_model.int8_scores, run.model.num_parameters(), facts)
 
 
 def choose_weights(run: TrainedRun) -> SavedWeights:
@@ -155,20 +193,26 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
     - If there are validation pairs, the average is compared with the last checkpoint.
     - With `keep_better`, the last checkpoint is saved if its BLEU is higher than the average's.
     """
-    settings = run.settings
-    checkpoints = []
-    if settings.output.average_last is not None:
-        checkpoints = save_average(settings.output_folder, settings.output.average_last)
+    output_folder = run.settings.output_folder
+    average_last = run.settings.output.average_last
+    averaged_checkpoints = []
+    if average_last is not None:
+        averaged_checkpoints = save_average(output_folder, average_last)
     curve = save_arguments_and_curve(run)
-    if not checkpoints or "validation" not in run.pairs:
-        return SavedWeights(checkpoints, None, False, curve)
-    comparison = compare_average(settings, run.pairs, checkpoints[-1])
-    is_last_kept = settings.output.keep_better and comparison.gain < 0
-    if is_last_kept:
-        checkpoints = save_average(settings.output_folder, 1)
-        # Saving these weights has removed all other files of the run, so they are written again.
-        curve = save_arguments_and_curve(run)
-    return SavedWeights(checkpoints, comparison, is_last_kept, curve)
+    if not averaged_checkpoints or "validation" not in run.pairs:
+        return SavedWeights(averaged_checkpoints, comparison=None, is_last_kept=False, curve=curve)
+
+    last_checkpoint = averaged_checkpoints[-1]
+    comparison = compare_average(run.settings, run.pairs, last_checkpoint)
+    is_last_kept = run.settings.output.keep_better and comparison.gain < 0
+    if not is_last_kept:
+        return SavedWeights(averaged_checkpoints, comparison, is_last_kept=False, curve=curve)
+
+    # An average of a single checkpoint has the weights of this checkpoint.
+    only_last_checkpoint = save_average(output_folder, 1)
+    # Saving these weights has removed all other files of the run, so they are written again.
+    curve = save_arguments_and_curve(run)
+    return SavedWeights(only_last_checkpoint, comparison, is_last_kept=True, curve=curve)
 
 
 def save_arguments_and_curve(run: TrainedRun) -> Curve | None:
@@ -233,12 +277,12 @@ def save_chosen_search(settings: Settings, pairs: DatasetDict) -> str:
     rows = pick_evenly_spaced_rows(len(pairs["validation"]), PAIRS_TO_CHOOSE_SEARCH)
     sample = pairs["validation"].select(rows)
     logger.info("choosing length penalty and stopping rule on %s validation pairs", f"{len(sample):,}")
-    chosen, bleu_by_search = choose_search(
-        model, tokenizer, sample, settings.scoring, **settings.decoding.generate_kwargs()
-    )
+    # The choice respects the search settings that the user has given.
+    given_search = settings.decoding.generate_kwargs()
+    chosen_search, bleu_by_search = choose_search(model, tokenizer, sample, settings.scoring, **given_search)
     for search, bleu in bleu_by_search.items():
         logger.info("validation BLEU %.2f: %s", bleu, search)
-    model.generation_config.update(**chosen)
+    model.generation_config.update(**chosen_search)
     with staged(settings.output_folder) as folder:
         model.generation_config.save_pretrained(folder)
     candidates = len(bleu_by_search)
@@ -266,20 +310,20 @@ def describe_int8(scores: Scores | None) -> str:
     return f"{place}: BLEU {scores['bleu']:.2f} on the test pairs"
 
 
-def collect_facts(run: TrainedRun, weights: SavedWeights, search: str | None, int8: str | None) -> TrainingFacts:
-    """Collect the facts about the training that the model card lists.
-
-    Args:
-        run: the run after its training.
-        weights: which weights were saved.
-        search: a text about the chosen search settings, or None if none were chosen.
-        int8: a text about the int8 model, or None if there is none.
-    """
+def collect_facts(run: TrainedRun, saved_model: SavedModel) -> TrainingFacts:
+    """Collect the facts about the training that the model card lists."""
     args = run.settings.args
     state = run.trainer.state
+    weights = saved_model.weights
     best_weights = None
     if args.load_best_model_at_end and state.best_global_step is not None:
         best_weights = f"of update {state.best_global_step:,}, the best by {args.metric_for_best_model}"
+    validation_bleu = None
+    if weights.comparison is not None:
+        validation_bleu = weights.comparison.describe()
+    int8 = None
+    if saved_model.has_int8_copy:
+        int8 = describe_int8(saved_model.int8_scores)
     return TrainingFacts(
         data=run.settings.data.describe("train"),
         distillation=run.description.distillation or {},
@@ -293,29 +337,29 @@ def collect_facts(run: TrainedRun, weights: SavedWeights, search: str | None, in
         seconds=run.recorded_facts.seconds,
         r_drop_alpha=args.r_drop_alpha,
         averaged_weights=weights.describe(),
-        validation_bleu=weights.comparison.describe() if weights.comparison else None,
-        search=search,
+        validation_bleu=validation_bleu,
+        search=saved_model.search,
         int8=int8,
     )
 
 
-def collect_scores(
-    run: TrainedRun, weights: SavedWeights, search: str | None, test_scores: Scores | None
-) -> dict[str, Scores | None]:
+def collect_scores(run: TrainedRun, saved_model: SavedModel) -> dict[str, Scores | None]:
     """Collect the scores that the results file contains, by the split that they were computed on.
 
     They are the saved model's scores on the validation and test pairs and, if the run compared the average with the
-    last checkpoint, the last checkpoint's validation scores. The validation scores of the average are reused from this
-    comparison, unless the run has saved different weights or search settings since.
+    last checkpoint, the last checkpoint's validation scores.
     """
-    is_average_saved = search is None and not weights.is_last_kept
-    if weights.comparison is not None and is_average_saved:
-        validation_scores: Scores | None = weights.comparison.average
+    comparison = saved_model.weights.comparison
+    # If the last checkpoint or chosen search settings were saved, the scores of the average are not the saved model's.
+    is_average_saved = not saved_model.weights.is_last_kept and saved_model.search is None
+    validation_scores: Scores | None
+    if comparison is not None and is_average_saved:
+        validation_scores = comparison.average
     else:
         validation_scores = evaluate_saved("validation", run.settings, run.pairs)
-    scores = {"validation": validation_scores, "test": test_scores}
-    if weights.comparison is not None:
-        scores["validation_of_last_checkpoint"] = weights.comparison.last_checkpoint
+    scores = {"validation": validation_scores, "test": saved_model.test_scores}
+    if comparison is not None:
+        scores["validation_of_last_checkpoint"] = comparison.last_checkpoint
     return scores
 
 
@@ -325,6 +369,7 @@ def collect_results(
     """Collect the content of the results file from the run, the model card's facts, and the scores."""
     description = run.description
     recorded = run.recorded_facts
+    data_by_split = {split: run.settings.data.describe(split) for split in run.pairs}
     total_seconds = None
     if description.started is not None:
         total_seconds = time.monotonic() - description.started
@@ -345,7 +390,7 @@ def collect_results(
         training_seconds=recorded.seconds - recorded.evaluation_seconds,
         evaluation_seconds=recorded.evaluation_seconds,
         curve=weights.curve,
-        data={split: run.settings.data.describe(split) for split in run.pairs},
+        data=data_by_split,
         scores=scores,
         total_seconds=total_seconds,
     )

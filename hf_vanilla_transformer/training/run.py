@@ -35,7 +35,7 @@ from .checkpoints import (
     restore_path_of_best,
 )
 from .distillation import Teacher
-from .plan import plan
+from .plan import Plan, plan
 from .pushing import prepare_push
 from .recipe_overrides import override_recipe
 from .results_file import RunDescription, describe_run
@@ -172,7 +172,9 @@ def run(settings: Settings) -> Path:
 
     # Find out where the run starts. A run that resumes keeps the settings of its earlier part, so it needs no plan.
     checkpoint = find_common_checkpoint(settings)
-    earlier_facts = RecordFacts() if checkpoint is None else RecordFacts.read_checkpoint(checkpoint)
+    earlier_facts = RecordFacts()
+    if checkpoint is not None:
+        earlier_facts = RecordFacts.read_checkpoint(checkpoint)
     needs_plan = settings.needs_plan and checkpoint is None
     requested = settings.for_target_language()._replace(needs_plan=needs_plan)
 
@@ -220,9 +222,11 @@ def find_common_checkpoint(settings: Settings) -> Path | None:
     checkpoint = find_checkpoint(str(settings.args.resume_from_checkpoint), settings.output_folder)
     (checkpoint_of_main_process,) = broadcast_object_list([checkpoint])
     if checkpoint != checkpoint_of_main_process:
+        name_in_main_process = checkpoint_of_main_process or "no checkpoint"
+        name_in_this_process = checkpoint or "no checkpoint"
         raise InputError(
-            f"the first process resumes from {checkpoint_of_main_process or 'no checkpoint'}, but this one from "
-            f"{checkpoint or 'no checkpoint'}; give all machines one folder, or copy the checkpoint to each."
+            f"the first process resumes from {name_in_main_process}, but this one from {name_in_this_process}; give "
+            "all machines one folder, or copy the checkpoint to each."
         )
     return checkpoint
 
@@ -233,7 +237,8 @@ def check_same_optimizer(settings: Settings, checkpoint: Path | None, earlier_fa
     Without this check, the Trainer would silently continue with the checkpoint's optimizer and schedule.
     """
     optimizer = settings.args.describe_optimizer()
-    if earlier_facts.optimizer not in (None, optimizer):
+    # The earlier optimizer is unknown if the run starts from scratch.
+    if earlier_facts.optimizer is not None and earlier_facts.optimizer != optimizer:
         raise InputError(
             f"{checkpoint} was written with another optimizer ({earlier_facts.optimizer}, not {optimizer}); resume "
             "with the same learning_rate, lr_scheduler_type, optim, rate_factor, weight_decay and values of Adam."
@@ -251,6 +256,7 @@ def reserved_output_folder(settings: Settings) -> Iterator[None]:
         yield
         return
     output = settings.output_folder
+    # The innermost folder comes first, so that the folders can be removed in this order.
     new_folders = [folder for folder in (output, *output.parents) if not folder.exists()]
     output.mkdir(parents=True, exist_ok=True)
     try:
@@ -260,6 +266,7 @@ def reserved_output_folder(settings: Settings) -> Iterator[None]:
             yield
     finally:
         for folder in new_folders:
+            # A folder that is not empty raises OSError and remains.
             with suppress(OSError):
                 folder.rmdir()
 
@@ -280,41 +287,67 @@ def load_inputs(settings: Settings) -> RunInputs:
 def plan_inputs(inputs: RunInputs) -> RunInputs:
     """Choose the settings that the user has not given, and log them with the estimated costs of the run.
 
-    If there are no validation pairs, some training pairs are held out for validation. The main process plans for all
-    processes, and takes a teacher's future translations into account. If the run needs no plan, the inputs are returned
-    unchanged, but with `dry_run`, the costs are still logged.
+    If there are no validation pairs, some training pairs are held out for validation. If the run needs no plan, the
+    inputs are returned unchanged, but with `dry_run`, the costs are still logged.
     """
     settings = inputs.settings
-    if not settings.needs_plan and not settings.preview.dry_run:
+    is_dry_run = settings.preview.dry_run
+    if not settings.needs_plan and not is_dry_run:
         return inputs
-    arguments = dict(settings.given_arguments)
-    pairs = inputs.pairs
-    teacher = inputs.teacher
-    is_main_process = settings.args.process_index == 0
-
-    plan_of_this_process = None
     with input_errors():
-        if settings.needs_plan and "validation" not in pairs and len(pairs["train"]) > 1:
-            arguments["validation_size"] = held_out_size(len(pairs["train"]))
-            pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=arguments["validation_size"]))
-        expected_pairs = pairs if teacher is None else teacher.make_expected_pairs(pairs)
-        # All processes must call this, because it compares their devices.
-        memory = read_smallest_device_memory(settings.args.device)
-        if is_main_process:
-            plan_of_this_process = plan(expected_pairs, chooses=settings.needs_plan, memory=memory, **arguments)
-    (common_plan,) = broadcast_object_list([plan_of_this_process])
-
+        complete_inputs = hold_out_validation_pairs(inputs) if settings.needs_plan else inputs
+    common_plan = make_common_plan(complete_inputs)
     for line in common_plan.lines():
         logger.info(line)
-    if is_main_process and not settings.preview.dry_run:
-        check_free_space(settings.output_folder, common_plan.costs.disk, "make room, or name another --output_dir")
-    if is_main_process and teacher is not None:
-        logger.info(teacher.describe_work(pairs))
+
+    if settings.args.process_index == 0:
+        if not is_dry_run:
+            check_free_space(settings.output_folder, common_plan.costs.disk, "make room, or name another --output_dir")
+        if inputs.teacher is not None:
+            logger.info(inputs.teacher.describe_work(complete_inputs.pairs))
 
     # The given arguments take precedence over the plan's arguments.
-    planned = Settings.from_arguments(**{**common_plan.arguments, **arguments}).for_target_language()
-    check_choices(planned)
-    return RunInputs(planned, pairs, teacher)
+    arguments = {**common_plan.arguments, **complete_inputs.settings.given_arguments}
+    planned_settings = Settings.from_arguments(**arguments).for_target_language()
+    check_choices(planned_settings)
+    return replace(complete_inputs, settings=planned_settings)
+
+
+def hold_out_validation_pairs(inputs: RunInputs) -> RunInputs:
+    """Hold out some training pairs for validation if there are no validation pairs.
+
+    Their number becomes a given argument, so that a run that resumes holds out the same pairs.
+    """
+    training_pairs = len(inputs.pairs["train"])
+    if "validation" in inputs.pairs or training_pairs <= 1:
+        return inputs
+    validation_size = held_out_size(training_pairs)
+    pairs = prepare_pairs(inputs.pairs, TrainingDataArguments(validation_size=validation_size))
+    given_arguments = {**inputs.settings.given_arguments, "validation_size": validation_size}
+    settings = inputs.settings._replace(given_arguments=given_arguments)
+    return replace(inputs, settings=settings, pairs=pairs)
+
+
+def make_common_plan(inputs: RunInputs) -> Plan:
+    """Make the plan of a run in the main process, and return it in every process.
+
+    The plan takes a teacher's future translations into account. Every process must call this function.
+    """
+    settings = inputs.settings
+    plan_of_main_process = None
+    with input_errors():
+        expected_pairs = inputs.pairs
+        if inputs.teacher is not None:
+            expected_pairs = inputs.teacher.make_expected_pairs(inputs.pairs)
+        # All processes must call this, because it compares their devices.
+        memory = read_smallest_device_memory(settings.args.device)
+        if settings.args.process_index == 0:
+            plan_of_main_process = plan(
+                expected_pairs, chooses=settings.needs_plan, memory=memory, **settings.given_arguments
+            )
+    # This sends the first process's plan to the others.
+    (common_plan,) = broadcast_object_list([plan_of_main_process])
+    return common_plan
 
 
 def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordFacts, started: float) -> BuiltRun:
@@ -328,22 +361,24 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
     """
     settings = name_base_model(inputs.settings, earlier_facts)
     facts = update_facts(earlier_facts, inputs.settings)
-    pairs = inputs.pairs
-    distillation = None
     with input_errors():
         set_seed(settings.args.seed)
-        check_has_validation(settings, pairs)
-        repository = settings.args.hub_model_id
+
+        # Make all checks before the teacher translates, because this may take hours.
+        check_has_validation(settings, inputs.pairs)
         if settings.args.push_to_hub:
             repository = prepare_push(settings)
+            settings = settings.change_training(hub_model_id=repository)
+
+        all_pairs = inputs.pairs
+        distillation_rows = None
         if inputs.teacher is not None:
-            # The teacher may translate for hours, so all checks are made before.
-            pairs, distillation = inputs.teacher.add_translations(pairs)
-        named_settings = settings.change_training(hub_model_id=repository)
-        final_settings, trainer = build_trainer(named_settings, pairs, checkpoint, facts)
+            all_pairs, distillation_rows = inputs.teacher.add_translations(inputs.pairs)
+        final_settings, trainer = build_trainer(settings, all_pairs, checkpoint, facts)
     # The total duration of a run that resumes is unknown.
-    description = describe_run(final_settings, distillation, None if checkpoint else started)
-    return BuiltRun(final_settings, pairs, trainer, description)
+    known_start = started if checkpoint is None else None
+    description = describe_run(final_settings, distillation_rows, known_start)
+    return BuiltRun(final_settings, all_pairs, trainer, description)
 
 
 def name_base_model(settings: Settings, earlier_facts: RecordFacts) -> Settings:
@@ -354,49 +389,66 @@ def name_base_model(settings: Settings, earlier_facts: RecordFacts) -> Settings:
     if settings.model.model_name_or_path is not None or earlier_facts.base_model is None:
         return settings
     # `dataclasses.replace` would check the arguments again, and would reject this combination of arguments.
-    model_args = copy.copy(settings.model)
-    model_args.model_name_or_path = earlier_facts.base_model
-    return settings._replace(model=model_args)
+    model_args_with_base = copy.copy(settings.model)
+    model_args_with_base.model_name_or_path = earlier_facts.base_model
+    return settings._replace(model=model_args_with_base)
 
 
 def update_facts(earlier_facts: RecordFacts, settings: Settings) -> RecordFacts:
     """Return a checkpoint's facts, updated with the base model and the optimizer of this run."""
-    base_model = settings.model.model_name_or_path
-    if base_model is None:
+    given_base_model = settings.model.model_name_or_path
+    if given_base_model is None:
         base_model = earlier_facts.base_model
-    elif Path(base_model).is_dir():
+    elif Path(given_base_model).is_dir():
         # Checkpoints may be pushed, and the full path would disclose folder names of this machine. The dot is needed,
         # because a name without it could be a name on the Hub.
-        base_model = f"./{Path(base_model).resolve().name}"
+        base_model = f"./{Path(given_base_model).resolve().name}"
+    else:
+        base_model = given_base_model
     return replace(earlier_facts, base_model=base_model, optimizer=settings.args.describe_optimizer())
 
 
 def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
     """Train and save a run's model. The main process then takes all later steps, such as evaluating and pushing it."""
-    trainer = built.trainer
-    settings = built.settings
-    output = settings.output_folder
-    if trainer.is_world_process_zero():
-        save_arguments(settings)
-    lost_checkpoint = run_updates(trainer, checkpoint)
-    trained = TrainedRun(settings, built.pairs, trainer, built.description, peak_memory(trainer.args.device))
-    save_model(trainer, output)
-    if not trainer.is_world_process_zero():
+    trained = train_and_save(built, checkpoint)
+    if not built.trainer.is_world_process_zero():
         return
-    if settings.output.average_last is not None and lost_checkpoint is not None:
-        raise RunStoppedError(
-            f"the last checkpoint could not be written ({lost_checkpoint}), so the model in {output} has the weights "
-            f"of the last update, not an average. Make room; then {describe_how_to_resume(output)}."
-        )
     try:
         finish_run(trained)
+    except RunStoppedError:
+        raise
     except Exception as error:
-        if isinstance(error, RunStoppedError) or not is_disk_error(error):
+        if not is_disk_error(error):
             raise
+        output = built.settings.output_folder
         raise RunStoppedError(
             f"{error}; the model in {output} is trained, but its scores and card are not complete. Make room; "
             f"then {describe_how_to_resume(output)}."
         ) from error
+
+
+def train_and_save(built: BuiltRun, checkpoint: Path | None) -> TrainedRun:
+    """Train a run's model, from scratch or from a checkpoint on, and save it with the weights of the last update.
+
+    Raises RunStoppedError in the main process if the last checkpoint could not be written, but is needed later. The
+    model is saved in this case, too.
+    """
+    trainer = built.trainer
+    settings = built.settings
+    output = settings.output_folder
+    is_main_process = trainer.is_world_process_zero()
+    if is_main_process:
+        save_arguments(settings)
+    error_of_last_checkpoint = run_updates(trainer, checkpoint)
+    # Saving the model takes memory, too, so the memory of the training is read before.
+    memory_of_training = peak_memory(trainer.args.device)
+    save_model(trainer, output)
+    if is_main_process and settings.output.average_last is not None and error_of_last_checkpoint is not None:
+        raise RunStoppedError(
+            f"the last checkpoint could not be written ({error_of_last_checkpoint}), so the model in {output} has the "
+            f"weights of the last update, not an average. Make room; then {describe_how_to_resume(output)}."
+        )
+    return TrainedRun(settings, built.pairs, trainer, built.description, memory_of_training)
 
 
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception | None:
@@ -412,38 +464,57 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
     if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
         load_finished_state(trainer, checkpoint)
         return None
-    output = Path(str(trainer.args.output_dir))
+    checkpoint_name = None
+    if checkpoint is not None:
+        checkpoint_name = str(checkpoint)
     try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.train(resume_from_checkpoint=checkpoint_name)
         check_reached_its_end(trainer)
-    except DivergedError as error:
-        raise RunStoppedError(str(error)) from error
     except KeyboardInterrupt as interrupt:
         if trainer.is_world_process_zero():
+            output = Path(str(trainer.args.output_dir))
             interrupt.args = (describe_how_to_resume(output),)
         raise
-    except pickle.UnpicklingError as error:
-        raise RunStoppedError(
-            f"{checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
-            "checkpoint of your own."
-        ) from error
-    except (KeyError, ValueError) as error:
-        # PyTorch raises these errors if the checkpoint contains the state of a different optimizer.
-        if checkpoint is None or "parameter group" not in str(error):
-            raise
-        raise RunStoppedError(
-            f"{checkpoint} was written with another optimizer ({error}); resume with the same one."
-        ) from error
     except Exception as error:
-        if not is_disk_error(error):
+        explanation = explain_training_error(error, trainer, checkpoint)
+        if explanation is not None:
+            raise RunStoppedError(explanation) from error
+        if not is_writing_error(error):
             raise
-        if trainer.state.global_step < trainer.state.max_steps:
-            raise RunStoppedError(
-                f"a checkpoint could not be written ({error}). Make room; then {describe_how_to_resume(output)}."
-            ) from error
+        # All updates are made, so that the model can be saved.
         logger.info("the last checkpoint could not be written (%s)", error)
         return error
     return None
+
+
+def explain_training_error(error: Exception, trainer: Seq2SeqTrainer, checkpoint: Path | None) -> str | None:
+    """Return a message that tells the user why the training stopped and what to do.
+
+    The result is None if the error is of an unknown type. It is also None if all updates were made and only the last
+    checkpoint could not be written.
+    """
+    if isinstance(error, DivergedError):
+        return str(error)
+    if isinstance(error, pickle.UnpicklingError):
+        return (
+            f"{checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
+            "checkpoint of your own."
+        )
+    # PyTorch raises these errors if the checkpoint contains the state of a different optimizer.
+    is_about_optimizer = isinstance(error, (KeyError, ValueError)) and "parameter group" in str(error)
+    if checkpoint is not None and is_about_optimizer:
+        return f"{checkpoint} was written with another optimizer ({error}); resume with the same one."
+    lacks_updates = trainer.state.global_step < trainer.state.max_steps
+    if lacks_updates and is_writing_error(error):
+        output = Path(str(trainer.args.output_dir))
+        return f"a checkpoint could not be written ({error}). Make room; then {describe_how_to_resume(output)}."
+    return None
+
+
+def is_writing_error(error: Exception) -> bool:
+    """Return True if an error during training means that a checkpoint could not be written."""
+    # KeyError and ValueError come from wrong settings, or from a checkpoint that the run cannot resume from.
+    return is_disk_error(error) and not isinstance(error, (KeyError, ValueError))
 
 
 def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
@@ -453,6 +524,7 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = Path(str(trainer.args.output_dir))
+    # `trainer.train()` would load this state.
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     # DeepSpeed and FSDP were not started, so the Trainer must not use them to save the weights.
     trainer.is_deepspeed_enabled = False

@@ -80,30 +80,44 @@ def build_trainer(
     keep_zero_start(model)
     model.generation_config.update(**settings.decoding.generate_kwargs())
 
-    data = tokenize(settings, pairs, tokenizer)
-    check_lengths(model.config, data)
-    is_fine_tuned = settings.model.model_name_or_path is not None
-    set_longest_source(tokenizer, data["train"], is_fine_tuned)
-    set_languages(tokenizer, *settings.data.languages())
-    set_letterless_share(tokenizer, pairs["train"], is_fine_tuned)
+    tokenized_pairs = tokenize(settings, pairs, tokenizer)
+    check_lengths(model.config, tokenized_pairs)
+    set_tokenizer_facts(tokenizer, settings, pairs, tokenized_pairs)
     if model.config.position_embedding_type == "learned":
         # Sinusoidal positions have no limit.
         tokenizer.model_max_length = model.config.max_position_embeddings
 
-    pairs_digest = digest(data["train"])
+    pairs_digest = digest(tokenized_pairs["train"])
     if checkpoint is not None:
         warn_of_changes(checkpoint, facts.pairs, pairs_digest, settings.args.world_size)
-    final_settings = choose_trainer_arguments(settings, model, data["train"])
+    final_settings = choose_trainer_arguments(settings, model, tokenized_pairs["train"])
     scored_pairs = pairs.get("validation", pairs["train"])
     scoring_options = settings.scoring.options(scored_pairs)
-    trainer = make_trainer(final_settings.args, tokenizer, model, data, scoring_options)
+    trainer = make_trainer(final_settings.args, tokenizer, model, tokenized_pairs, scoring_options)
 
-    run_facts = replace(facts, pairs=pairs_digest)
-    for callback in make_callbacks(settings, trainer, pairs, run_facts, keeps_freed_memory):
+    facts_with_digest = replace(facts, pairs=pairs_digest)
+    for callback in make_callbacks(settings, trainer, pairs, facts_with_digest, keeps_freed_memory):
         trainer.add_callback(callback)
     if settings.args.process_index == 0:
         check_space(trainer, settings.output_folder)
-    return final_settings._replace(args=cast(RunArguments, trainer.args)), trainer
+    # The Trainer has a copy of the arguments, which it changes.
+    trainer_args = cast(RunArguments, trainer.args)
+    return final_settings._replace(args=trainer_args), trainer
+
+
+def set_tokenizer_facts(
+    tokenizer: PreTrainedTokenizerBase, settings: Settings, pairs: DatasetDict, tokenized_pairs: DatasetDict
+) -> None:
+    """Record in the tokenizer the facts about the training pairs that translation needs. This changes the tokenizer.
+
+    They are the length of the longest source, the languages, and how often a source without letters has a different
+    translation.
+    """
+    is_fine_tuned = settings.model.model_name_or_path is not None
+    source_language, target_language = settings.data.languages()
+    set_longest_source(tokenizer, tokenized_pairs["train"], is_fine_tuned)
+    set_languages(tokenizer, source_language, target_language)
+    set_letterless_share(tokenizer, pairs["train"], is_fine_tuned)
 
 
 def choose_trainer_arguments(settings: Settings, model: PreTrainedModel, data: Dataset) -> Settings:
@@ -156,12 +170,13 @@ def make_callbacks(
         keeps_freed_memory: True if this process keeps freed memory. A callback then releases it periodically.
     """
     args = settings.args
+    # The Trainer declares wider types.
     model = cast(PreTrainedModel, trainer.model)
     tokenizer = cast(PreTrainedTokenizerBase, trainer.processing_class)
-    data = cast(Dataset, trainer.train_dataset)
+    training_pairs = cast(Dataset, trainer.train_dataset)
     callbacks: list[TrainerCallback] = [
         facts,
-        LogRunSizes(model.num_parameters(), len(data)),
+        LogRunSizes(model.num_parameters(), len(training_pairs)),
         StopWhenDiverged(),
         ProcessSeeds(trainer),
     ]
@@ -182,10 +197,12 @@ def digest(data: Dataset) -> str:
     The hash covers the lengths of all pairs, and the tokens of 1,000 evenly spaced pairs.
     """
     rows = pick_evenly_spaced_rows(len(data), _DIGESTED_PAIRS)
-    pairs = data.select(rows).select_columns(["input_ids", "labels"]).to_dict()
-    hasher = sha256(json.dumps(pairs).encode())
-    for lengths in pair_lengths(data):
-        hasher.update(lengths.astype("<i8").tobytes())
+    sampled_tokens = data.select(rows).select_columns(["input_ids", "labels"]).to_dict()
+    hasher = sha256(json.dumps(sampled_tokens).encode())
+    source_lengths, target_lengths = pair_lengths(data)
+    # Little-endian 8-byte integers are the same bytes on every machine.
+    hasher.update(source_lengths.astype("<i8").tobytes())
+    hasher.update(target_lengths.astype("<i8").tobytes())
     return hasher.hexdigest()[:16]
 
 
@@ -236,21 +253,15 @@ def make_trainer(
         data: the tokenized pairs of `train` and, optionally, `validation`.
         scoring_options: keyword arguments of `score_translations` for evaluations, such as the BLEU tokenization.
     """
-    # Pinned memory speeds up copies to an accelerator only.
-    pins_memory = args.dataloader_pin_memory and args.device.type != "cpu"
-    trainer_args = args.change(dataloader_pin_memory=pins_memory)
-    if trainer_args.ddp_find_unused_parameters is None:
-        # Every weight gets a gradient in every update.
-        trainer_args.ddp_find_unused_parameters = False
-    trainer_class: Callable[..., TokenMetricsTrainer] = TokenMetricsTrainer
-    if args.r_drop_alpha:
-        trainer_class = partial(RDropTrainer, r_drop_alpha=args.r_drop_alpha)
     compute_metrics = None
     if args.predict_with_generate:
         compute_metrics = make_compute_metrics(tokenizer, **(scoring_options or {}))
+    trainer_class: Callable[..., TokenMetricsTrainer] = TokenMetricsTrainer
+    if args.r_drop_alpha:
+        trainer_class = partial(RDropTrainer, r_drop_alpha=args.r_drop_alpha)
     trainer = trainer_class(
         model=model,
-        args=trainer_args,
+        args=_set_device_arguments(args),
         train_dataset=data["train"],
         eval_dataset=data.get("validation"),
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
@@ -262,9 +273,21 @@ def make_trainer(
         PaperSchedule.use_in(trainer, args.rate_factor)
     if args.tokens_per_batch is not None:
         TokenBudgetBatchSampler.use_in(trainer, args.tokens_per_batch)
-    if args.push_to_hub and args.hub_strategy != HubStrategy.END:
+    pushes_during_training = args.push_to_hub and args.hub_strategy != HubStrategy.END
+    if pushes_during_training:
         leave_paths_out_of_pushes(trainer)
     if trainer.is_fsdp_enabled:
         # FSDP2 does not accept a matrix that belongs to two modules, such as the embeddings of both stacks.
         model.set_input_embeddings(model.get_input_embeddings())
     return trainer
+
+
+def _set_device_arguments(args: RunArguments) -> RunArguments:
+    """Return a copy of the arguments with the best values for the device and for several processes."""
+    # Pinned memory speeds up copies to an accelerator only.
+    pins_memory = args.dataloader_pin_memory and args.device.type != "cpu"
+    finds_unused_parameters = args.ddp_find_unused_parameters
+    if finds_unused_parameters is None:
+        # Every weight gets a gradient in every update.
+        finds_unused_parameters = False
+    return args.change(dataloader_pin_memory=pins_memory, ddp_find_unused_parameters=finds_unused_parameters)

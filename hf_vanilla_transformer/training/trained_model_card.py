@@ -65,6 +65,7 @@ class TrainingFacts:
         rows["optimizer"] = self.optimizer
         rows["precision"] = self.precision
         if self.best_weights is not None:
+            # If the run averages checkpoints, `averaged_weights` replaces this text below.
             rows["weights"] = self.best_weights
         rows["pairs"] = f"{self.pairs:,}"
         rows["updates"] = f"{self.updates:,}"
@@ -105,12 +106,12 @@ def describe_run_for_card(settings: Settings, scores: Scores | None = None) -> A
         settings: the run's settings.
         scores: the scores on the test pairs, or None if there are none.
     """
-    name = str(settings.args.output_dir)
+    folder_or_repository = str(settings.args.output_dir)
     if settings.args.push_to_hub and settings.args.hub_model_id:
-        name = settings.args.hub_model_id
+        folder_or_repository = settings.args.hub_model_id
     source_language, target_language = settings.data.languages()
     return About(
-        title=Path(name).absolute().name,
+        title=Path(folder_or_repository).absolute().name,
         dataset=settings.data.dataset_name,
         dataset_config=settings.data.dataset_config_name,
         source_language=source_language,
@@ -133,24 +134,30 @@ def describe_trained_model(
         scores: the scores on the test pairs, or None if there are none.
     """
     output = settings.output_folder
-    saved_tokenizer = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8"))
-    codes = TargetCodes(tokenizer)
-    example_code = codes.default
-    if not example_code and codes.codes:
-        example_code = codes.codes[0]
+    tokenizer_config = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8"))
     about = replace(
         describe_run_for_card(settings, scores),
         data=settings.data.describe("train"),
-        tokenizer_class=saved_tokenizer.get("tokenizer_class"),
-        target_code=example_code,
+        tokenizer_class=tokenizer_config.get("tokenizer_class"),
+        target_code=_choose_example_code(tokenizer),
         location=location_of(output),
     )
     if settings.args.push_to_hub:
         about = replace(about, location=settings.args.hub_model_id, revision=settings.args.hub_revision)
     if settings.data.dataset_name == BUILT_IN:
         # The example is a training sentence only for the built-in data, because other data may be private.
-        about = replace(about, example_source=pairs["train"][0]["source"])
+        first_pair = pairs["train"][0]
+        about = replace(about, example_source=first_pair["source"])
     return about
+
+
+def _choose_example_code(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the target language code for the card's example, or "" if the model has no codes."""
+    target_codes = TargetCodes(tokenizer)
+    if target_codes.codes and not target_codes.default:
+        # Every text must begin with a code, and any code can be the example.
+        return target_codes.codes[0]
+    return target_codes.default
 
 
 def save_card(
@@ -171,7 +178,9 @@ def save_card(
             compared them.
     """
     card = fill_model_card(about, model.config, model.num_parameters(), facts.rows())
-    scores: dict[str, object] = {**(about.scores or {})}
+    scores: dict[str, object] = {}
+    if about.scores is not None:
+        scores.update(about.scores)
     if validation_scores is not None:
         scores["validation"] = validation_scores
     with staged(output) as folder:
@@ -191,8 +200,11 @@ def save_int8_card(output: Path, about: About, scores: Scores | None, parameters
         facts: what the card says about the training.
     """
     folder = output / INT8
+    config = AutoConfig.from_pretrained(folder)
+    # The int8 model is not pushed, so it has no revision.
     about_int8 = replace(about, scores=scores, location=location_of(folder), revision=None)
+    # This row tells where the int8 model is.
     facts_without_int8 = replace(facts, int8=None)
-    card = fill_model_card(about_int8, AutoConfig.from_pretrained(folder), parameters, facts_without_int8.rows())
-    with staged(folder) as staging:
-        (staging / "README.md").write_text(card.content, encoding="utf-8")
+    card = fill_model_card(about_int8, config, parameters, facts_without_int8.rows())
+    with staged(folder) as staged_folder:
+        (staged_folder / "README.md").write_text(card.content, encoding="utf-8")
