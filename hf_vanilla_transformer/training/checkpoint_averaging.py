@@ -136,29 +136,39 @@ def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list
         `list`: the checkpoints, in the order of their paths.
     """
     checkpoint_folders = [Path(path) for path in paths]
-    if not checkpoint_folders:
-        raise InputError("no checkpoint is given; name at least one checkpoint or saved model.")
-    distinct_folders = {checkpoint_folder.resolve() for checkpoint_folder in checkpoint_folders}
-    if len(distinct_folders) < len(checkpoint_folders):
-        folder_list = ", ".join(map(str, checkpoint_folders))
-        raise InputError(f"one of {folder_list} is given twice; name each checkpoint once.")
-
+    _check_distinct(checkpoint_folders)
     checkpoints = [_read_checkpoint(checkpoint_folder) for checkpoint_folder in checkpoint_folders]
     last = checkpoints[-1]
     for checkpoint in checkpoints[:-1]:
         _check_match(checkpoint, last)
 
-    # Each file contains many tensors. A dict removes duplicates and keeps the order.
-    for weight_file in dict.fromkeys(last.tensor_files.values()):
+    # `tensor_files` maps tensors to files, which contain many tensors. A dict removes duplicates and keeps the order.
+    weight_files = list(dict.fromkeys(last.tensor_files.values()))
+    for weight_file in weight_files:
         _write_weights(weight_file, checkpoints, folder / weight_file.name)
+    _copy_other_files(last.folder, folder)
+    return checkpoints
+
+
+def _check_distinct(folders: Sequence[Path]) -> None:
+    """Raise InputError if no folder is given, or if one is given twice."""
+    if not folders:
+        raise InputError("no checkpoint is given; name at least one checkpoint or saved model.")
+    distinct_folders = {folder.resolve() for folder in folders}
+    if len(distinct_folders) < len(folders):
+        folder_list = ", ".join(map(str, folders))
+        raise InputError(f"one of {folder_list} is given twice; name each checkpoint once.")
+
+
+def _copy_other_files(checkpoint_folder: Path, target_folder: Path) -> None:
+    """Copy the files that belong to a checkpoint's weights, such as the configuration and the tokenizer."""
     patterns = list(_OTHER_FILES)
-    if not (last.folder / WEIGHTS).is_file():
+    if not (checkpoint_folder / WEIGHTS).is_file():
         # The weights are in shards, so their index is needed.
         patterns.append(INDEX)
     for pattern in patterns:
-        for path in last.folder.glob(pattern):
-            shutil.copyfile(path, folder / path.name)
-    return checkpoints
+        for path in checkpoint_folder.glob(pattern):
+            shutil.copyfile(path, target_folder / path.name)
 
 
 def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
@@ -205,10 +215,12 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
 def _check_is_complete(folder: Path) -> None:
     """Raise ValueError if a checkpoint is truncated, or lacks a completion mark although its run writes such marks."""
     checkpoint = folder.resolve()
-    run_checkpoints = checkpoints_in(checkpoint.parent)
-    # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks.
-    run_has_marks = checkpoint in run_checkpoints and any((path / MARK).exists() for path in run_checkpoints)
-    if not run_has_marks and not (folder / MARK).exists():
+    checkpoints_of_run = checkpoints_in(checkpoint.parent)
+    marked_checkpoints = [path for path in checkpoints_of_run if (path / MARK).exists()]
+    is_of_run_with_marks = checkpoint in checkpoints_of_run and len(marked_checkpoints) > 0
+    has_mark = (folder / MARK).exists()
+    if not is_of_run_with_marks and not has_mark:
+        # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks to check.
         return
     fault = fault_of(folder)
     if fault is not None:
@@ -239,15 +251,17 @@ def _drop_fields_that_may_differ(fields: Mapping[str, object]) -> dict[str, obje
 
 def _check_match(checkpoint: _Checkpoint, last: _Checkpoint) -> None:
     """Raise ValueError if two checkpoints differ in their architecture, tokenizer or tensors."""
+    # `identity` maps names to configuration values, contents of tokenizer files, and shapes and dtypes of tensors.
     # Either checkpoint may lack some names. A dict merges them and keeps their order.
-    for name in {**checkpoint.identity, **last.identity}:
+    names = list({**checkpoint.identity, **last.identity})
+    for name in names:
         value = checkpoint.identity.get(name)
         last_value = last.identity.get(name)
         if value == last_value:
             continue
         difference = name
-        # The contents of a tokenizer file would be too long for a message.
         if name not in TOKENIZER_FILES:
+            # The contents of a tokenizer file would be too long for a message, but other values are not.
             difference += f": {value} and {last_value}"
         raise InputError(
             f"{checkpoint.folder} and {last.folder} differ in {difference}; average one model's checkpoints."
@@ -290,14 +304,20 @@ def _average_tensor(files: Sequence[Path], name: str) -> torch.Tensor:
     for file in files[1:]:
         total += _read_tensor(file, name)
     if not total.isfinite().all():
-        # Even finite values may have an infinite sum. In this case the message names the last file.
-        spoiled_file = files[-1]
-        for file in files:
-            if not _read_tensor(file, name).isfinite().all():
-                spoiled_file = file
-                break
+        spoiled_file = _find_spoiled_file(files, name)
         raise InputError(f"{name} in {spoiled_file} has values that are NaN or infinite; leave this checkpoint out.")
     return total.div_(len(files)).to(dtype)
+
+
+def _find_spoiled_file(files: Sequence[Path], name: str) -> Path:
+    """Return the first file in which a tensor has values that are NaN or infinite.
+
+    If there is none, because finite values have an infinite sum, the result is the last file.
+    """
+    for file in files:
+        if not _read_tensor(file, name).isfinite().all():
+            return file
+    return files[-1]
 
 
 def _read_tensor(file: Path, name: str) -> torch.Tensor:

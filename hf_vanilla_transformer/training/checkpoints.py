@@ -67,6 +67,7 @@ class CompleteCheckpoints(TrainerCallback):
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can resume from these checkpoints, so none is marked.")
         elif args.save_total_limit is not None:
+            # The Trainer treats a negative limit as no limit. `on_train_end` makes it positive again.
             args.save_total_limit = -abs(args.save_total_limit)
 
     def on_epoch_begin(
@@ -82,12 +83,15 @@ class CompleteCheckpoints(TrainerCallback):
         PartialState().wait_for_everyone()
         if not args.should_save:
             return
-        newest = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        folder = Path(str(args.output_dir))
+        newest = folder / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         mark_complete(newest)
         protected = [newest]
         if state.best_model_checkpoint:
             protected.append(Path(state.best_model_checkpoint))
-        _remove_surplus(newest.parent, abs(args.save_total_limit or 0), protected)
+        # `on_train_begin` has made the limit negative.
+        limit = abs(args.save_total_limit or 0)
+        _remove_surplus(folder, limit, protected)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -108,10 +112,17 @@ def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:
         return
     checkpoints = checkpoints_in(folder)
     protected_paths = {path.resolve() for path in protected}
-    removable = [checkpoint for checkpoint in checkpoints if checkpoint.resolve() not in protected_paths]
-    # False sorts before True.
-    removable.sort(key=lambda checkpoint: ((checkpoint / MARK).exists(), step_of(checkpoint)))
+    unmarked = []
+    marked = []
+    for checkpoint in sorted(checkpoints, key=step_of):
+        if checkpoint.resolve() in protected_paths:
+            continue
+        if (checkpoint / MARK).exists():
+            marked.append(checkpoint)
+        else:
+            unmarked.append(checkpoint)
     surplus = max(0, len(checkpoints) - limit)
+    removable = unmarked + marked
     for checkpoint in removable[:surplus]:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
@@ -227,6 +238,7 @@ def is_last_checkpoint(args: TrainingArguments, checkpoint: Path) -> bool:
     This is the case if the run has reached its number of updates or epochs, or if early stopping ends it.
     """
     state = TrainerState.load_from_json(str(checkpoint / _STATE))
+    # Arguments of a Trainer other than that of `train` have no patience.
     patience = getattr(args, "early_stopping_patience", None)
     if patience is not None and count_evaluations_without_improvement(state) >= patience:
         return True
@@ -258,12 +270,14 @@ def count_processes(checkpoint: Path) -> int:
 def _find_fault_without_mark(checkpoint: Path) -> str | None:
     """Return the reason why a run cannot resume from an unmarked checkpoint, or None if its files look complete."""
     json_names = sorted(path.name for path in checkpoint.glob("*.json"))
-    # A dict removes duplicates. The JSON files include the tokenizer's files, whichever it has.
-    names = dict.fromkeys((*_FILES_TO_RESUME_FROM, *json_names))
+    # `_FILES_TO_RESUME_FROM` lists the files that every checkpoint must have. The JSON files include the tokenizer's
+    # files, whichever it has. A dict removes duplicates.
+    names = dict.fromkeys([*_FILES_TO_RESUME_FROM, *json_names])
     faulty_names = [name for name in names if not _is_whole(checkpoint / name)]
     if not faulty_names:
         return None
-    return f"{', '.join(faulty_names)}: missing or truncated"
+    name_list = ", ".join(faulty_names)
+    return f"{name_list}: missing or truncated"
 
 
 def _is_finished_without_mark(checkpoint: Path) -> bool:

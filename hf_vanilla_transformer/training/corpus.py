@@ -83,8 +83,8 @@ class Corpus(NamedTuple):
         Returns:
             `np.ndarray` of shape `(batches,)`: number of tokens of each batch.
         """
-        counts = []
+        token_counts = []
         for batch in batches:
             padded_length = int(self.source_lengths[batch].max() + self.target_lengths[batch].max())
-            counts.append(len(batch) * padded_length)
-        return np.array(counts)
+            token_counts.append(len(batch) * padded_length)
+        return np.array(token_counts)

@@ -135,21 +135,17 @@ def _make_job(settings: Settings, corpus: Corpus, tokenized_sample: DatasetDict,
     The batch with the longest pairs and the batch with the most tokens come first. They need the most memory, and a
     trial may end before it has used all batches.
     """
-    padded_lengths = []
-    for batch in batches:
-        padded_lengths.append(int(corpus.source_lengths[batch].max() + corpus.target_lengths[batch].max()))
-    longest_batch = int(np.argmax(padded_lengths))
-    largest_batch = int(corpus.count_padded_tokens(batches).argmax())
-    # A dict removes duplicates and keeps the order.
-    batch_order = list(dict.fromkeys([longest_batch, largest_batch, *range(len(batches))]))
+    training_pairs = tokenized_sample["train"]
     training_batches = []
-    for index in batch_order[:_UPDATES]:
-        training_batches.append(tokenized_sample["train"].select(batches[index]).to_list())
+    for rows in _select_batches(corpus, batches):
+        training_batches.append(training_pairs.select(rows).to_list())
 
-    evaluated_pairs = tokenized_sample.get("validation", tokenized_sample["train"])
+    evaluated_pairs = tokenized_sample.get("validation", training_pairs)
     typical_rows = pick_evenly_spaced_rows(len(evaluated_pairs), settings.args.per_device_eval_batch_size)
     source_lengths, target_lengths = pair_lengths(evaluated_pairs)
     longest_row = int((source_lengths + target_lengths).argmax())
+    # The longest pair takes the place of the first typical pair, so that the batch has the same number of pairs.
+    rows_with_longest = [longest_row, *typical_rows[1:]]
 
     arguments: dict[str, Any] = {}
     for name, value in settings.to_repeat().items():
@@ -159,8 +155,22 @@ def _make_job(settings: Settings, corpus: Corpus, tokenized_sample: DatasetDict,
         "arguments": arguments,
         "batches": training_batches,
         "typical": evaluated_pairs.select(typical_rows).to_list(),
-        "longest": evaluated_pairs.select([longest_row, *typical_rows[1:]]).to_list(),
+        "longest": evaluated_pairs.select(rows_with_longest).to_list(),
     }
+
+
+def _select_batches(corpus: Corpus, batches: list[list[int]]) -> list[list[int]]:
+    """Select the batches that a trial may train on. The longest one and the one with the most tokens come first."""
+    padded_lengths = []
+    for batch in batches:
+        padded_source = corpus.source_lengths[batch].max()
+        padded_target = corpus.target_lengths[batch].max()
+        padded_lengths.append(int(padded_source + padded_target))
+    longest_index = int(np.argmax(padded_lengths))
+    largest_index = int(corpus.count_padded_tokens(batches).argmax())
+    # A dict removes duplicates and keeps the order.
+    ordered_indices = list(dict.fromkeys([longest_index, largest_index, *range(len(batches))]))
+    return [batches[index] for index in ordered_indices[:_UPDATES]]
 
 
 def _make_environment(device: torch.device) -> dict[str, str]:
@@ -168,27 +178,39 @@ def _make_environment(device: torch.device) -> dict[str, str]:
     environment = {}
     for name, value in os.environ.items():
         # With a launcher's variables, the child process would wait for other processes.
-        if not any(part in name for part in _LAUNCHER_VARIABLES):
+        is_of_launcher = any(part in name for part in _LAUNCHER_VARIABLES)
+        if not is_of_launcher:
             environment[name] = value
     if device.type == "cuda":
-        index = device.index or 0
-        # The index counts visible GPUs. If the variable is not set, all GPUs are visible.
-        visible_gpus = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
-        environment["CUDA_VISIBLE_DEVICES"] = visible_gpus[index] if visible_gpus else str(index)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        environment["CUDA_VISIBLE_DEVICES"] = _name_gpu(device.index or 0)
+    import_folders = [folder for folder in sys.path if folder]
+    environment["PYTHONPATH"] = os.pathsep.join(import_folders)
     return environment
+
+
+def _name_gpu(index: int) -> str:
+    """Return the name or the number of a GPU in the variable `CUDA_VISIBLE_DEVICES`.
+
+    The index counts the GPUs that this process can use. If the variable is not set, these are all GPUs.
+    """
+    usable_gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    if not usable_gpus:
+        return str(index)
+    return usable_gpus[index]
 
 
 def _describe_failure(return_code: int, stderr: bytes) -> str:
     """Return the reason why a child process failed, as far as its return code and its standard error show it."""
-    lines = stderr.decode(errors="replace").split("\n")
-    last_line = next(filter(None, reversed(lines)), "")
+    lines = [line for line in stderr.decode(errors="replace").split("\n") if line]
+    last_line = lines[-1] if lines else ""
     # Linux kills a process with SIGKILL if the memory is full. If a signal ended the process, the last line that it
     # wrote does not tell the reason.
     if return_code == -signal.SIGKILL or not last_line:
         return "it was killed, perhaps because the memory is full"
     if return_code < 0:
-        return f"it was ended by {signal.Signals(-return_code).name}"
+        # A negative code is the number of the signal.
+        signal_name = signal.Signals(-return_code).name
+        return f"it was ended by {signal_name}"
     return last_line
 
 
@@ -202,8 +224,11 @@ def _measure(job: TrialJob, folder: str) -> TrialResult:
     arguments: dict[str, Any] = {**job["arguments"], "output_dir": folder, "tokenizer_name": folder}
     settings = Settings.from_arguments(**arguments)
     args = settings.args
+    # The run will use memory in the same way.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
     limit_onednn_cache()
+
+    # A new model with a tokenizer of its own needs no pairs.
     tokenizer, model = make_model(settings.model, DatasetDict(), None)
     typical_pairs = Dataset.from_list(job["typical"])
     longest_pairs = Dataset.from_list(job["longest"])
@@ -215,14 +240,17 @@ def _measure(job: TrialJob, folder: str) -> TrialResult:
 
     # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
     model.generation_config.max_length_offset = 0
+    # Only the translation is measured, not its scoring.
     trainer.compute_metrics = None
     beams_after_training = settings.decoding.num_beams or model.generation_config.num_beams
     greedy_seconds = _measure_search(trainer, typical_pairs, args.generation_num_beams)
     beam_seconds = _measure_search(trainer, typical_pairs, beams_after_training)
+    # This is done only for its memory.
     trainer.evaluate(longest_pairs)
 
     memory = peak_memory(args.device) or 0
-    if keeps_freed_memory and _FEWEST_UPDATES < len(peaks) < _UPDATES:
+    was_ended_early = _FEWEST_UPDATES < len(peaks) < _UPDATES
+    if keeps_freed_memory and was_ended_early:
         memory += _extrapolate_memory_growth(peaks)
     return TrialResult(
         # The first update is left out. It is slower, because memory is allocated and kernels are compiled.
@@ -265,7 +293,9 @@ def _make_updates(
 
         updates = len(peaks)
         is_time_over = time.perf_counter() - start >= _SECONDS
-        if updates >= _FEWEST_UPDATES and (updates >= _UPDATES or is_time_over):
+        if updates >= _UPDATES:
+            break
+        if is_time_over and updates >= _FEWEST_UPDATES:
             break
     return seconds_per_token, peaks
 
@@ -291,7 +321,8 @@ def _extrapolate_memory_growth(peaks: list[int]) -> int:
         peaks: peak memory in bytes after each update of the trial.
     """
     updates = len(peaks)
-    growth_per_root = (peaks[-1] - peaks[_FEWEST_UPDATES - 1]) / (updates**0.5 - _FEWEST_UPDATES**0.5)
+    measured_growth = peaks[-1] - peaks[_FEWEST_UPDATES - 1]
+    growth_per_root = measured_growth / (updates**0.5 - _FEWEST_UPDATES**0.5)
     return int(growth_per_root * (_UPDATES**0.5 - updates**0.5))
 
 
