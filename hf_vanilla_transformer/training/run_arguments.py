@@ -235,8 +235,8 @@ def _sets_non_blocking(accelerator_config: object) -> bool:
         return False
     if isinstance(accelerator_config, dict):
         return "non_blocking" in accelerator_config
-    is_json = isinstance(accelerator_config, str) and accelerator_config.startswith("{")
-    if is_json:
+    if isinstance(accelerator_config, str) and accelerator_config.startswith("{"):
+        # The string is not a file name, but JSON.
         return "non_blocking" in json.loads(accelerator_config)
     return True
 
