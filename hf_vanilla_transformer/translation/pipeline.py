@@ -55,16 +55,21 @@ class TranslationPipeline(PlainTranslationPipeline):
     def tokenize(
         self, text: str, text_for_model: str, target_language: str | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Tokenize a sentence, and put its target-language code before it if the model needs one."""
+        """Tokenize a sentence, and put its target-language code before it if the model needs one.
+
+        `text_for_model` is not used, because this method determines the code itself.
+        """
         codes = TargetCodes(self.tokenizer, target_language, "tgt_lang", advised_argument="tgt_lang")
+        # This separates the code from a text that begins with one.
         source = codes.read(text)
-        if self.is_copied(source.text):
-            # The model does not get this text, so it needs no code.
-            coded_text = source.text
+        text_without_code = source.text
+        if self.is_copied(text_without_code):
+            # The model's output for this text is not used, so the text needs no code.
+            coded_text = text_without_code
         else:
             coded_text = codes.join(source)
         with encoding_alone():
-            return super().tokenize(source.text, coded_text, **kwargs)
+            return super().tokenize(text_without_code, coded_text, **kwargs)
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> dict[str, Any]:
         with evaluating(self.model):

@@ -16,6 +16,8 @@ little harm. If a sentence is divided in the middle, the model translates both h
 import re
 from unicodedata import east_asian_width
 
+from ..model.input_checks import has_letters
+
 
 def _words_by_language(table: dict[str, str]) -> dict[str, frozenset[str]]:
     """Split each language's space-separated words into a set."""
@@ -175,16 +177,16 @@ def is_sentence_end(before: str, after: str, language: str) -> bool:
         return _ends_without_space(before, after, language)
 
     words = before.split()
-    letters_and_digits_after = list(filter(str.isalnum, after))
+    letters_and_digits_after = [character for character in after if character.isalnum()]
     if not words or not letters_and_digits_after:
         # One of the two texts is only white space or punctuation.
         return True
 
     last_word = words[-1].lstrip(_OPENING_MARKS)
-    if len(words) == 1 and _is_label(last_word, language):
+    has_one_word = len(words) == 1
+    if has_one_word and _is_label(last_word, language):
         # "1. Select" stays together. Labels without text, as in "1. 2. 3.", stay apart, because each may be a text.
-        has_letters_after = any(map(str.isalpha, after))
-        return not has_letters_after
+        return not has_letters(after)
 
     # If the text's sentences begin with capitals, a word in lower case continues the sentence.
     if _begins_with_capital(before) and _is_small(letters_and_digits_after[0]):
@@ -219,14 +221,18 @@ def _ends_without_space(before: str, after: str, language: str) -> bool:
     sentence only if the next word is one that often begins sentences, because then the space was probably forgotten.
     """
     mark = before[-1:]
-    # Names do not contain the sentence-final marks of Chinese, Hindi and other scripts.
+    # Names do not contain the sentence-final marks of Chinese, Hindi and other scripts. The ellipsis is
+    # treated like an ASCII mark, because languages with Latin letters use it, too.
     if not mark.isascii() and mark != "…":
         return True
     # Chinese and Japanese, whose characters are wide, are written without spaces between sentences.
     if after and east_asian_width(after[0]) in ("W", "F"):
         return True
+
+    begins_with_capital = after[:1].isupper()
+    # A whole word is followed by white space. The next part of a name, as in "example.The.end", is not.
     begins_with_whole_word = re.match(r"\w+\s", after) is not None
-    return after[:1].isupper() and begins_with_whole_word and _begins_with_opener(after, language)
+    return begins_with_capital and begins_with_whole_word and _begins_with_opener(after, language)
 
 
 def _is_label(word: str, language: str) -> bool:
@@ -234,8 +240,7 @@ def _is_label(word: str, language: str) -> bool:
 
     Labels are numbers, abbreviations, punctuation, and letters or Roman numerals that mark list items.
     """
-    has_letters = any(map(str.isalpha, word))
-    if not has_letters:
+    if not has_letters(word):
         return True
     if not word.endswith((".", ")")):
         return False

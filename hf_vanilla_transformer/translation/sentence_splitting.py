@@ -92,9 +92,9 @@ def split_into_pieces(
     pieces = split_text(text[len(prefix) :], source_language, fits)
     if not pieces:
         pieces = [Piece("", "")]
-    if prefix:
-        pieces = _put_code_before(pieces, prefix)
-    return pieces
+    if not prefix:
+        return pieces
+    return _put_code_before(pieces, prefix)
 
 
 def _find_code(text: str, code: str) -> str:
@@ -152,18 +152,21 @@ def _split_line(line: str, language: str) -> list[str]:
     case, the sentence continues in the next segment.
     """
     sentences = []
-    # The current sentence is the text of the line between these two positions.
     sentence_start = 0
-    sentence_end = 0
-    for segment_text in _divide_into_segments(line, language):
-        if sentence_end > sentence_start:
-            sentence = _without_middle(line, sentence_start, sentence_end)
-            if is_sentence_end(sentence, segment_text, language):
-                sentences.append(line[sentence_start:sentence_end])
-                sentence_start = sentence_end
-        sentence_end += len(segment_text)
-    if sentence_end > sentence_start:
-        sentences.append(line[sentence_start:sentence_end])
+    segment_start = 0
+    for segment in _divide_into_segments(line, language):
+        has_text_before_segment = segment_start > sentence_start
+        if has_text_before_segment:
+            sentence = _without_middle(line, sentence_start, segment_start)
+            if is_sentence_end(sentence, segment, language):
+                sentences.append(line[sentence_start:segment_start])
+                sentence_start = segment_start
+        segment_start += len(segment)
+
+    # All segments have been read, so `segment_start` is now the end of the last one.
+    last_sentence = line[sentence_start:segment_start]
+    if last_sentence:
+        sentences.append(last_sentence)
     return sentences
 
 
@@ -203,8 +206,9 @@ def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
         pieces.append(Piece("", space_before))
 
     parts = split_at_clauses(text, fits)
-    is_split = len(parts) > 1
+    # `text` lacks the white space after the sentence, which belongs to the last part.
     parts[-1] += _trailing_space(sentence)
+    is_split = len(parts) > 1
     for part in parts:
         pieces.append(Piece(part.strip(), _trailing_space(part), is_part=is_split))
     return pieces
@@ -227,16 +231,19 @@ def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
 
     # Positions inside numbers and URLs, and the end of the sentence, where a split would leave an empty part.
     forbidden_positions = {len(sentence)}
-    for match in _UNBREAKABLE.finditer(sentence):
-        forbidden_positions.update(range(match.start() + 1, match.end()))
+    for number_or_url in _UNBREAKABLE.finditer(sentence):
+        forbidden_positions.update(range(number_or_url.start() + 1, number_or_url.end()))
 
     middle = len(sentence) // 2
-    for breaking_text in _BREAKS:
-        positions = {match.end() for match in breaking_text.finditer(sentence)}
-        positions -= forbidden_positions
+    # Patterns of the text after which a sentence may be split, best ones first.
+    for pattern in _BREAKS:
+        positions = []
+        for match in pattern.finditer(sentence):
+            if match.end() not in forbidden_positions:
+                positions.append(match.end())
         if positions:
-            # The positions are sorted, because `min` takes the first one if two are equally near to the middle.
-            nearest = min(sorted(positions), key=lambda position: abs(position - middle))
+            # If two positions are equally near to the middle, this is the first one.
+            nearest = min(positions, key=lambda position: abs(position - middle))
             return split_at_clauses(sentence[:nearest], fits) + split_at_clauses(sentence[nearest:], fits)
     return [sentence]
 
@@ -282,12 +289,15 @@ class _Combination(NamedTuple):
 
     def hypotheses(self) -> list[Translation]:
         """Return the hypotheses in the order of the sentences."""
-        last_first = []
+        hypotheses: list[Translation] = []
         combination: _Combination | None = self
+        # The first combination of each linked list has no sentence, and so no hypothesis.
         while combination is not None and combination.hypothesis is not None:
-            last_first.append(combination.hypothesis)
+            hypotheses.append(combination.hypothesis)
             combination = combination.previous
-        return last_first[::-1]
+        # They were collected from the last sentence to the first.
+        hypotheses.reverse()
+        return hypotheses
 
 
 def _best_combinations(translations: list[Translation]) -> list[list[Translation]]:
@@ -297,7 +307,8 @@ def _best_combinations(translations: list[Translation]) -> list[list[Translation
     kept after each sentence, because a combination that scores lower than another one still scores lower after both are
     extended by the same hypotheses.
     """
-    most_combinations = max(1 + len(translation.alternatives) for translation in translations)
+    hypotheses_per_sentence = [1 + len(translation.alternatives) for translation in translations]
+    most_combinations = max(hypotheses_per_sentence)
     no_hypotheses_yet = _Combination(0.0)
     best_combinations = [no_hypotheses_yet]
     for translation in translations:
@@ -403,7 +414,8 @@ def _find_first_words(pieces: list[Piece], texts: list[str], words: re.Pattern[s
     first_words = []
     piece_start = 0
     for text in texts_with_space:
-        # As many words come before the piece as end before it or at its start.
+        # `word_ends` is sorted, so this is the number of words that end before the piece or where it starts. The next
+        # word, which has this index, is the first one of the piece.
         num_words_before = bisect_right(word_ends, piece_start)
         first_words.append(num_words_before)
         piece_start += len(text)

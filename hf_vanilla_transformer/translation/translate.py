@@ -31,7 +31,7 @@ from .concurrent_use import encode, evaluating
 from .engine import Engine
 from .inference import Inference, TokenizedText
 from .required_phrases import Phrase, PhraseSizes, RequiredPhrases, split_by_phrases
-from .sentence_splitting import join_translations, split_into_pieces
+from .sentence_splitting import Piece, join_translations, split_into_pieces
 from .translation_details import DetailLevel, Translation, describe, untranslated
 from .words_of_tokens import WORDS, word_at
 
@@ -243,55 +243,65 @@ class TextTranslator:
         if not self._split_sentences:
             return self._translate_sentences(texts)
 
-        # True means the tokenizer's language.
-        language = self._split_sentences if isinstance(self._split_sentences, str) else None
-        tokenizer = self._inference.tokenizer
         codes = self._inference.codes()
-        pieces_of_texts = []
-        sentences = []
+        pieces_of_texts: list[list[Piece]] = []
+        # The pieces of all texts in one list. They are translated together, because large batches are faster.
+        sentences: list[Source] = []
         for text in texts:
-            pieces = split_into_pieces(tokenizer, text.written, language, code=text.code)
+            pieces = self._split(text)
             pieces_of_texts.append(pieces)
-            sentences += [codes.read(piece.text, text.code) for piece in pieces]
+            for piece in pieces:
+                # A piece that does not begin with a target-language code gets the code of its text.
+                sentences.append(codes.read(piece.text, default=text.code))
+        sentence_translations = self._translate_sentences(sentences)
 
-        # The sentences of all texts are translated together, because large batches are faster.
-        translations = self._translate_sentences(sentences)
-        translations_of_texts = []
-        start = 0
+        text_translations = []
+        first_sentence = 0
         for pieces in pieces_of_texts:
-            end = start + len(pieces)
-            translations_of_texts.append(join_translations(pieces, translations[start:end], self._words))
-            start = end
-        return translations_of_texts
+            next_text = first_sentence + len(pieces)
+            translations_of_pieces = sentence_translations[first_sentence:next_text]
+            text_translations.append(join_translations(pieces, translations_of_pieces, self._words))
+            first_sentence = next_text
+        return text_translations
+
+    def _split(self, text: Source) -> list[Piece]:
+        """Split a text into sentences, as `split_sentences` requests. If the text begins with a code, it is kept."""
+        language = None
+        if isinstance(self._split_sentences, str):
+            # Otherwise it is True, which stands for the language of the tokenizer.
+            language = self._split_sentences
+        return split_into_pieces(self._inference.tokenizer, text.written, language, code=text.code)
 
     def _translate_sentences(self, sources: list[Source]) -> list[Translation]:
         """Translate sentences in batches, and copy the ones that need no translation, such as blank sentences."""
         # Each sentence is copied first. The translations below replace the copies.
         translations = [_copy_source(source, self._words) for source in sources]
-        sentences = self._prepare_sentences(sources)
+        sentences_to_translate = self._prepare_sentences(sources)
         with evaluating(self._inference.model):
-            for batch in self._batches(sentences):
+            for batch in self._batches(sentences_to_translate):
                 translations_of_batch = self._translate_batch(batch)
                 for sentence, translation in zip(batch, translations_of_batch, strict=True):
+                    # `index` is the sentence's position in `sources`.
                     translations[sentence.index] = translation
         return translations
 
     def _prepare_sentences(self, sources: list[Source]) -> list[_Sentence]:
         """Select the sentences that need translation, find their required phrases, and tokenize them."""
-        sentences = []
+        sentences_to_translate = []
         for index, source in enumerate(sources):
             sentence = _Sentence(index, source)
             if self._glossary is not None:
+                # Whether a sentence is copied depends on its phrases.
                 sentence.phrases = self._glossary.phrases(source.text)
             if not self._is_copied(sentence):
-                sentences.append(sentence)
+                sentences_to_translate.append(sentence)
 
         if self._glossary is not None:
-            for sentence in sentences:
+            for sentence in sentences_to_translate:
                 sentence.sizes = self._glossary.sizes(sentence.source.text)
-        if sentences:
-            self._tokenize(sentences)
-        return sentences
+        if sentences_to_translate:
+            self._set_token_ids(sentences_to_translate)
+        return sentences_to_translate
 
     def _is_copied(self, sentence: _Sentence) -> bool:
         """Return True if a sentence needs no translation, because it is blank or has no letters."""
@@ -301,8 +311,8 @@ class TextTranslator:
         # A text without letters may be a term of the glossary, such as "24/7".
         return self._copy_letterless and not has_letters(text) and not sentence.phrases
 
-    def _tokenize(self, sentences: list[_Sentence]) -> None:
-        """Set the token ids of sentences, which begin with a target-language code if the model needs one."""
+    def _set_token_ids(self, sentences: list[_Sentence]) -> None:
+        """Set `token_ids` of each sentence. They begin with a target-language code if the model needs one."""
         codes = self._inference.codes()
         coded_texts = [codes.join(sentence.source) for sentence in sentences]
         # A single call tokenizes all sentences, because this is faster.
@@ -312,12 +322,14 @@ class TextTranslator:
 
     def _batches(self, sentences: list[_Sentence]) -> Iterator[list[_Sentence]]:
         """Group sentences of similar length into batches, which are smaller if required phrases are many or long."""
-        lengths = [len(sentence.token_ids) for sentence in sentences]
-        sizes = [sentence.sizes for sentence in sentences]
+        source_lengths = [len(sentence.token_ids) for sentence in sentences]
+        phrase_sizes = [sentence.sizes for sentence in sentences]
+        # The values that a search with required phrases may compute per step and beam for one batch.
         most_cells = self._inference.tokens_per_batch * _CELLS_PER_SOURCE_TOKEN
-        for rows in self._inference.batches(lengths, "translating", "sentences"):
-            for rows_of_batch in split_by_phrases(rows, sizes, most_cells):
-                yield [sentences[row] for row in rows_of_batch]
+        # Batches contain indices of sentences. They are formed by length first, and then divided further.
+        for batch_by_length in self._inference.batches(source_lengths, "translating", "sentences"):
+            for batch in split_by_phrases(batch_by_length, phrase_sizes, most_cells):
+                yield [sentences[index] for index in batch]
 
     def _translate_batch(self, batch: list[_Sentence]) -> list[Translation]:
         """Translate a batch with one call of `generate()`, and return the translations with their details."""
@@ -326,6 +338,7 @@ class TextTranslator:
         best_sequences = sequences[:, 0]
         check_generated(self._inference.model, self._inference.tokenizer, best_sequences)
 
+        # The words of a source are counted in the text as the user wrote it, with its target-language code.
         sources = [TokenizedText(sentence.source.written, sentence.token_ids) for sentence in batch]
         # The progress bar counts translated sentences, so forced decoding must not show a second one.
         without_progress = replace(self._inference, show_progress=False)
@@ -338,8 +351,10 @@ class TextTranslator:
         inputs = self._inference.tokenizer.pad({"input_ids": token_ids}, return_tensors="pt")
 
         generate_kwargs = dict(self._generate_kwargs)
+        # The required phrases of each sentence, which are an empty list for most sentences.
         phrases = [sentence.phrases for sentence in batch]
         if self._glossary is not None and any(phrases):
+            # This search replaces the one of `generate()`.
             generate_kwargs["custom_generate"] = self._glossary.search(model, phrases)
         output = _generate(self._inference, inputs.to(model.device), generate_kwargs)
 
@@ -384,13 +399,20 @@ def _copy_source(sentence: Source, words: re.Pattern[str]) -> Translation:
 
     A target-language code at the beginning of the sentence is left out of the translation, but the alignment counts it
     as a word of the source.
+
+    Args:
+        sentence (`Source`): `written` is the sentence as the user wrote it, and `text` is the sentence without a code.
+        words (`re.Pattern[str]`): matches the words that the alignment links.
     """
     translation = untranslated(sentence.text, words)
     length_of_code = len(sentence.written) - len(sentence.text)
+    # The source's words are counted in `written`. Without a code, its first word is word 0.
     first_word_after_code = word_at(sentence.written, length_of_code, words)
     # Copied texts always have an alignment.
     assert translation.alignment is not None
-    links = [(first_word_after_code + source, target) for source, target in translation.alignment]
+    links = []
+    for source_word, target_word in translation.alignment:
+        links.append((first_word_after_code + source_word, target_word))
     return translation._replace(alignment=links)
 
 
@@ -398,32 +420,38 @@ def _generate(inference: Inference, inputs: BatchEncoding, generate_kwargs: dict
     """Call `generate()`; if a sentence is long, log a warning and show a progress bar that counts tokens."""
     # The annotation is Any because engines and models have no common class that declares `generate`.
     model: Any = inference.model
-    # (sentences, padded length)
-    padded_length = inputs["input_ids"].shape[1]
+    # (sentences, padded source)
+    source_length = inputs["input_ids"].shape[1]
     # Tokens are counted by a logits processor.
     can_count_tokens = inference.runtime.calls_processors
-    if padded_length < _LONG_SOURCE or not can_count_tokens:
+    if source_length < _LONG_SOURCE or not can_count_tokens:
         # transformers checks some settings of a generation_config.json only when it uses them.
         with input_errors():
             return model.generate(**inputs, **generate_kwargs)
 
     logger.warning(
-        "a sentence has %s tokens; its time grows with the square of that, so split it.", f"{padded_length:,}"
+        "a sentence has %s tokens; its time grows with the square of that, so split it.", f"{source_length:,}"
     )
     # Most translations are about as long as their source, so the progress bar's total is the length of the source.
     is_silent = not inference.show_progress
-    with tqdm(total=padded_length, desc="a long sentence", unit=" tokens", leave=False, disable=is_silent) as progress:
-
-        def count_token(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-            progress.update()
-            return scores
-
-        processors = LogitsProcessorList()
-        if generate_kwargs.get("logits_processor"):
-            processors.extend(generate_kwargs["logits_processor"])
-        processors.append(count_token)
-        kwargs_with_progress = {**generate_kwargs, "logits_processor": processors}
+    with tqdm(total=source_length, desc="a long sentence", unit=" tokens", leave=False, disable=is_silent) as progress:
+        kwargs_with_progress = dict(generate_kwargs)
+        kwargs_with_progress["logits_processor"] = _add_token_counter(generate_kwargs.get("logits_processor"), progress)
         return model.generate(**inputs, **kwargs_with_progress)
+
+
+def _add_token_counter(processors: LogitsProcessorList | None, progress: "tqdm[Any]") -> LogitsProcessorList:
+    """Return the given logits processors, if any, and one that advances a progress bar at each step of a search."""
+
+    def count_token(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        progress.update()
+        return scores
+
+    processors_with_counter = LogitsProcessorList()
+    if processors:
+        processors_with_counter.extend(processors)
+    processors_with_counter.append(count_token)
+    return processors_with_counter
 
 
 def _collect_search_settings(model: PreTrainedModel | Engine, generate_kwargs: dict[str, Any]) -> GenerationConfig:
@@ -435,13 +463,13 @@ def _collect_search_settings(model: PreTrainedModel | Engine, generate_kwargs: d
     settings: GenerationConfig = copy.copy(model.generation_config)
     config_of_call: GenerationConfig | None = generate_kwargs.get("generation_config")
     if config_of_call:
-        _override_settings(settings, vars(config_of_call))
-    _override_settings(settings, generate_kwargs)
+        _override_unless_none(settings, vars(config_of_call))
+    _override_unless_none(settings, generate_kwargs)
     return settings
 
 
-def _override_settings(settings: GenerationConfig, values: Mapping[str, object]) -> None:
-    """Change the settings that this module needs to the given values, unless a value is missing or None."""
+def _override_unless_none(settings: GenerationConfig, values: Mapping[str, object]) -> None:
+    """Set the attributes of `settings` that this module needs, except those whose value is missing or None."""
     for name in _DESCRIBING_SETTINGS:
         value = values.get(name)
         if value is not None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..data.vocabularies import longest_training_source
 from ..model.generation_settings import length_penalty_of
@@ -50,9 +50,10 @@ class DetailLevel(StrEnum):
     @classmethod
     def from_argument(cls, return_details: bool | str) -> "DetailLevel":
         """Convert the argument `return_details` into a level; raise ValueError if it is an unknown string."""
+        # A level is a string, too.
         if isinstance(return_details, str):
-            levels = list(cls)
-            if return_details not in levels:
+            names_of_levels = [level.value for level in cls]
+            if return_details not in names_of_levels:
                 raise InputError(f'return_details is "{return_details}"; give True or False.')
             return cls(return_details)
         if return_details:
@@ -130,40 +131,64 @@ def describe(
     # Without an aligner, there are no alternatives.
     num_hypotheses = 1 if aligner is None else sequences.shape[1]
 
-    # All hypotheses of all sentences stand in one list, with the hypotheses of a sentence next to each other.
+    # The hypotheses of all sentences stand in one list, with those of a sentence next to each other.
+    hypotheses = _decode_sequences(tokenizer, ends, sequences[:, :num_hypotheses])
     source_of_hypothesis: list[TokenizedText] = []
-    token_ids_of_hypothesis: list[list[int]] = []
-    for source, sequences_of_sentence in zip(sources, sequences[:, :num_hypotheses].tolist(), strict=True):
-        for sequence in sequences_of_sentence:
-            source_of_hypothesis.append(source)
-            token_ids_of_hypothesis.append(ends.trim(sequence))
-    texts = tokenizer.batch_decode(token_ids_of_hypothesis, skip_special_tokens=True)
-    hypotheses = list(map(TokenizedText, texts, token_ids_of_hypothesis))
+    for source in sources:
+        source_of_hypothesis += [source] * num_hypotheses
 
+    # A hypothesis has no forced target if there is no aligner, or if it has no tokens.
     forced_targets: dict[int, ForcedTarget] = {}
     if aligner is not None:
         forced_targets = _force_hypotheses(inference, source_of_hypothesis, hypotheses, aligner.has_attention)
 
     length_penalty = length_penalty_of(settings)
-    target_tokenizer = sides_of(tokenizer)[1]
+    _, target_tokenizer = sides_of(tokenizer)
     longest_source = longest_training_source(tokenizer)
     translations = []
     for index, hypothesis in enumerate(hypotheses):
         source = source_of_hypothesis[index]
-        tokens = target_tokenizer.convert_ids_to_tokens(hypothesis.token_ids)
-        flags = _find_flags(source, hypothesis, ends, longest_source)
-        # The details of a hypothesis without forced decoding, as it has if there is no aligner or it has no tokens.
-        translation = Translation(hypothesis.text, score=-math.inf, tokens=tokens, log_probs=[], alignment=None)
         forced_target = forced_targets.get(index)
+
+        score = -math.inf
+        log_probs: list[float] = []
         if forced_target is not None:
             log_probs = forced_target.log_probs
             score = sum(log_probs) / length_penalty(len(log_probs))
-            translation = translation._replace(score=score, log_probs=log_probs)
-            if aligner is not None and forced_target.attention is not None:
-                alignment = aligner(source, hypothesis, forced_target.attention)
-                translation = translation._replace(alignment=alignment)
-        translations.append(translation._replace(flags=flags))
+
+        alignment = None
+        if aligner is not None and forced_target is not None and forced_target.attention is not None:
+            alignment = aligner(source, hypothesis, forced_target.attention)
+
+        translation = Translation(
+            text=hypothesis.text,
+            score=score,
+            tokens=target_tokenizer.convert_ids_to_tokens(hypothesis.token_ids),
+            log_probs=log_probs,
+            alignment=alignment,
+            flags=_find_flags(source, hypothesis, ends, longest_source),
+        )
+        translations.append(translation)
     return _group_alternatives(translations, num_hypotheses)
+
+
+def _decode_sequences(
+    tokenizer: PreTrainedTokenizerBase, ends: HypothesisEnds, sequences: torch.Tensor
+) -> list[TokenizedText]:
+    """Return the text and the generated tokens of all hypotheses, sentence by sentence.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
+        ends (`HypothesisEnds`): removes start tokens and padding.
+        sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): the result of the search.
+    """
+    token_ids: list[list[int]] = []
+    for sequences_of_sentence in sequences.tolist():
+        for sequence in sequences_of_sentence:
+            token_ids.append(ends.trim(sequence))
+    # A single call decodes all hypotheses.
+    texts = tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+    return list(map(TokenizedText, texts, token_ids))
 
 
 def _group_alternatives(translations: list[Translation], num_hypotheses: int) -> list[Translation]:
@@ -191,12 +216,14 @@ def _force_hypotheses(
     Returns:
         `dict[int, ForcedTarget]`: maps the index of a hypothesis to its result. Hypotheses without tokens are left out.
     """
+    # Forced decoding needs at least one token.
     indices = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.token_ids]
     sources_to_force = [sources[index] for index in indices]
     hypotheses_to_force = [hypotheses[index] for index in indices]
     forced_targets = {}
-    for row, forced in forced_decoding(inference, sources_to_force, hypotheses_to_force, with_attention):
-        forced_targets[indices[row]] = forced
+    # `row` counts only the hypotheses that have tokens.
+    for row, forced_target in forced_decoding(inference, sources_to_force, hypotheses_to_force, with_attention):
+        forced_targets[indices[row]] = forced_target
     return forced_targets
 
 
@@ -232,11 +259,9 @@ def has_loop(tokens: Sequence[Hashable], most_tokens: int = 8, least_times: int 
             two tokens, this number is tripled, because ordinary text has such repetitions, for example rows of dots.
     """
     for run_length in range(1, most_tokens + 1):
-        times = least_times
-        if run_length <= 2:
-            times *= 3
+        needed_times = 3 * least_times if run_length <= 2 else least_times
         # In a loop, each token equals the token one run earlier. The first occurrence of the run has none before it.
-        needed_tokens = run_length * (times - 1)
+        needed_tokens = run_length * (needed_times - 1)
         repeated_tokens = 0
         for position in range(run_length, len(tokens)):
             if tokens[position] == tokens[position - run_length]:

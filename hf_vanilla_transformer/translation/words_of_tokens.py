@@ -69,33 +69,36 @@ class TokenTexts:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, is_target: bool):
-        source_side, target_side = sides_of(tokenizer)
-        side = target_side if is_target else source_side
-        self.names = _names_of_tokens(side, is_target)
-        self._unknown_token = side.unk_token_id
-        self._added_tokens = set(side.get_added_vocab().values())
+        source_tokenizer, target_tokenizer = sides_of(tokenizer)
+        side_tokenizer = target_tokenizer if is_target else source_tokenizer
+        self.names = _names_of_tokens(side_tokenizer, is_target)
 
-        # Only sources begin with target-language codes, so targets need no object that reads the codes.
+        # Separates a target-language code from the beginning of a text. None for targets, which have no codes, and for
+        # models without codes.
         self._code_reader: TargetCodes | None = None
         if not is_target and codes_of(tokenizer):
             self._code_reader = TargetCodes(tokenizer)
 
-        self._tokens_without_text = set(side.all_special_ids)
+        # The ids of the unknown token, of all tokens that were added to the vocabulary, and of special tokens and
+        # target-language codes.
+        self._unknown_id = side_tokenizer.unk_token_id
+        self._added_ids = set(side_tokenizer.get_added_vocab().values())
+        self._ids_without_text = set(side_tokenizer.all_special_ids)
         if self._code_reader is not None:
-            for token, name in self.names.items():
+            for token_id, name in self.names.items():
                 if name in self._code_reader.codes:
-                    self._tokens_without_text.add(token)
+                    self._ids_without_text.add(token_id)
 
         # Slow tokenizers have no backend.
-        backend = getattr(side, "backend_tokenizer", None)
+        backend = getattr(side_tokenizer, "backend_tokenizer", None)
         self._normalizer = getattr(backend, "normalizer", None)
         self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
         # FSMTTokenizer splits and escapes text by the rules of the Moses tokenizer.
-        self._is_moses = hasattr(side, "moses_tokenize")
+        self._has_escapes = hasattr(side_tokenizer, "moses_tokenize")
 
     def __call__(self, ids: list[int]) -> list[bytes]:
         """Return the text of each token in UTF-8, without white space. The text of special tokens is empty."""
-        return [self._text_without_spaces(token) for token in ids]
+        return [self._text_without_spaces(token_id) for token_id in ids]
 
     def find_words(self, text: str, ids: list[int], pattern: re.Pattern[str] = WORDS) -> list[list[int]]:
         """Return, for each token of a text, the indices of the words that it belongs to.
@@ -112,23 +115,25 @@ class TokenTexts:
             return self._find_words_without_code(text, ids, pattern)
 
         text_without_code = self._code_reader.read(text).text
+        words_after_code = self._find_words_without_code(text_without_code, ids, pattern)
+
+        # `words_after_code` counts from the first word after the code, and the result from the first word of the text.
         length_of_code = len(text) - len(text_without_code)
-        # The words of the text are counted from its beginning, so this number is larger than 0 if a code is a word.
         first_word_after_code = word_at(text, length_of_code, pattern)
         words_of_tokens = []
-        for words_of_token in self._find_words_without_code(text_without_code, ids, pattern):
+        for words_of_token in words_after_code:
             words_of_tokens.append([first_word_after_code + word for word in words_of_token])
         return words_of_tokens
 
     def _find_words_without_code(self, text: str, ids: list[int], pattern: re.Pattern[str]) -> list[list[int]]:
         """Find the words of each token, as [`find_words`] does, for a text that does not begin with a code."""
         words: list[str] = pattern.findall(text)
-        token_texts = self(ids)
-        is_unchanged = "".join(words).encode() == b"".join(token_texts)
-        if is_unchanged or self._normalizer is None:
+        token_texts = [self._text_without_spaces(token_id) for token_id in ids]
+        tokens_equal_words = b"".join(token_texts) == "".join(words).encode()
+        if tokens_equal_words or self._normalizer is None:
             return map_tokens_to_words(words, token_texts)
 
-        # The tokens were made from the normalized text, so they are easier to match with its normalized words.
+        # The tokens were made from the normalized text, so they are easier to match with normalized words.
         normalized_words = []
         for word in words:
             normalized_word = self._normalizer.normalize_str(word)
@@ -136,26 +141,27 @@ class TokenTexts:
             normalized_words.append("".join(normalized_word.split()))
         return map_tokens_to_words(normalized_words, token_texts)
 
-    def _text_without_spaces(self, token: int) -> bytes:
+    def _text_without_spaces(self, token_id: int) -> bytes:
         """Return the text of a token without white space, which is empty for special tokens."""
-        if token == self._unknown_token:
+        if token_id == self._unknown_id:
             return _UNKNOWN
-        if token in self._tokens_without_text:
+        if token_id in self._ids_without_text:
             return b""
-        text = self.text_with_spaces(token)
-        if self._is_moses:
+        text = self.text_with_spaces(token_id)
+        if self._has_escapes:
+            # For example, "&amp;" stands for "&".
             text = unescape(text.decode()).encode()
         return b"".join(text.split())
 
-    def text_with_spaces(self, token: int) -> bytes:
+    def text_with_spaces(self, token_id: int) -> bytes:
         """Return the text of a token in UTF-8, in which spaces replace word-boundary markers such as `</w>`.
 
         The text of a special token is its name, such as `</s>`.
         """
-        name = self.names.get(token, "")
+        name = self.names.get(token_id, "")
 
-        # Added tokens, such as special tokens, have their text as their name in every vocabulary.
-        if self._is_byte_level and token not in self._added_tokens:
+        # Added tokens, such as special tokens, have their text as their name even in a byte-level vocabulary.
+        if self._is_byte_level and token_id not in self._added_ids:
             # Each character of the name stands for one byte.
             return bytes(_BYTE_OF_CHARACTER[character] for character in name)
 
@@ -169,24 +175,25 @@ class TokenTexts:
         return text.encode()
 
 
-def _names_of_tokens(side: PreTrainedTokenizerBase, is_target: bool) -> dict[int, str]:
-    """Return the name in the vocabulary of each token id.
+def _names_of_tokens(tokenizer: PreTrainedTokenizerBase, is_target: bool) -> dict[int, str]:
+    """Map each token id to the token's name in the vocabulary.
 
     Args:
-        side (`PreTrainedTokenizerBase`): the tokenizer of the source or of the target, as `sides_of` returns it.
-        is_target (`bool`): whether it is the tokenizer of the target.
+        tokenizer (`PreTrainedTokenizerBase`): the tokenizer of sources or of targets, as `sides_of` returns it.
+        is_target (`bool`): whether it is the tokenizer of targets.
     """
     names: dict[int, str] = {}
-    if is_target and not side.is_fast and hasattr(side, "decoder"):
-        # MarianTokenizer and FSMTTokenizer are one object for both sides. If they have two vocabularies, `get_vocab()`
-        # returns the source's, and this attribute has the target's, without the added tokens.
-        names.update(side.decoder)
-        for token, added_token in side.added_tokens_decoder.items():
-            names[token] = str(added_token)
+    # MarianTokenizer and FSMTTokenizer are one object for sources and targets, which may have different vocabularies.
+    # `get_vocab()` returns the vocabulary of sources, and `decoder` is that of targets, without the added tokens.
+    has_target_vocabulary = not tokenizer.is_fast and hasattr(tokenizer, "decoder")
+    if is_target and has_target_vocabulary:
+        names.update(tokenizer.decoder)
+        for token_id, added_token in tokenizer.added_tokens_decoder.items():
+            names[token_id] = str(added_token)
         return names
 
-    for name, token in side.get_vocab().items():
-        names[token] = name
+    for name, token_id in tokenizer.get_vocab().items():
+        names[token_id] = name
     return names
 
 
@@ -206,20 +213,22 @@ def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]
         words (`list[str]`): the words of the text.
         tokens (`list[bytes]`): the texts of its tokens, as returned by [`TokenTexts`].
     """
+    # For each byte of the joined words, the index of its word: [0, 0, 1] for the words "an" and "a".
     word_of_byte: list[int] = []
     for index, word in enumerate(words):
-        word_of_byte += [index] * len(word.encode())
-    text = "".join(words).encode()
+        num_bytes = len(word.encode())
+        word_of_byte += [index] * num_bytes
 
-    # For each byte of the joined tokens, the slice of `text`, and so of `word_of_byte`, that corresponds to it.
-    slices_of_text = _match_bytes(b"".join(tokens), text)
+    # For each byte of the joined tokens, the range of bytes of the joined words that corresponds to it.
+    matching_slices = _match_bytes(b"".join(tokens), "".join(words).encode())
     words_of_tokens = []
+    # The bytes of a token among the bytes of the joined tokens.
     token_start = 0
     for token in tokens:
         token_end = token_start + len(token)
         words_of_token: set[int] = set()
-        for slice_of_text in slices_of_text[token_start:token_end]:
-            words_of_token.update(word_of_byte[slice_of_text])
+        for matching_slice in matching_slices[token_start:token_end]:
+            words_of_token.update(word_of_byte[matching_slice])
         words_of_tokens.append(sorted(words_of_token))
         token_start = token_end
     return words_of_tokens
@@ -246,7 +255,7 @@ def _match_bytes(tokens: bytes, text: bytes) -> list[slice]:
 
 
 def _match_without_white_space(tokens: bytes, text: bytes) -> list[slice]:
-    """Find the slices of [`_match_bytes`] for tokens that contain white space, to which nothing corresponds.
+    """Find the slices of [`_match_bytes`] for tokens with white space, to which nothing in the text corresponds.
 
     Without their white space, the tokens are probably equal to the text, which saves a slow comparison.
     """
@@ -254,12 +263,14 @@ def _match_without_white_space(tokens: bytes, text: bytes) -> list[slice]:
     for match in _OTHER_WHITE_SPACE.finditer(tokens):
         for position in range(match.start(), match.end()):
             is_white_space[position] = True
-    other_positions = [position for position in range(len(tokens)) if not is_white_space[position]]
-    other_bytes = bytes(tokens[position] for position in other_positions)
+    visible_positions = [position for position in range(len(tokens)) if not is_white_space[position]]
+    visible_bytes = bytes(tokens[position] for position in visible_positions)
+    slices_of_visible_bytes = _match_bytes(visible_bytes, text)
 
+    # The bytes of white space keep this empty slice.
     nothing = slice(0, 0)
     slices_of_text = [nothing] * len(tokens)
-    for position, slice_of_text in zip(other_positions, _match_bytes(other_bytes, text), strict=True):
+    for position, slice_of_text in zip(visible_positions, slices_of_visible_bytes, strict=True):
         slices_of_text[position] = slice_of_text
     return slices_of_text
 
