@@ -52,5 +52,6 @@ class DecodingArguments:
             if setting is not None:
                 arguments[field.name] = setting
         if self.early_stopping is not None:
+            # The command line has only strings, but `generate()` expects booleans for two of the three values.
             arguments["early_stopping"] = _EARLY_STOPPING[self.early_stopping]
         return arguments

@@ -237,14 +237,15 @@ def _check_models(models: Sequence[nn.Module]) -> None:
     """
     if not models:
         raise InputError("an ensemble needs models; give at least one.")
-    configurations: list[VanillaTransformerConfig] = []
+    first_config: VanillaTransformerConfig | None = None
     for model in models:
         if not isinstance(model, VanillaTransformerForConditionalGeneration):
             raise InputError(
                 f"a {type(model).__name__} cannot be in an ensemble; convert it into a model of this package first."
             )
-        configurations.append(model.config)
-        _check_shared_fields(configurations[0], model.config)
+        if first_config is None:
+            first_config = model.config
+        _check_shared_fields(first_config, model.config)
 
 
 def _check_shared_fields(first_config: VanillaTransformerConfig, config: VanillaTransformerConfig) -> None:

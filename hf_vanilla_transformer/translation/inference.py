@@ -108,12 +108,15 @@ class Inference:
         Returns:
             `Iterator[list[int]]`: for each batch, its indices into `lengths`.
         """
+        # Indices into `lengths`, by decreasing length.
         rows = sorted(range(len(lengths)), key=lambda row: lengths[row], reverse=True)
         start = 0
         with tqdm(total=len(rows), desc=task, unit=f" {unit}", disable=not self.show_progress) as progress:
             while start < len(rows):
-                # The first row is the longest, and the others are padded to its length. A text may have no tokens.
-                padded_length = max(1, lengths[rows[start]])
+                # The first row of a batch is the longest, and the others are padded to its length. It is 0 if the texts
+                # have no tokens.
+                longest_row = rows[start]
+                padded_length = max(1, lengths[longest_row])
                 batch_size = max(1, self.tokens_per_batch // padded_length)
                 batch = rows[start : start + batch_size]
                 yield batch

@@ -84,7 +84,7 @@ def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: 
         `list[list[int]]`: the rows of each part.
     """
     parts: list[list[int]] = []
-    # The load of the last part.
+    # The number of cells that the last part needs, with and without padding.
     load = _PartLoad()
     # Rows with phrases of similar size are next to each other. The sort is stable, so equal rows keep their order.
     for row in sorted(rows, key=lambda row: sizes[row].cells, reverse=True):

@@ -43,6 +43,7 @@ _CELL_OF_SHEET = 0.14
 _SMALLEST_PANEL = 0.9
 _PANEL_GAP = 0.15
 _PANEL_TITLE_HEIGHT = 0.3
+_COLOUR_BAR_WIDTH = 0.3
 _LINE_HEIGHT = 0.26
 _WIDTH_OF_LINES = 2.6
 _MARGIN = 1.3
@@ -119,18 +120,18 @@ def plot_attention(
     _check_style(style, layer, head)
 
     pair = forward_pass(model, tokenizer, source, target, **generate_kwargs)
-    queries, keys = pair.words(kind)
+    queries, keys = pair.query_and_key_tokens(kind)
+    # (layers, heads, queries, keys)
     all_weights = pair.weights(kind)
     num_layers, num_heads = all_weights.shape[:2]
     layer_index = num_layers - 1 if layer is None else layer
-    head_index = head or 0
+    head_index = 0 if head is None else head
     check_number("layer", layer_index, 0, num_layers - 1)
     check_number("head", head_index, 0, num_heads - 1)
 
     title_of_layer = f"{_TITLES[kind]}, {_STACKS[kind]}.layers[{layer_index}]"
     if style == "layers":
         title = _TITLES[kind]
-        # (layers, heads, queries, keys)
         weights = all_weights
     elif style == "heads":
         title = title_of_layer
@@ -169,23 +170,25 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     figure = new_figure(width, num_rows * _LINE_HEIGHT + _MARGIN, drawing.title)
     query_axes = figure.add_subplot()
 
-    # The vertical positions of the tokens. The shorter column is centered.
+    # The vertical positions of the tokens, in rows. The shorter column is centered.
     query_heights = (num_rows - num_queries) / 2 + np.arange(num_queries)
     key_heights = (num_rows - num_keys) / 2 + np.arange(num_keys)
-    # The lines with the largest weights are drawn last, so that no other line covers them. `order` contains indices
-    # into the flattened weights, in which the keys of a query stand next to each other.
-    order = np.argsort(drawing.weights, axis=None)
-    sorted_weights = drawing.weights.ravel()[order]
+    # The lines with the largest weights are drawn last, so that no other line covers them. In the flattened weights,
+    # the keys of a query stand next to each other, so weight i belongs to query i // num_keys and key i % num_keys.
+    flat_weights = drawing.weights.ravel()
+    order = np.argsort(flat_weights)
     end_points = []
     for index in order:
         query, key = divmod(index, num_keys)
         left_end = (0, query_heights[query])
         right_end = (1, key_heights[key])
         end_points.append([left_end, right_end])
+    sorted_weights = flat_weights[order]
     lines = LineCollection(
         end_points,
         array=sorted_weights,
         cmap=colour_map(drawing.theme.sequential),
+        # In points.
         linewidths=0.5 + 3 * sorted_weights,
         capstyle="round",
         clim=(0, 1),
@@ -224,6 +227,7 @@ def _draw_one_matrix(drawing: _Drawing) -> "Figure":
     axes.set(xlabel=drawing.key_label, ylabel=drawing.query_label)
     if has_numbers:
         for (query, key), weight in np.ndenumerate(weights):
+            # Red, green and blue, without the opacity.
             cell_colour = image.to_rgba(weight)[:3]
             text_colour = readable_on(cell_colour, drawing.theme)
             axes.text(key, query, f"{weight:.2f}", size=7, color=text_colour, ha="center", va="center")
@@ -241,40 +245,53 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
     """
     num_layers, num_heads, num_queries, num_keys = drawing.weights.shape
     num_panels = num_layers * num_heads
-    panel_width = max(num_keys * _CELL_OF_SHEET, _SMALLEST_PANEL)
-    panel_height = max(num_queries * _CELL_OF_SHEET, _SMALLEST_PANEL)
-    num_columns = num_heads if has_layers else _choose_columns(num_heads, panel_width)
-    num_rows = math.ceil(num_panels / num_columns)
+    num_columns = num_heads if has_layers else _choose_columns(num_heads, _side_of_panel(num_keys))
+    figure, grid = _new_sheet(drawing, num_panels, num_columns)
 
-    # The labels of the queries stand once in each row, and the rotated labels of the keys below each panel.
-    query_label_width = width_of(drawing.queries, SMALL_FONT_SIZE)
-    key_label_height = width_of(drawing.keys, SMALL_FONT_SIZE)
-    width = num_columns * (panel_width + _PANEL_GAP) + query_label_width + _MARGIN + 0.3
-    height = num_rows * (panel_height + key_label_height + _PANEL_TITLE_HEIGHT) + _MARGIN / 2
-    figure = new_figure(width, height, drawing.title, layout="compressed")
-    grid = figure.subplots(num_rows, num_columns, squeeze=False)
-
-    panels_weights = drawing.weights.reshape(num_panels, num_queries, num_keys)
+    # (panels, queries, keys), with the heads of a layer next to each other.
+    panel_weights = drawing.weights.reshape(num_panels, num_queries, num_keys)
     for panel, axes in enumerate(grid.flat):
         if panel >= num_panels:
             # An empty place at the end of the last row.
             axes.set_axis_off()
             continue
-        is_first_in_row = panel % num_columns == 0
-        query_labels = drawing.queries if is_first_in_row else []
-        colours = drawing.theme.sequential
-        image = draw_matrix(axes, panels_weights[panel], query_labels, drawing.keys, SMALL_FONT_SIZE, colours)
 
         layer, head = divmod(panel, num_heads)
         panel_title = f"layers[{layer}], head {head}" if has_layers else f"head {head}"
         axes.set_title(panel_title, size=SMALL_FONT_SIZE)
-        is_last_in_column = panel + num_columns >= num_panels
-        if is_last_in_column:
+
+        is_first_in_row = panel % num_columns == 0
+        query_labels = drawing.queries if is_first_in_row else []
+        colours = drawing.theme.sequential
+        image = draw_matrix(axes, panel_weights[panel], query_labels, drawing.keys, SMALL_FONT_SIZE, colours)
+
+        has_no_panel_below = panel + num_columns >= num_panels
+        if has_no_panel_below:
             axes.set_xlabel(drawing.key_label, size=SMALL_FONT_SIZE)
     figure.supylabel(drawing.query_label, size=SMALL_FONT_SIZE)
-    # All panels have the same range of colors, so any of them can determine the color bar.
+    # All panels have the same range of colors, so the last image can stand for all of them.
     _add_colour_bar(figure, image, list(grid.flat))
     return figure
+
+
+def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[Figure, np.ndarray]":
+    """Return a figure with room for the panels of a sheet and their labels, and its grid of axes, row by row."""
+    num_queries, num_keys = drawing.weights.shape[-2:]
+    num_rows = math.ceil(num_panels / num_columns)
+    # The labels of the queries stand once in each row, and the rotated labels of the keys below each panel.
+    query_label_width = width_of(drawing.queries, SMALL_FONT_SIZE)
+    key_label_height = width_of(drawing.keys, SMALL_FONT_SIZE)
+    row_height = _side_of_panel(num_queries) + key_label_height + _PANEL_TITLE_HEIGHT
+    width = num_columns * (_side_of_panel(num_keys) + _PANEL_GAP) + query_label_width + _MARGIN + _COLOUR_BAR_WIDTH
+    height = num_rows * row_height + _MARGIN / 2
+    figure = new_figure(width, height, drawing.title, layout="compressed")
+    grid = figure.subplots(num_rows, num_columns, squeeze=False)
+    return figure, grid
+
+
+def _side_of_panel(num_tokens: int) -> float:
+    """Return the width of a sheet's panels in inches for a number of keys, or their height for a number of queries."""
+    return max(num_tokens * _CELL_OF_SHEET, _SMALLEST_PANEL)
 
 
 def _choose_columns(num_heads: int, panel_width: float) -> int:

@@ -51,7 +51,7 @@ class ForwardPass(NamedTuple):
     cross: np.ndarray
     log_probs: list[float]
 
-    def words(self, kind: str) -> tuple[list[str], list[str]]:
+    def query_and_key_tokens(self, kind: str) -> tuple[list[str], list[str]]:
         """Return the query tokens and the key tokens of one type of attention.
 
         Args:
@@ -227,7 +227,7 @@ def _recording_masks(
 ) -> Iterator[None]:
     """Store the attention masks that the first layers receive inside the block in `recorded_masks`.
 
-    The keys are those of [`KINDS`].
+    The keys are the types of attention in [`KINDS`]. A mask is None if nothing is masked.
     """
     encoder_layer = model.model.encoder.layers[0]
     decoder_layer = model.model.decoder.layers[0]
@@ -237,10 +237,11 @@ def _recording_masks(
         "cross": decoder_layer.encoder_attn,
     }
     with ExitStack() as hooks:
-        for kind, module in modules.items():
-            hook = _make_mask_recorder(recorded_masks, kind)
-            # The handle that is returned removes the hook at the end of the `with` statement.
-            hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
+        for attention, module in modules.items():
+            hook = _make_mask_recorder(recorded_masks, attention)
+            hook_handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+            # The handle removes the hook at the end of the `with` statement.
+            hooks.enter_context(hook_handle)
         yield
 
 
@@ -287,23 +288,40 @@ def _tokenize_or_translate(
         raise InputError("a sentence is empty; give sentences with words.")
     check_vocabulary(model.config, tokenizer)
 
+    # Models with several target languages read a code such as `>>fr<<` before each source.
     codes = TargetCodes(tokenizer)
     coded_texts = [codes.put_before(text) for text in source_texts]
     source_rows = encode(tokenizer, coded_texts).input_ids
-    target_rows = []
     if targets is None:
+        target_rows = []
         for source_ids in source_rows:
             target_rows.append(_find_best_hypothesis(model, tokenizer, source_ids, generate_kwargs))
-        return source_rows, target_rows
+    else:
+        target_rows = _tokenize_targets(model, tokenizer, source_texts, targets, generate_kwargs)
+    return source_rows, target_rows
 
+
+def _tokenize_targets(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    source_texts: list[str],
+    targets: Iterable[str],
+    generate_kwargs: Mapping[str, Any],
+) -> list[list[int]]:
+    """Return the token ids of each target, beginning with the decoder's start token.
+
+    Raises:
+        ValueError: if the numbers of sources and targets differ, or there are arguments of `generate()`, which have no
+            effect on targets that the caller has chosen.
+    """
+    # The number of tokens per batch does not matter for tokenization.
+    inference = Inference(model, tokenizer, tokens_per_batch=1)
     # This also checks that there are as many targets as sources.
-    _, tokenized_targets = Inference(model, tokenizer, tokens_per_batch=1).tokenize_pairs(source_texts, targets)
+    _, tokenized_targets = inference.tokenize_pairs(source_texts, targets)
     if generate_kwargs:
         raise InputError(f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one.")
     start_token = model.config.decoder_start_token_id
-    for target in tokenized_targets:
-        target_rows.append([start_token, *target.token_ids])
-    return source_rows, target_rows
+    return [[start_token, *target.token_ids] for target in tokenized_targets]
 
 
 def _find_best_hypothesis(
@@ -316,6 +334,7 @@ def _find_best_hypothesis(
 
     The token ids begin with the decoder's start token, and have no padding.
     """
+    # A batch of one sentence, of shape (1, source).
     inputs = torch.tensor([source_ids], device=model.device)
     generate: Callable[..., Any] = model.generate  # type: ignore[assignment]
     with evaluating(model):

@@ -71,23 +71,28 @@ def plot_masks(
 
 
 def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
-    """Return a new figure with room for the masks and their labels, and its axes.
+    """Return a new figure with room for the masks and their labels, and its grid of axes.
 
     The axes have one row per sentence, and a column each for encoder self-attention, decoder self-attention and
     cross-attention.
     """
     num_sentences, target_length, source_length = masks.cross.shape
-    source_label_width = width_of(list(chain(*masks.source_tokens)), SMALL_FONT_SIZE)
-    target_label_width = width_of(list(chain(*masks.read_tokens)), SMALL_FONT_SIZE)
-    # A mask is as wide as its keys need.
-    source_mask_width = max(source_length * _CELL, _NARROWEST_MASK)
-    target_mask_width = max(target_length * _CELL, _NARROWEST_MASK)
+    # Each token of the sentences labels a row or a column of a mask. These are the widest labels, in inches.
+    source_label = width_of(list(chain(*masks.source_tokens)), SMALL_FONT_SIZE)
+    target_label = width_of(list(chain(*masks.read_tokens)), SMALL_FONT_SIZE)
 
-    # Query labels are next to a mask; key labels are rotated and below it.
-    mask_widths = [source_mask_width, target_mask_width, source_mask_width]
-    width = sum(mask_widths) + source_label_width + 2 * target_label_width + _HORIZONTAL_MARGIN
-    widest_label = max(source_label_width, target_label_width)
-    row_height = max(source_length, target_length) * _CELL + widest_label
+    # A mask has one column per key. The keys are source tokens in the encoder and in cross-attention, and target tokens
+    # in decoder self-attention.
+    width_for_source_keys = max(source_length * _CELL, _NARROWEST_MASK)
+    width_for_target_keys = max(target_length * _CELL, _NARROWEST_MASK)
+    mask_widths = [width_for_source_keys, width_for_target_keys, width_for_source_keys]
+    # The queries label the rows, at the left of each mask. They are source tokens in the encoder, and target tokens in
+    # the other two types.
+    width = sum(mask_widths) + source_label + 2 * target_label + _HORIZONTAL_MARGIN
+
+    # The labels of the keys are rotated and stand below a mask.
+    most_queries = max(source_length, target_length)
+    row_height = most_queries * _CELL + max(source_label, target_label)
     height = num_sentences * (row_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
 
     figure = new_figure(width, height, "Masks: coloured where a query may attend to a key")

@@ -25,6 +25,11 @@ _MOST_CHANNELS = 10_000
 _LINE_STYLES = ("-", "--", ":", "-.")
 # The number of points at which a curve of the schedule is computed.
 _POINTS = 400
+# Sizes of the picture of positions in inches: the minimum width of the table of positions, the width of the dot
+# products, and the width of the dot products with all labels and color bars.
+_NARROWEST_TABLE = 5.0
+_PRODUCTS_WIDTH = 4.2
+_WIDTH_BESIDE_TABLE = 6.5
 
 
 def plot_positions(
@@ -53,23 +58,26 @@ def plot_positions(
             or the model has fewer positions than `length`.
     """
     check_number("length", length, 2, _MOST_POSITIONS)
+    # (length, d_model)
     table = _compute_positions(model, length, d_model)
+    # (length, length)
     dot_products = table @ table.T
     with styled(theme) as colours:
         # Each channel is at least two dots wide, so that stripes of a single channel are visible.
-        table_width = max(5.0, table.shape[1] * 2.2 / DOTS_PER_INCH)
-        figure = new_figure(table_width + 6.5, 4.8)
-        table_axes, products_axes = figure.subplots(1, 2, width_ratios=(table_width, 4.2))
+        num_channels = table.shape[1]
+        table_width = max(_NARROWEST_TABLE, num_channels * 2.2 / DOTS_PER_INCH)
+        figure = new_figure(table_width + _WIDTH_BESIDE_TABLE, 4.8)
+        table_axes, products_axes = figure.subplots(1, 2, width_ratios=(table_width, _PRODUCTS_WIDTH))
 
         # The limits are symmetric, so that 0 has the color of the background.
-        largest = float(np.abs(table).max())
-        _draw_table(table_axes, table, colours.diverging, (-largest, largest), "value")
-        product_limits = (float(dot_products.min()), float(dot_products.max()))
-        _draw_table(products_axes, dot_products, colours.sequential, product_limits, "dot product")
-
+        largest_value = float(np.abs(table).max())
+        _draw_table(table_axes, table, colours.diverging, (-largest_value, largest_value), "value")
         is_learned = model is not None and model.config.position_embedding_type == "learned"
         channel_label = "channel" if is_learned else "channel (even: sine, odd: cosine)"
         table_axes.set(title="Positions PE", xlabel=channel_label)
+
+        product_limits = (float(dot_products.min()), float(dot_products.max()))
+        _draw_table(products_axes, dot_products, colours.sequential, product_limits, "dot product")
         products_axes.set(title="Dot products of positions, PE PEᵀ", xlabel="position")
     return figure
 
@@ -137,6 +145,7 @@ def plot_schedule(
         _check_curves("warmup_steps", warmup_steps, len(_LINE_STYLES))
         figure = new_figure(7.5, 4.2)
         axes = figure.add_subplot()
+        # There are at least as many colors and line styles as values, and the rest of them is not used.
         for colour, width in zip(colours.lines, d_model, strict=False):
             for line_style, warmup in zip(_LINE_STYLES, warmup_steps, strict=False):
                 shown_updates = _choose_points(updates, warmup)

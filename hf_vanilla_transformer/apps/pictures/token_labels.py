@@ -39,23 +39,29 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_ta
     Returns:
         `list[str]`: one nonempty text per id. The text of a special token is its name.
     """
-    texts = TokenTexts(tokenizer, of_target)
-    # The sentence in UTF-8, and the range of its bytes that each token and each character has.
+    vocabulary = TokenTexts(tokenizer, of_target)
+    # The sentence in UTF-8, and the range of its bytes for each token.
     sentence = b""
-    tokens = []
+    tokens: list[_Span] = []
     for token_id in ids:
         start = len(sentence)
-        sentence += texts.text_with_spaces(int(token_id))
+        sentence += vocabulary.text_with_spaces(int(token_id))
         tokens.append(_Span(start, len(sentence)))
-    characters = []
+    # The range of bytes for each character.
+    characters: list[_Span] = []
     for match in _CHARACTER.finditer(sentence):
         characters.append(_Span(match.start(), match.end()))
     return [_label_token(sentence, characters, token) for token in tokens]
 
 
 def _label_token(sentence: bytes, characters: Sequence[_Span], token: _Span) -> str:
-    """Return the characters that a token contains in whole or in part, with an ellipsis where a character continues."""
-    # The characters that the token contains in whole or in part.
+    """Return the characters that a token contains in whole or in part, with an ellipsis where a character continues.
+
+    Args:
+        sentence (`bytes`): the sentence in UTF-8.
+        characters (`Sequence[_Span]`): the range of bytes of each character of the sentence.
+        token (`_Span`): the range of bytes of the token.
+    """
     token_characters = []
     for character in characters:
         if character.start < token.end and character.end > token.start:

@@ -18,6 +18,12 @@ _WIDTH_OF_LINE = 8.0
 _LINE_HEIGHT = 0.62
 _SPACE = 0.07
 _BOX_HEIGHT = 0.3
+# The space in a box to the left and to the right of its text, together.
+_PADDING_OF_BOX = 0.14
+# The distances from the top of a line to the middle of the token, which is the middle of its box, and to the middle of
+# its log-probability.
+_TOKEN_MIDDLE = 0.15
+_NUMBER_MIDDLE = 0.4
 # The color bar needs this width for its label.
 _NARROWEST_FIGURE = 4.5
 # Log-probabilities up to this value have the darkest color; e^-5 is less than 1 %.
@@ -73,8 +79,9 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
     boxes = _place_boxes(tokens)
     num_lines = boxes[-1].line + 1
     right_edges = [box.x + box.width for box in boxes]
-    width = max([_NARROWEST_FIGURE, *right_edges])
+    width = max(_NARROWEST_FIGURE, *right_edges)
     title = f"log P(Y | X) = {sum(log_probs):.2f}"
+    # The figure has margins of 0.2 inches at both sides, and 1.3 inches for the title and the color bar.
     figure = new_figure(width + 0.4, num_lines * _LINE_HEIGHT + 1.3, title)
     axes = figure.add_subplot()
 
@@ -88,8 +95,10 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
             (box.x, top), box.width, _BOX_HEIGHT, facecolor=fill, edgecolor=theme.faint, linewidth=0.8
         )
         axes.add_patch(rectangle)
-        axes.text(centre, top + 0.15, token, ha="center", va="center", color=readable_on(fill[:3], theme))
-        axes.text(centre, top + 0.4, f"{log_prob:.2f}", ha="center", va="center", size=SMALL_FONT_SIZE)
+        # Red, green and blue, without the opacity.
+        text_colour = readable_on(fill[:3], theme)
+        axes.text(centre, top + _TOKEN_MIDDLE, token, ha="center", va="center", color=text_colour)
+        axes.text(centre, top + _NUMBER_MIDDLE, f"{log_prob:.2f}", ha="center", va="center", size=SMALL_FONT_SIZE)
 
     # The vertical axis points down, so that the first line is at the top.
     axes.set(xlim=(-0.05, width + 0.05), ylim=(num_lines * _LINE_HEIGHT, -0.05), aspect="equal")
@@ -105,7 +114,10 @@ def _place_boxes(tokens: Sequence[str]) -> list[_Box]:
     A box is wide enough for its token and for the number below it.
     """
     number_width = width_of(["-0.00"], SMALL_FONT_SIZE)
-    widths = [max(width_of([token]), number_width) + 0.14 for token in tokens]
+    widths = []
+    for token in tokens:
+        text_width = max(width_of([token]), number_width)
+        widths.append(text_width + _PADDING_OF_BOX)
     # A token that is wider than a line makes all lines as wide as itself.
     line_width = max(_WIDTH_OF_LINE, *widths)
     boxes = []

@@ -41,10 +41,10 @@ def add_error_handlers(app: FastAPI) -> None:
 
 async def _answer_request_error(request: Request, error: Exception) -> Response:
     """Answer a RequestError of the service. If the client should try again, the response has `Retry-After`."""
+    assert isinstance(error, RequestError)
     headers: dict[str, str] = {}
     if isinstance(error, BusyError):
         headers["Retry-After"] = str(error.retry_seconds)
-    assert isinstance(error, RequestError)
     return JSONResponse({"error": str(error)}, _STATUSES[type(error)], headers=headers)
 
 

@@ -76,18 +76,22 @@ class _TimeLimitedProtocol(H11Protocol):
     def _update_timer(self, state: type | None) -> None:
         """Start the timer for a state of the client, or stop it if the state has no time limit.
 
-        If neither the state nor the request has changed, a running timer continues.
+        If neither the state nor the request has changed since the last call, a running timer continues.
+
+        Args:
+            state (`type`, *optional*): a state of h11, such as `h11.IDLE`; None if the connection has ended.
         """
-        # uvicorn creates a new cycle for each request.
+        is_same_state = state is self._timed_state
+        # `self.cycle` is uvicorn's object for the current request. Each request has a new one.
         is_same_request = self.cycle is self._timed_cycle
-        if is_same_request and state is self._timed_state:
+        if is_same_state and is_same_request:
             return
 
+        self._timed_state = state
+        self._timed_cycle = self.cycle
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._timed_state = state
-        self._timed_cycle = self.cycle
         if state in self.seconds_in_state:
             seconds = self.seconds_in_state[state]
             self._timer = self.loop.call_later(seconds, self._close_slow_connection)
@@ -148,7 +152,9 @@ class _LimitedBody:
         self._receive = receive
         self._most_bytes = most_bytes
         self._seconds = seconds
+        # The time of the event loop's clock at which the whole body must have arrived.
         self._deadline = asyncio.get_running_loop().time() + seconds
+        # The length of the part of the body that has arrived, and whether this is the whole body.
         self._received_bytes = 0
         self._is_complete = False
 

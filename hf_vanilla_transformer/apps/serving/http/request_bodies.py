@@ -41,6 +41,7 @@ async def read_libre_request(request: Request) -> LibreRequest:
         fields = _parse_form(request.scope["query_string"].decode())
     except ValueError:
         raise HTTPException(400, "the query of the address cannot be read; send UTF-8.") from None
+    # The body's values replace those of the query string.
     if body_type == _JSON:
         fields.update(_parse_json(body))
     else:
@@ -60,11 +61,11 @@ async def _read_form(request: Request, body: bytes, body_type: str) -> dict[str,
         HTTPException: 400 if the body is not such a form, or not in UTF-8.
     """
     try:
-        # Both kinds of forms must be encoded in UTF-8.
+        # This also checks that a form of several parts is encoded in UTF-8.
         text = body.decode()
         if body_type == FORM:
             return _parse_form(text)
-        # This parses the same body, which the request has stored.
+        # Starlette parses the same body, which the request has stored.
         form = await request.form(max_files=0, max_part_size=len(body))
         return _collect_fields(form.multi_items())
     except ValueError as error:

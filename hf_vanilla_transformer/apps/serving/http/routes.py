@@ -96,6 +96,7 @@ def _add_hub(app: FastAPI, service: Service) -> None:
         if body.parameters is not None:
             service.check_languages(body.parameters.src_lang, body.parameters.tgt_lang)
             options.update(service.target_options(body.parameters.tgt_lang))
+        # `inputs` is a text or a list of texts.
         translations = await _translate_for_client(service, request, as_list(body.inputs), options)
         answers: list[HubTranslation] = []
         for translation in translations:
@@ -124,6 +125,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         service.check_languages(body.source, body.target)
         options = body.options(service.num_beams)
         options.update(service.target_options(body.target))
+        # `q` is a text or a list of texts.
         translations = await _translate_for_client(service, request, as_list(body.q), options)
         return _libre_response(body, translations, service.source_language)
 
@@ -144,6 +146,7 @@ def _libre_response(
     If the request has a list of texts, each field is a list with one item per text. Otherwise, each field is the value
     for the only text.
     """
+    # Each field has one item per text.
     fields: dict[str, list[object]] = {}
     fields["translatedText"] = [translation.text for translation in translations]
     if request.source == "auto" and source_language is not None:
@@ -157,7 +160,8 @@ def _libre_response(
         fields["score"] = [finite_score(translation) for translation in translations]
     if any(translation.flags for translation in translations):
         fields["flags"] = [sorted(translation.flags) for translation in translations]
-    if isinstance(request.q, list):
+    has_list_of_texts = isinstance(request.q, list)
+    if has_list_of_texts:
         return LibreTranslation.model_validate(fields)
     fields_of_only_text = {name: values[0] for name, values in fields.items()}
     return LibreTranslation.model_validate(fields_of_only_text)
@@ -198,6 +202,7 @@ async def _translate_for_client(
         RequestError: for the same reasons as `Service.translate`. In addition, BusyError if the request times out.
         HTTPException: 499 if the client has disconnected.
     """
+    # Both run at the same time, and the one that ends first decides.
     translation = asyncio.ensure_future(service.translate(texts, options))
     disconnection = asyncio.ensure_future(_wait_for_disconnection(request))
     seconds = service.settings.request_seconds
@@ -207,8 +212,10 @@ async def _translate_for_client(
             return translation.result()
         if disconnection in done:
             raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client disconnected.")
-        raise BusyError(f"the translation took more than {seconds} seconds; retry, or send shorter texts.", 5)
+        reason = f"the translation took more than {seconds} seconds; retry, or send shorter texts."
+        raise BusyError(reason, retry_seconds=5)
     finally:
+        # This has no effect on the one that has ended.
         translation.cancel()
         disconnection.cancel()
 

@@ -21,17 +21,25 @@ _QUOTED_CHARACTERS = 50
 
 def _check_texts(value: object) -> object:
     """Return a field's value if it is a string or a list of strings; otherwise raise PydanticCustomError."""
-    is_list = isinstance(value, list)
-    texts = value if isinstance(value, list) else [value]
-    for number, text in enumerate(texts):
-        if isinstance(text, str):
-            continue
-        quoted_value = json.dumps(text)[:_QUOTED_CHARACTERS]
-        name = f"item {number} of the list, {quoted_value}," if is_list else quoted_value
-        fault = f"{name} is no text; give a text, or a list of texts"
-        # The message is a template, whose values pydantic inserts.
-        raise PydanticCustomError("texts", "{fault}", {"fault": fault})
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise _text_error(f"{_quote(value)} is no text; give a text, or a list of texts")
+    for number, item in enumerate(value):
+        if not isinstance(item, str):
+            raise _text_error(f"item {number} of the list, {_quote(item)}, is no text; give a text, or a list of texts")
     return value
+
+
+def _quote(value: object) -> str:
+    """Return the beginning of a wrong value in JSON, for an error message."""
+    return json.dumps(value)[:_QUOTED_CHARACTERS]
+
+
+def _text_error(message: str) -> PydanticCustomError:
+    """Return an error with a message that may contain braces, such as those of a quoted JSON object."""
+    # The second argument is a template, into which pydantic inserts the values of the third.
+    return PydanticCustomError("texts", "{message}", {"message": message})
 
 
 def _check_is_not_empty(value: object) -> object:
@@ -67,9 +75,10 @@ class GenerateParameters(BaseModel, extra="forbid"):
 
     def options(self) -> TranslateOptions:
         """Return the arguments of `translate()` that the request sets."""
-        # An empty glossary is left out.
-        excluded = {"return_scores"} if self.glossary else {"return_scores", "glossary"}
-        options = self.model_dump(exclude_none=True, exclude=excluded)
+        # All fields but these two have the names and values of arguments.
+        options = self.model_dump(exclude_none=True, exclude={"glossary", "return_scores"})
+        if self.glossary:
+            options["glossary"] = self.glossary
         if self.return_scores:
             options["return_details"] = True
         return options
@@ -124,13 +133,16 @@ class LibreRequest(BaseModel):
         HTML forms send a field even if it is empty.
         """
         if not isinstance(fields, dict):
+            # Pydantic will report this error.
             return fields
-        given_fields: dict[object, object] = {}
+        optional_names = [name for name, field in cls.model_fields.items() if not field.is_required()]
+        fields_to_validate: dict[object, object] = {}
         for name, value in fields.items():
-            is_optional = name in cls.model_fields and not cls.model_fields[name].is_required()
-            if not is_optional or value not in (None, ""):
-                given_fields[name] = value
-        return given_fields
+            is_empty = value is None or value == ""
+            if is_empty and name in optional_names:
+                continue
+            fields_to_validate[name] = value
+        return fields_to_validate
 
     def options(self, num_beams: int) -> TranslateOptions:
         """Return the arguments of `translate()` that the request sets.
