@@ -46,18 +46,20 @@ class Language:
 
 def everything(language: Language, limit: int, penalty) -> list[tuple[float, tuple[int, ...]]]:
     """All sequences up to a length that end, best first; then all that do not."""
-    others = [word for word in range(WORDS) if word != EOS]
-    ended = [(*words, EOS) for length in range(limit) for words in itertools.product(others, repeat=length)]
-    cut = list(itertools.product(others, repeat=limit))
+    words_that_go_on = [word for word in range(WORDS) if word != EOS]
+    finished = [
+        (*words, EOS) for length in range(limit) for words in itertools.product(words_that_go_on, repeat=length)
+    ]
+    cut = list(itertools.product(words_that_go_on, repeat=limit))
     return [
         pair
-        for group in (ended, cut)
+        for group in (finished, cut)
         for pair in sorted(((language.score(words, penalty), words) for words in group), reverse=True)
     ]
 
 
-def penalty_of(kind: str, alpha: float):
-    return functools.partial(LENGTH_PENALTIES[kind], alpha=alpha)
+def penalty_of(penalty_type: str, alpha: float):
+    return functools.partial(LENGTH_PENALTIES[penalty_type], alpha=alpha)
 
 
 class PatientSearch(BeamSearch):
@@ -68,12 +70,21 @@ class PatientSearch(BeamSearch):
 
 
 def search(
-    languages, num_beams, limits, penalty, *, alpha=0.6, wanted=1, early_stopping="never", kind=BeamSearch, leaves=False
+    languages,
+    num_beams,
+    limits,
+    penalty,
+    *,
+    alpha=0.6,
+    num_results=1,
+    early_stopping="never",
+    search_class=BeamSearch,
+    leaves=False,
 ):
-    """For each sentence the best `wanted` scores and words, and the number of steps that it took for all."""
-    beams = kind(
+    """For each sentence the best `num_results` scores and words, and the number of steps that it took for all."""
+    beams = search_class(
         num_beams,
-        num_return_sequences=wanted,
+        num_return_sequences=num_results,
         num_eos=1,
         length_penalty=penalty,
         early_stopping=early_stopping,
@@ -82,7 +93,7 @@ def search(
     )
     words = [()] * (len(languages) * num_beams)
     while beams.num_running:
-        log_probs = [languages[row // num_beams].log_probs(each) for row, each in enumerate(words)]
+        log_probs = [languages[row // num_beams].log_probs(beginning) for row, beginning in enumerate(words)]
         _, tokens = beams.extend(torch.stack(log_probs))
         is_cut = torch.tensor(limits)[:, None].expand(tokens.shape) <= beams.length
         beams.prune(tokens == EOS, is_cut)
@@ -90,16 +101,16 @@ def search(
             (*words[row], word) for row, word in zip(beams.rows.tolist(), beams.tokens[:, 0].tolist(), strict=True)
         ]
         if leaves and beams.num_running:
-            kept = beams.drop_finished().tolist()
-            languages, limits = [languages[place] for place in kept], [limits[place] for place in kept]
-            words = [each for place in kept for each in words[place * num_beams : (place + 1) * num_beams]]
+            running = beams.drop_finished().tolist()
+            languages, limits = [languages[place] for place in running], [limits[place] for place in running]
+            words = [beginning for place in running for beginning in words[place * num_beams : (place + 1) * num_beams]]
     tokens, scores, rows = beams.best()
-    found = []
+    results = []
     for score, row, places in zip(scores.tolist(), tokens.tolist(), rows.tolist(), strict=True):
         length = sum(place >= 0 for place in places)
         assert not any(row[length:])
-        found.append((score, tuple(row[:length])))
-    return [found[begin : begin + wanted] for begin in range(0, len(found), wanted)], beams.length
+        results.append((score, tuple(row[:length])))
+    return [results[begin : begin + num_results] for begin in range(0, len(results), num_results)], beams.length
 
 
 def search_by_hand(language, num_beams, limit, penalty, is_decided):
@@ -114,26 +125,26 @@ def search_by_hand(language, num_beams, limit, penalty, is_decided):
         candidates = sorted(candidates, reverse=True)[: 2 * num_beams]
         ended += [(score / penalty(length), words) for score, words in candidates if words[-1] == EOS]
         ended = sorted(ended, reverse=True)[:num_beams]
-        running = [each for each in candidates if each[1][-1] != EOS][:num_beams]
+        running = [candidate for candidate in candidates if candidate[1][-1] != EOS][:num_beams]
         if is_decided(ended, running[0][0], length):
             break
     return ended, length
 
 
-def assert_same(found, expected):
-    assert [words for _, words in found] == [words for _, words in expected]
-    assert [score for score, _ in found] == pytest.approx([score for score, _ in expected], abs=1e-5)
+def assert_same(results, expected):
+    assert [words for _, words in results] == [words for _, words in expected]
+    assert [score for score, _ in results] == pytest.approx([score for score, _ in expected], abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", LENGTH_PENALTIES)
+@pytest.mark.parametrize("penalty_type", LENGTH_PENALTIES)
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0, 3.0])
-def test_a_wide_beam_finds_what_an_exhaustive_search_finds(kind, alpha):
-    penalty = penalty_of(kind, alpha)
+def test_a_wide_beam_finds_what_an_exhaustive_search_finds(penalty_type, alpha):
+    penalty = penalty_of(penalty_type, alpha)
     for seed in range(5):
         language = Language(seed)
         # As many beams as there are beginnings that go on.
-        (found,), _ = search([language], 3**LIMIT, [LIMIT], penalty, alpha=alpha, wanted=20)
-        assert_same(found, everything(language, LIMIT, penalty)[:20])
+        (results,), _ = search([language], 3**LIMIT, [LIMIT], penalty, alpha=alpha, num_results=20)
+        assert_same(results, everything(language, LIMIT, penalty)[:20])
 
 
 def test_a_narrow_beam_misses_it_at_times():
@@ -149,15 +160,17 @@ def test_a_narrow_beam_misses_it_at_times():
     assert missed[3**LIMIT] == 0
 
 
-@pytest.mark.parametrize("kind", LENGTH_PENALTIES)
-@pytest.mark.parametrize(("alpha", "wanted"), [(0.6, 1), (0.6, 3), (2.0, 1), (-0.5, 2)])
-def test_stopping_early_loses_nothing(kind, alpha, wanted):
-    penalty, limit, saved = penalty_of(kind, alpha), 8, 0
+@pytest.mark.parametrize("penalty_type", LENGTH_PENALTIES)
+@pytest.mark.parametrize(("alpha", "num_results"), [(0.6, 1), (0.6, 3), (2.0, 1), (-0.5, 2)])
+def test_stopping_early_loses_nothing(penalty_type, alpha, num_results):
+    penalty, limit, saved = penalty_of(penalty_type, alpha), 8, 0
     for seed in range(20):
         language = Language(seed, ending=1.0)
-        (found,), steps = search([language], 3, [limit], penalty, alpha=alpha, wanted=wanted)
-        (patient,), all_steps = search([language], 3, [limit], penalty, alpha=alpha, wanted=wanted, kind=PatientSearch)
-        assert_same(found, patient)
+        (results,), steps = search([language], 3, [limit], penalty, alpha=alpha, num_results=num_results)
+        (patient_results,), all_steps = search(
+            [language], 3, [limit], penalty, alpha=alpha, num_results=num_results, search_class=PatientSearch
+        )
+        assert_same(results, patient_results)
         saved += all_steps - steps
     assert saved > 0
 
@@ -168,11 +181,11 @@ def test_what_was_cut_competes_only_where_nothing_has_ended():
     ((cut,),), _ = search([never], 3**4, [4], penalty)
     assert EOS not in cut[1]
     assert_same([cut], [max((never.score(words, penalty), words) for words in itertools.product((1, 2, 3), repeat=4))])
-    (found,), _ = search([seldom], 3**4, [4], penalty, wanted=60)
-    has_ended = [words[-1] == EOS for _, words in found]
+    (results,), _ = search([seldom], 3**4, [4], penalty, num_results=60)
+    has_ended = [words[-1] == EOS for _, words in results]
     assert has_ended == sorted(has_ended, reverse=True)
     assert 0 < sum(has_ended) < 60
-    best_cut, worst_ended = found[sum(has_ended)][0], found[sum(has_ended) - 1][0]
+    best_cut, worst_ended = results[sum(has_ended)][0], results[sum(has_ended) - 1][0]
     assert best_cut > worst_ended
 
 
@@ -180,19 +193,19 @@ def test_each_sentence_is_searched_as_if_it_were_alone():
     penalty = penalty_of("gnmt", 0.6)
     languages = [Language(seed, ending=seed % 3 - 1.0) for seed in range(12)]
     limits = [2 + seed % 7 for seed in range(12)]
-    together, _ = search(languages, 3, limits, penalty, wanted=2)
-    for language, limit, found in zip(languages, limits, together, strict=True):
-        (alone,), _ = search([language], 3, [limit], penalty, wanted=2)
-        assert_same(found, alone)
+    together, _ = search(languages, 3, limits, penalty, num_results=2)
+    for language, limit, results in zip(languages, limits, together, strict=True):
+        (results_alone,), _ = search([language], 3, [limit], penalty, num_results=2)
+        assert_same(results, results_alone)
 
 
 def test_where_there_are_fewer_hypotheses_than_are_asked_for():
     penalty = penalty_of("hf", 3.0)
     short, long = Language(0, ending=-1.0), Language(1, ending=-1.0)
-    (found, _), _ = search([short, long], 6, [1, 8], penalty, alpha=3.0, wanted=6)
-    assert_same(found[:4], everything(short, 1, penalty))
-    assert [words for _, words in found[4:]] == [(), ()]
-    assert all(score == found[-1][0] < -1e8 for score, _ in found[4:])
+    (results, _), _ = search([short, long], 6, [1, 8], penalty, alpha=3.0, num_results=6)
+    assert_same(results[:4], everything(short, 1, penalty))
+    assert [words for _, words in results[4:]] == [(), ()]
+    assert all(score == results[-1][0] < -1e8 for score, _ in results[4:])
 
 
 def test_each_way_to_stop():
@@ -209,11 +222,11 @@ def test_each_way_to_stop():
         all_steps[early_stopping] = []
         for seed in range(20):
             (expected, *_), steps = search_by_hand(Language(seed), num_beams, limit, penalty, is_decided)
-            (found,), found_steps = search([Language(seed)], num_beams, [limit], penalty, early_stopping=early_stopping)
-            assert_same(found, [expected])
-            assert found_steps == steps
+            (results,), num_steps = search([Language(seed)], num_beams, [limit], penalty, early_stopping=early_stopping)
+            assert_same(results, [expected])
+            assert num_steps == steps
             all_steps[early_stopping].append(steps)
-    assert all(one != other for one, other in itertools.combinations(all_steps.values(), 2))
+    assert all(first != second for first, second in itertools.combinations(all_steps.values(), 2))
 
 
 def test_samples_are_drawn_by_their_probabilities():
@@ -233,7 +246,9 @@ def test_samples_are_drawn_by_their_probabilities():
         log_probs = [language.log_probs(words) for _, words in running]
         # All beams begin alike, so one of them counts at first.
         rows, tokens = beams.extend(torch.stack(log_probs * (2 // len(running))).repeat(count, 1), do_sample=True)
-        totals = torch.stack([score + each for (score, _), each in zip(running, log_probs, strict=True)]).flatten()
+        totals = torch.stack(
+            [score + word_log_probs for (score, _), word_log_probs in zip(running, log_probs, strict=True)]
+        ).flatten()
         sayings = [(*words, word) for _, words in running for word in range(WORDS)]
         first = zip(rows[:, 0].tolist(), tokens[:, 0].tolist(), strict=True)
         drawn_first = Counter((*running[row % 2][1], word) for row, word in first)
@@ -247,13 +262,13 @@ def test_samples_are_drawn_by_their_probabilities():
         running = sorted(going_on, reverse=True)[:2]
 
 
-@pytest.mark.parametrize("wanted", [1, 3])
-def test_sentences_that_leave_when_they_are_done_find_the_same(wanted):
+@pytest.mark.parametrize("num_results", [1, 3])
+def test_sentences_that_leave_when_they_are_done_find_the_same(num_results):
     languages = [Language(seed, ending=seed % 3) for seed in range(12)]
     limits = [3 + seed % 5 for seed in range(12)]
-    options = {"num_beams": 4, "limits": limits, "penalty": penalty_of("gnmt", 0.6), "wanted": wanted}
-    (expected, _), (found, _) = (search(languages, **options, leaves=leaves) for leaves in (False, True))
-    assert found == expected
+    options = {"num_beams": 4, "limits": limits, "penalty": penalty_of("gnmt", 0.6), "num_results": num_results}
+    (expected, _), (results, _) = (search(languages, **options, leaves=leaves) for leaves in (False, True))
+    assert results == expected
 
 
 @pytest.mark.parametrize("words", [64 * 8 - 1, 64 * 8, 64 * 8 + 1, 1_000])
@@ -266,9 +281,9 @@ def test_the_best_words_are_those_of_a_sort(monkeypatch, words, count, forbidden
         # Each number once, and minus infinity any number of times.
         scores = torch.stack([torch.randperm(words, generator=generator) for _ in range(5)]).float()
         scores[torch.rand(scores.shape, generator=generator) < forbidden] = -torch.inf
-        found, ids = top_tokens(scores, count)
-        assert torch.equal(found, scores.sort(dim=1, descending=True).values[:, :count])
-        assert torch.equal(scores.gather(1, ids), found)
+        best_scores, ids = top_tokens(scores, count)
+        assert torch.equal(best_scores, scores.sort(dim=1, descending=True).values[:, :count])
+        assert torch.equal(scores.gather(1, ids), best_scores)
         assert all(len(set(row)) == count for row in ids.tolist())
 
 

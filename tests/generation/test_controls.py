@@ -318,17 +318,17 @@ def test_text_is_streamed(tokenizer, speaker):
 @pytest.mark.parametrize("mode", ["beams", "sampled beams"])
 def test_nobody_is_asked_what_follows_an_end(decode, mode, options):
     """A finished sentence stays in its batch, and gets no tokens after its end."""
-    asked = set()
+    calls = set()
 
     def allow(sentence, target):
         assert EOS not in target[1:].tolist()
-        asked.add((sentence, len(target)))
+        calls.add((sentence, len(target)))
         return list(range(60))
 
     targets = all_targets(decode, ending_model(), mode, prefix_allowed_tokens_fn=allow, **options)
     lengths = [len(target) for target in targets]
     assert len(set(lengths)) > 1
-    assert {(sentence, length) for sentence in range(len(SENTENCES)) for length in range(1, max(lengths))} <= asked
+    assert {(sentence, length) for sentence in range(len(SENTENCES)) for length in range(1, max(lengths))} <= calls
 
 
 def test_many_beams_are_warned_of_once(model, caplog):
@@ -346,8 +346,8 @@ def test_a_processor_may_count_in_float64(model, num_beams):
             return scores + torch.linspace(0, 3, scores.shape[-1], dtype=scores.dtype if self.narrow else torch.float64)
 
     source, mask = pad(SENTENCES)
-    found = []
+    outputs = []
     for Bias.narrow in (True, False):
         options = {"num_beams": num_beams, "max_new_tokens": 6, "logits_processor": [Bias()]}
-        found.append(model.generate(source, attention_mask=mask, **options))
-    assert torch.equal(*found)
+        outputs.append(model.generate(source, attention_mask=mask, **options))
+    assert torch.equal(*outputs)

@@ -35,10 +35,10 @@ def all_targets(decode, model, mode, rows=SENTENCES, padding=None, **kwargs):
 def test_the_modes_differ(decode, model):
     targets = {mode: all_targets(decode, model, mode) for mode in MODES}
     assert targets["greedy"] == targets["assisted"] == targets["prompt lookup"]
-    others = [targets[mode] for mode in ("greedy", "sampling", "beams", "sampled beams")]
-    assert all(one != other for one in others for other in others if one is not other)
-    for found in others:
-        assert len({tuple(target) for target in found}) == len(SENTENCES)
+    targets_of_modes = [targets[mode] for mode in ("greedy", "sampling", "beams", "sampled beams")]
+    assert all(first != second for first in targets_of_modes for second in targets_of_modes if first is not second)
+    for targets_of_mode in targets_of_modes:
+        assert len({tuple(target) for target in targets_of_mode}) == len(SENTENCES)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_with_a_static_cache_the_same(decode, model, mode, side):
 @pytest.mark.parametrize("mode", ONE_BY_ONE_MODES)
 @pytest.mark.parametrize("options", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
 def test_drafts_need_a_cache_that_can_be_cut(decode, model, mode, options):
-    kind, message = RuntimeError, "Assisted decoding requires a cache"
+    error_class, message = RuntimeError, "Assisted decoding requires a cache"
     if options != {"use_cache": False}:
-        kind, message = TypeError, "`crop` is only defined for dynamic cache"
-    with pytest.raises(kind, match=message):
+        error_class, message = TypeError, "`crop` is only defined for dynamic cache"
+    with pytest.raises(error_class, match=message):
         decode(model, mode, SENTENCES[0][None], **options)
 
 
@@ -199,10 +199,10 @@ def test_with_settings_as_an_object_the_same(decode, model, assistant, mode):
 def test_calls_leave_inputs_and_settings_as_they_were(decode, model, mode):
     models_own = copy.deepcopy(model.generation_config)
     for ids, mask in batches(mode):
-        given, given_mask = ids.clone(), mask.clone()
-        decode(model, mode, given, attention_mask=given_mask, max_new_tokens=None, max_length_offset=1)
-        assert torch.equal(given, ids)
-        assert torch.equal(given_mask, mask)
+        copied_ids, copied_mask = ids.clone(), mask.clone()
+        decode(model, mode, copied_ids, attention_mask=copied_mask, max_new_tokens=None, max_length_offset=1)
+        assert torch.equal(copied_ids, ids)
+        assert torch.equal(copied_mask, mask)
     assert model.generation_config == models_own
 
 
@@ -213,7 +213,7 @@ def test_rounding_explains_the_errors_of_bfloat16_weights(decode, mode):
     model = ending_model().to(torch.bfloat16)
     exact = copy.deepcopy(model).double()
     exact.set_attn_implementation("eager")
-    found, expected, rounded = [], [], []
+    logits, expected, rounded = [], [], []
     # Enough rows of logits for a root mean square, also where a mode takes batches of one.
     for ids, mask in batches(mode, sentences(9, 4, 6, 8, 5, 7)):
         output = decode(
@@ -225,11 +225,11 @@ def test_rounding_explains_the_errors_of_bfloat16_weights(decode, mode):
             target = torch.tensor(until_end(output.sequences[row]))
             beams = getattr(output, "beam_indices", None)
             hypotheses = [row if beams is None else beams[row, step] for step in range(len(target) - 1)]
-            found += [output.logits[step][hypothesis] for step, hypothesis in enumerate(hypotheses)]
+            logits += [output.logits[step][hypothesis] for step, hypothesis in enumerate(hypotheses)]
             expected.append(forced_logits(exact, source[keep.bool()], target))
             with RandomRounding(torch.bfloat16):
                 rounded.append(forced_logits(exact, source[keep.bool()], target))
-    assert explained(torch.stack(found), torch.cat(expected), torch.cat(rounded))
+    assert explained(torch.stack(logits), torch.cat(expected), torch.cat(rounded))
 
 
 @pytest.mark.parametrize("mode", ["sampling", "sampled beams"])

@@ -65,8 +65,8 @@ def hypotheses(output, prefix_length=1):
 def test_types(decode, model, mode):
     for ids, mask in batches(mode):
         output = decode(model, mode, ids, attention_mask=mask, return_dict_in_generate=True)
-        kind = GenerateBeamEncoderDecoderOutput if "beams" in mode else GenerateEncoderDecoderOutput
-        assert type(output) is kind
+        output_class = GenerateBeamEncoderDecoderOutput if "beams" in mode else GenerateEncoderDecoderOutput
+        assert type(output) is output_class
         assert torch.equal(output.sequences, decode(model, mode, ids, attention_mask=mask))
         names = ("scores", "logits", "encoder_attentions", "decoder_attentions", "cross_attentions")
         names += ("encoder_hidden_states", "decoder_hidden_states", "sequences_scores")
@@ -121,15 +121,15 @@ def test_values_equal_forced_decoding(decode, model, mode, use_cache):
             for step, row in enumerate(rows):
                 torch.testing.assert_close(output.logits[step][row], forced.logits[0, step], rtol=1e-4, atol=1e-4)
                 for layer, states in enumerate(forced.decoder_hidden_states):
-                    found = output.decoder_hidden_states[step][layer][row, -1]
-                    torch.testing.assert_close(found, states[0, step], rtol=1e-4, atol=1e-4)
+                    step_states = output.decoder_hidden_states[step][layer][row, -1]
+                    torch.testing.assert_close(step_states, states[0, step], rtol=1e-4, atol=1e-4)
                 for layer, weights in enumerate(forced.decoder_attentions):
-                    found = output.decoder_attentions[step][layer][row, :, -1]
-                    torch.testing.assert_close(found, weights[0, :, step, : step + 1], rtol=1e-4, atol=1e-5)
+                    step_weights = output.decoder_attentions[step][layer][row, :, -1]
+                    torch.testing.assert_close(step_weights, weights[0, :, step, : step + 1], rtol=1e-4, atol=1e-5)
                 for layer, weights in enumerate(forced.cross_attentions):
-                    found = output.cross_attentions[step][layer][row, :, -1]
-                    torch.testing.assert_close(found[:, real], weights[0, :, step], rtol=1e-4, atol=1e-5)
-                    assert not found[:, : real.start].any()
+                    step_weights = output.cross_attentions[step][layer][row, :, -1]
+                    torch.testing.assert_close(step_weights[:, real], weights[0, :, step], rtol=1e-4, atol=1e-5)
+                    assert not step_weights[:, : real.start].any()
 
 
 @ALL_MODES
@@ -152,17 +152,17 @@ def test_scores_are_what_the_choice_was_made_by(decode, model, mode):
 def test_transition_scores(decode, model, mode):
     for sources, _, output in all_outputs(decode, model, mode, max_new_tokens=None, max_length_offset=1):
         beams = getattr(output, "beam_indices", None)
-        found = model.compute_transition_scores(
+        transition_scores = model.compute_transition_scores(
             output.sequences, output.scores, beams, normalize_logits="beams" not in mode
         )
         for index, (target, rows) in enumerate(hypotheses(output)):
             steps = min(len(rows), len(sources[index]) + 1)
             if mode in ("greedy", "beams", "assisted", "prompt lookup"):
                 expected = forced_log_probabilities(model, sources[index], target[: 1 + steps])
-                torch.testing.assert_close(found[index, :steps], expected, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(transition_scores[index, :steps], expected, rtol=1e-4, atol=1e-4)
             if beams is not None:
-                assert not found[index, steps:].any()
-                score = found[index].sum().item() / gnmt_penalty(steps)
+                assert not transition_scores[index, steps:].any()
+                score = transition_scores[index].sum().item() / gnmt_penalty(steps)
                 assert score == pytest.approx(output.sequences_scores[index].item(), abs=1e-5)
 
 
@@ -196,9 +196,9 @@ def test_several_samples_of_a_sentence(decode, model):
     output = decode(model, "sampling", ids, attention_mask=mask, num_return_sequences=4, **EVERYTHING)
     assert len(output.sequences) == 4 * len(SENTENCES)
     for index, (target, rows) in enumerate(hypotheses(output)):
-        logits = forced_logits(model, SENTENCES[index // 4], target)
-        found = torch.stack([output.logits[step][row] for step, row in enumerate(rows)])
-        torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-4)
+        expected = forced_logits(model, SENTENCES[index // 4], target)
+        sampled_logits = torch.stack([output.logits[step][row] for step, row in enumerate(rows)])
+        torch.testing.assert_close(sampled_logits, expected, rtol=1e-4, atol=1e-4)
     for sentence in output.sequences.view(len(SENTENCES), 4, -1):
         assert len(sentence.unique(dim=0)) > 1
 

@@ -139,10 +139,10 @@ def test_limit_of_a_source_given_as_embeddings_or_encoded(endless):
     source, mask = pad(sentences(9, 4))
     embeds = endless.get_input_embeddings()(source)
     encoded = endless.get_encoder()(source, attention_mask=mask)
-    for given in ({"inputs_embeds": embeds}, {"encoder_outputs": encoded}):
-        output = endless.generate(**given, attention_mask=mask, num_beams=1)
+    for source_inputs in ({"inputs_embeds": embeds}, {"encoder_outputs": encoded}):
+        output = endless.generate(**source_inputs, attention_mask=mask, num_beams=1)
         assert generated_lengths(endless, output) == [59, 54]
-        assert generated_lengths(endless, endless.generate(**given, num_beams=1)) == [59, 59]
+        assert generated_lengths(endless, endless.generate(**source_inputs, num_beams=1)) == [59, 59]
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_gnmt_length_penalty():
     assert gnmt_length_penalty(25, 0) == 1
     lengths = torch.tensor([500, 600])
     settings = [GenerationConfig(length_penalty=alpha, length_penalty_type="hf") for alpha in (20, 20.0)]
-    whole, real = (length_penalty_of(each)(lengths) for each in settings)
+    whole, real = (length_penalty_of(config)(lengths) for config in settings)
     assert torch.equal(whole, real)
 
 
@@ -368,8 +368,8 @@ def test_the_beam_search_with_one_beam_is_greedy():
         model, sources = ending_model(seed=seed), torch.stack(SHORT_SOURCES)
         greedy = model.generate(sources, num_beams=1, max_new_tokens=9)
         assert len({tuple(row.tolist()) for row in greedy}) > 1
-        found = model.generate(sources, num_beams=1, max_new_tokens=9, custom_generate=type(model)._beam_search)
-        assert torch.equal(found, greedy)
+        with_one_beam = model.generate(sources, num_beams=1, max_new_tokens=9, custom_generate=type(model)._beam_search)
+        assert torch.equal(with_one_beam, greedy)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
@@ -390,11 +390,11 @@ def test_the_best_of_all_is_found_by_wide_beams_and_missed_by_narrow_ones_at_tim
             output_scores=True,
         )
         assert torch.equal(scored.sequences, wide)
-        for source, found, score, other in zip(sources, wide, scored.sequences_scores, narrow, strict=True):
+        for source, wide_row, score, narrow_row in zip(sources, wide, scored.sequences_scores, narrow, strict=True):
             highest, best = exhaustive_search(model, source, 3, lambda length: ((5 + length) / 6) ** alpha)[0]
-            assert until_end(found) == best
+            assert until_end(wide_row) == best
             assert float(score) == pytest.approx(highest, abs=1e-5)
-            missed += until_end(other) != best
+            missed += until_end(narrow_row) != best
     assert missed
 
 
@@ -425,13 +425,15 @@ def test_the_caller_says_how_early_a_search_stops():
     model, limit = ending_model(seed=3, vocab_size=12), 12
     options = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": limit, **SCORES}
     steps = {
-        patience: [len(model.generate(each[None], early_stopping=patience, **options).scores) for each in SHORT_SOURCES]
+        patience: [
+            len(model.generate(source[None], early_stopping=patience, **options).scores) for source in SHORT_SOURCES
+        ]
         for patience in (True, False, "never")
     }
     lengths = range(1, limit + 1)
     assert steps[True] == [
-        next((length for length in lengths if has_ended(beam_search(model, each, 2, length))), limit)
-        for each in SHORT_SOURCES
+        next((length for length in lengths if has_ended(beam_search(model, source, 2, length))), limit)
+        for source in SHORT_SOURCES
     ]
     # Two have ended; and none can enter if it ends now; and none can if it ends at the limit, which favors it most.
     assert all(list(of_one) == sorted(of_one) for of_one in zip(*steps.values(), strict=True))

@@ -167,12 +167,12 @@ def test_continuing_from_a_cache(decode, model, mode, side):
 
 @NEVER_BY_STEPS
 @pytest.mark.parametrize(
-    ("mode", "kind"), [*((mode, "dynamic") for mode in MODES), ("greedy", "static"), ("sampling", "static")]
+    ("mode", "cache_type"), [*((mode, "dynamic") for mode in MODES), ("greedy", "static"), ("sampling", "static")]
 )
-def test_continuing_without_a_mask_of_the_prefix(decode, model, mode, kind):
+def test_continuing_without_a_mask_of_the_prefix(decode, model, mode, cache_type):
     row = SENTENCES[0][None]
     config = model.config.get_text_config(decoder=True)
-    cache = DynamicCache(config=config) if kind == "dynamic" else StaticCache(config, max_cache_len=20)
+    cache = DynamicCache(config=config) if cache_type == "dynamic" else StaticCache(config, max_cache_len=20)
     first = decode(model, "greedy", row, max_new_tokens=4, cache=cache, return_dict_in_generate=True)
     cache = first.cache
     if "beams" in mode:
@@ -230,16 +230,16 @@ def test_sources_as_the_encoder_s_output(decode, model, mode, form):
     for ids, mask in batches(mode, side="left", extra=1):
         with torch.no_grad():
             encoded = model.get_encoder()(ids, attention_mask=mask)
-        given = {"an output": encoded, "a tuple": encoded.to_tuple(), "a dict": dict(encoded)}[form]
+        encoder_outputs = {"an output": encoded, "a tuple": encoded.to_tuple(), "a dict": dict(encoded)}[form]
         states = encoded.last_hidden_state.clone()
         for options in ({}, {"max_new_tokens": None, "max_length_offset": 1}):
             expected = decode(model, mode, ids, attention_mask=mask, **options)
             for _ in range(2):
-                output = decode(model, mode, encoder_outputs=given, attention_mask=mask, **options)
+                output = decode(model, mode, encoder_outputs=encoder_outputs, attention_mask=mask, **options)
                 assert torch.equal(output, expected)
         # Beams repeat it, which is not to be seen outside.
-        kept = given[0] if form == "a tuple" else given["last_hidden_state"]
-        assert torch.equal(kept, states)
+        states_afterwards = encoder_outputs[0] if form == "a tuple" else encoder_outputs["last_hidden_state"]
+        assert torch.equal(states_afterwards, states)
 
 
 @pytest.mark.parametrize("mode", ["greedy", "beams"])
@@ -258,8 +258,8 @@ def test_the_encoder_s_attentions_are_passed_on(model):
     with torch.no_grad():
         encoded = model.get_encoder()(ids, output_attentions=True, output_hidden_states=True)
     options = {"return_dict_in_generate": True, "output_attentions": True, "output_hidden_states": True}
-    for given in (encoded, encoded.to_tuple()):
-        output = model.generate(encoder_outputs=given, max_new_tokens=3, **options)
+    for encoder_outputs in (encoded, encoded.to_tuple()):
+        output = model.generate(encoder_outputs=encoder_outputs, max_new_tokens=3, **options)
         assert output.encoder_attentions == encoded.attentions
         assert output.encoder_hidden_states == encoded.hidden_states
 

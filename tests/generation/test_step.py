@@ -92,9 +92,9 @@ def assert_steps_equal_the_modules(model, lengths, beams):
     states, mask = encode(model, sentences(*lengths), side="left", extra=2)
     decoder, path = CPUDecoder(model, states, mask, beams), Path(len(lengths) * beams, beams)
     for length in range(1, LENGTH):
-        found = decoder(path.ids)
+        log_probs = decoder(path.ids)
         if length % 4 == 0 or length > 30:
-            torch.testing.assert_close(found, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
+            torch.testing.assert_close(log_probs, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
         decoder.reorder(path.walk())
 
 
@@ -149,10 +149,10 @@ def test_steps_without_onednn_equal_the_modules(batch, beams):
 def test_attention_to_the_source_by_its_length():
     model = small_model()
     lengths = (8, 9)  # Of 4 heads and d_model 32.
-    kinds = [
+    cross_attentions = [
         step.CPUDecoder(model, *encode(model, sentences(length)), 1)._layers[0]._cross_attention for length in lengths
     ]
-    assert [type(kind) for kind in kinds] == [step._SingleSentenceCross, step._Cross]
+    assert [type(cross_attention) for cross_attention in cross_attentions] == [step._SingleSentenceCross, step._Cross]
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -162,9 +162,9 @@ def test_a_long_source_and_many_positions(beams):
     states, mask = encode(model, sentences(*[3] * 16, 140))
     decoder, path = CPUDecoder(model, states, mask, beams), Path(17 * beams, beams)
     for length in range(1, 140):
-        found = decoder(path.ids)
+        log_probs = decoder(path.ids)
         if length in (1, 120, 128, 129, 139):
-            torch.testing.assert_close(found, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
+            torch.testing.assert_close(log_probs, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
         decoder.reorder(path.walk())
 
 
@@ -183,25 +183,25 @@ def test_sentences_that_are_done_leave(beams):
     model = small_model()
     states, mask = encode(model, sentences(7, 3, 5, 6))
     decoder, path = CPUDecoder(model, states, mask, beams), Path(4 * beams, beams)
-    for kept in ([0, 1, 2, 3], [1, 3], [1]):
+    running = [0, 1, 2, 3]
+    for continuing in ([0, 1, 2, 3], [1, 3], [1]):
         for _ in range(3):
             torch.testing.assert_close(
                 decoder(path.ids), by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5
             )
             decoder.reorder(path.walk())
-        kept = torch.tensor(
-            [place for place, sentence in enumerate([1, 3] if len(states) == 2 else range(4)) if sentence in kept]
-        )
-        decoder.select(kept)
-        states, mask = states[kept], mask[kept]
-        path.ids = path.ids.unflatten(0, (-1, beams))[kept].flatten(0, 1)
+        rows = torch.tensor([row for row, sentence in enumerate(running) if sentence in continuing])
+        running = continuing
+        decoder.select(rows)
+        states, mask = states[rows], mask[rows]
+        path.ids = path.ids.unflatten(0, (-1, beams))[rows].flatten(0, 1)
 
 
 @torch.no_grad()
 def test_threads_that_need_a_layer_at_once_pack_it_once(monkeypatch):
     prepacked_weights.forget_packed()
-    kind = prepacked_weights._choose_class([nn.Linear(8, 8)])
-    begin, packs, meeting = kind.__init__, [], threading.Barrier(2)
+    packed_class = prepacked_weights._choose_class([nn.Linear(8, 8)])
+    begin, packs, meeting = packed_class.__init__, [], threading.Barrier(2)
 
     def begin_slowly(self, *args):
         packs.append(threading.get_ident())
@@ -212,11 +212,11 @@ def test_threads_that_need_a_layer_at_once_pack_it_once(monkeypatch):
         meeting.wait()
         return prepacked_weights.pack(layer)
 
-    monkeypatch.setattr(kind, "__init__", begin_slowly)
+    monkeypatch.setattr(packed_class, "__init__", begin_slowly)
     layer = nn.Linear(8, 8)
     with ThreadPoolExecutor(2) as executor:
-        one, other = executor.map(pack, [layer, layer])
-    assert one is other
+        first, second = executor.map(pack, [layer, layer])
+    assert first is second
     assert len(packs) == 1
 
 
@@ -234,7 +234,7 @@ def avx2(monkeypatch):
         monkeypatch.setattr(prepacked_weights, name, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("packed_class", KINDS)
 @pytest.mark.parametrize(
     ("inputs", "outputs"),
     [(6, 12), (7, 12), (6, 3), (6, 4)],
@@ -244,18 +244,18 @@ def avx2(monkeypatch):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.usefixtures("avx2")
 @torch.no_grad()
-def test_every_kind_of_product_is_the_one_of_the_layer(bias, rows, inputs, outputs, kind):
+def test_every_kind_of_product_is_the_one_of_the_layer(bias, rows, inputs, outputs, packed_class):
     layer = nn.Linear(inputs, outputs, bias=bias)
     x, residual = torch.randn(rows, inputs), torch.randn(rows, outputs)
-    packed = getattr(prepacked_weights, kind)(layer.weight, layer.bias, [layer])
-    weights = (None if each is None else each.double() for each in (layer.weight, layer.bias))
+    packed = getattr(prepacked_weights, packed_class)(layer.weight, layer.bias, [layer])
+    weights = (None if parameter is None else parameter.double() for parameter in (layer.weight, layer.bias))
     expected = nn.functional.linear(x.double(), *weights)
-    for found, exact in (
+    for product, expected_product in (
         (packed(x), expected),
         (packed.relu(x), expected.clamp(min=0)),
         (packed.plus(x, residual), expected + residual),
     ):
-        torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(product.double(), expected_product, atol=1e-6, rtol=1e-6)
 
 
 PRODUCTS = {"aten::bmm", "aten::baddbmm", "aten::addmm", "mkldnn::_linear_pointwise"}
@@ -298,9 +298,9 @@ def test_what_no_hypothesis_continues_is_forgotten():
     decoder, ids = CPUDecoder(model, states, mask, 4), torch.full((8, 1), BOS)
     first = torch.tensor([0, 0, 0, 0, 4, 4, 4, 4])
     for token in range(60):
-        found = decoder(ids)
+        log_probs = decoder(ids)
         if token % 10 == 9:
-            torch.testing.assert_close(found, by_modules(model, states, mask, ids), atol=2e-5, rtol=1e-5)
+            torch.testing.assert_close(log_probs, by_modules(model, states, mask, ids), atol=2e-5, rtol=1e-5)
         decoder.reorder(first)
         ids = torch.cat([ids[first], torch.arange(token, token + 8)[:, None] % 60], dim=1)
     # Of each position one place, and all of the last few.
@@ -329,7 +329,7 @@ def test_half_precision_is_as_exact_as_the_modules_are(beams, lengths, dtype):
     for _ in range(12):
         expected = by_modules(exact, exact_states, mask, path.ids)
         both = decoder(path.ids), by_modules(model, states, mask, path.ids)
-        errors.append([(found.float() - expected).square().mean() for found in both])
+        errors.append([(log_probs.float() - expected).square().mean() for log_probs in both])
         decoder.reorder(path.walk())
     ours, theirs = torch.tensor(errors).mean(dim=0).sqrt()
     assert 0 < ours <= 1.2 * theirs
@@ -525,18 +525,18 @@ def test_a_model_that_was_cast_moved_and_copied(monkeypatch):
 
 def takes_steps(model, monkeypatch, source=None, **kwargs) -> bool:
     """Whether a call of generate() goes by `CPUDecoder`, with the source's ids or what is given in their place."""
-    made = []
+    decoders = []
 
     class Spy(CPUDecoder):
         def __init__(self, *args):
             super().__init__(*args)
-            made.append(self)
+            decoders.append(self)
 
     (ids, mask), options = pad(SENTENCES), {"max_new_tokens": 3, **kwargs}
     with monkeypatch.context() as patch:
         patch.setattr(cpu_search, "CPUDecoder", Spy)
         model.generate(**(source or {"input_ids": ids}), attention_mask=mask, **options)
-    return bool(made)
+    return bool(decoders)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -637,17 +637,17 @@ def test_criteria_of_the_caller_are_obeyed(criterion, num_beams, monkeypatch):
         options = {"num_beams": num_beams, "max_new_tokens": 8, "stopping_criteria": criteria}
         return model.generate(ids, attention_mask=mask, **options).tolist()
 
-    found = targets()
-    assert found != model.generate(ids, attention_mask=mask, num_beams=num_beams, max_new_tokens=8).tolist()
+    stopped_targets = targets()
+    assert stopped_targets != model.generate(ids, attention_mask=mask, num_beams=num_beams, max_new_tokens=8).tolist()
     if isinstance(criterion, MaxLengthCriteria):
-        assert max(map(len, found)) == 4
+        assert max(map(len, stopped_targets)) == 4
     else:
         (end,) = criterion.eos_token_id.tolist()
-        after_ends = [row[row.index(end) + 1 :] for row in found if end in row]
+        after_ends = [row[row.index(end) + 1 :] for row in stopped_targets if end in row]
         assert after_ends
         assert all(set(tokens) <= {0} for tokens in after_ends)
     monkeypatch.setattr(cpu_search, "supports_cpu_decoder", lambda model: False)
-    assert found == targets()
+    assert stopped_targets == targets()
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -657,10 +657,10 @@ def test_torch_s_default_dtype_changes_nothing(dtype, num_beams):
     expected = scores(model, num_beams=num_beams)
     torch.set_default_dtype(dtype)
     try:
-        found = scores(model, num_beams=num_beams)
+        scores_with_default = scores(model, num_beams=num_beams)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert torch.equal(found, expected)
+    assert torch.equal(scores_with_default, expected)
 
 
 def test_what_one_module_alone_does_is_done(monkeypatch):
@@ -692,18 +692,18 @@ SAMPLING_OPTIONS = {"typical_p": 0.2, "epsilon_cutoff": 0.08, "eta_cutoff": 0.3,
 def test_options_change_the_same_by_steps_as_by_the_modules(option, num_beams, monkeypatch):
     model, (ids, mask) = ending_model(), pad(SENTENCES)
     do_sample = option in SAMPLING_OPTIONS
-    given = {option: {**OPTIONS, **SAMPLING_OPTIONS}[option]}
+    changed_options = {option: {**OPTIONS, **SAMPLING_OPTIONS}[option]}
 
     def targets(**options):
         torch.manual_seed(0)
         options |= {"do_sample": do_sample, "top_k": 0} if do_sample else {}
         return model.generate(ids, attention_mask=mask, num_beams=num_beams, max_new_tokens=10, **options).tolist()
 
-    assert takes_steps(model, monkeypatch, num_beams=num_beams, **given)
-    found = targets(**given)
-    assert found != targets()
+    assert takes_steps(model, monkeypatch, num_beams=num_beams, **changed_options)
+    changed_targets = targets(**changed_options)
+    assert changed_targets != targets()
     monkeypatch.setattr(cpu_search, "supports_cpu_decoder", lambda model: False)
-    assert found == targets(**given)
+    assert changed_targets == targets(**changed_options)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -723,8 +723,8 @@ def test_a_mask_of_four_dimensions(num_beams):
     embeds, options = model.get_input_embeddings()(ids), {"num_beams": num_beams, "max_new_tokens": 8}
     expected = model.generate(ids, attention_mask=mask, **options)
     # Positions are counted by it, too, where it has two dimensions; on the right padding makes no difference to them.
-    found = model.generate(inputs_embeds=embeds, attention_mask=mask.bool()[:, None, None], **options)
-    assert torch.equal(found, expected)
+    output = model.generate(inputs_embeds=embeds, attention_mask=mask.bool()[:, None, None], **options)
+    assert torch.equal(output, expected)
 
 
 def test_scores_that_are_no_numbers_are_told(caplog):

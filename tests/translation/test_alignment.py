@@ -120,7 +120,7 @@ def test_batches_do_not_matter(model, tokenizer, tokens_per_batch):
     sources, targets, _ = pairs(20, seed=3)
     sources, targets = ["", *sources, "two"], ["zwei", *targets, ""]
     alignments = align(model, tokenizer, sources, targets, tokens_per_batch=tokens_per_batch)
-    expected = [align(model, tokenizer, [one], [other])[0] for one, other in zip(sources, targets, strict=True)]
+    expected = [align(model, tokenizer, [source], [target])[0] for source, target in zip(sources, targets, strict=True)]
     assert alignments == expected
     assert alignments[0] == alignments[-1] == []
     assert align(model, tokenizer, [], []) == []

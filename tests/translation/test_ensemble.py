@@ -62,20 +62,20 @@ def test_a_wide_search_finds_the_best_of_all_sequences_by_the_mean():
 
 def test_cpu_decoders_and_modules_give_the_same(monkeypatch):
     ensemble, (ids, mask) = Ensemble(different_models()), pad(sentences(7, 4, 9, 2))
-    made = []
+    decoders_in_use = []
     for decoder_class in (CPUDecoder, NextTokenSteps):
 
         def init(self, *args, _init=decoder_class.__init__, _decoder_class=decoder_class, **kwargs):
-            made.append(_decoder_class)
+            decoders_in_use.append(_decoder_class)
             _init(self, *args, **kwargs)
 
         monkeypatch.setattr(decoder_class, "__init__", init)
     fast = ensemble.generate(ids, attention_mask=mask)
-    assert made == [CPUDecoder, CPUDecoder]
+    assert decoders_in_use == [CPUDecoder, CPUDecoder]
     for options in (SCORES, {"use_cache": False}):
-        made.clear()
+        decoders_in_use.clear()
         slow = ensemble.generate(ids, attention_mask=mask, **options)
-        assert made == [NextTokenSteps]
+        assert decoders_in_use == [NextTokenSteps]
         assert torch.equal(getattr(slow, "sequences", slow), fast)
 
 

@@ -102,7 +102,7 @@ class TestCodes:
         ],
     )
     def test_find_code(self, codes, language, code):
-        codes = [f">>{each}<<" for each in codes]
+        codes = [f">>{name}<<" for name in codes]
         assert find_code(codes, language) == f">>{code}<<"
 
     @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ class TestCodes:
         ],
     )
     def test_find_code_of_several(self, codes, language, named):
-        codes = [f">>{each}<<" for each in codes]
+        codes = [f">>{name}<<" for name in codes]
         with pytest.raises(ValueError, match=f'"{language}".* several codes.* {named}\\.$'):
             find_code(codes, language)
 
@@ -257,11 +257,11 @@ class TestTranslate:
         monkeypatch.setattr(user_cache, "CACHE", tmp_path)
         engine = load_engine(str(folders[1]), "ctranslate2")
         rows = read(engine)
-        found = translate(engine, tokenizer, SENTENCES, target_lang="fr", **SEARCH)
+        translations = translate(engine, tokenizer, SENTENCES, target_lang="fr", **SEARCH)
         assert rows == coded("fr", SENTENCES)
-        assert found == translate(engine, tokenizer, [f">>fr<< {each}" for each in SENTENCES], **SEARCH)
+        assert translations == translate(engine, tokenizer, [f">>fr<< {sentence}" for sentence in SENTENCES], **SEARCH)
         scores = score(engine, tokenizer, SENTENCES, SENTENCES, target_lang="fr")
-        assert scores == score(engine, tokenizer, [f">>fr<< {each}" for each in SENTENCES], SENTENCES)
+        assert scores == score(engine, tokenizer, [f">>fr<< {sentence}" for sentence in SENTENCES], SENTENCES)
         assert scores != score(engine, tokenizer, SENTENCES, SENTENCES, target_lang="de")
 
     def test_a_glossary_does_not_find_terms_in_codes(self, model, tokenizer):
@@ -341,8 +341,9 @@ class TestAlignments:
         rows = read(model, "forward")
         links = align(model, tokenizer, SENTENCES, ["Ja.", "Oui.", "la vie"], target_lang="fr")
         assert rows == coded("fr", SENTENCES)
-        written = align(model, tokenizer, [f">>fr<< {each}" for each in SENTENCES], ["Ja.", "Oui.", "la vie"])
-        assert written == [[(source + 1, target) for source, target in pair] for pair in links]
+        coded_sentences = [f">>fr<< {sentence}" for sentence in SENTENCES]
+        links_with_written_code = align(model, tokenizer, coded_sentences, ["Ja.", "Oui.", "la vie"])
+        assert links_with_written_code == [[(source + 1, target) for source, target in pair] for pair in links]
         assert any(links)
         for pair, sentence in zip(links, SENTENCES, strict=True):
             assert all(source < len(sentence.split()) for source, _ in pair)
@@ -357,11 +358,14 @@ class TestAlignments:
         settings = {"return_details": True, "split_sentences": split, "num_return_sequences": 2, "num_beams": 4}
         settings["max_new_tokens"] = 8
         (translation,) = translate(model, tokenizer, [TEXT], target_lang="fr", **settings)
-        (written,) = translate(model, tokenizer, [f">>fr<< {TEXT}"], **settings)
+        (translation_with_code,) = translate(model, tokenizer, [f">>fr<< {TEXT}"], **settings)
         assert translation.alignment
-        for one, other in zip((translation, *translation.alternatives), (written, *written.alternatives), strict=True):
-            assert other.alignment == [(source + 1, target) for source, target in one.alignment]
-            assert other._replace(alignment=None, alternatives=()) == one._replace(alignment=None, alternatives=())
+        hypotheses = (translation, *translation.alternatives)
+        hypotheses_with_code = (translation_with_code, *translation_with_code.alternatives)
+        for without_code, with_code in zip(hypotheses, hypotheses_with_code, strict=True):
+            assert with_code.alignment == [(source + 1, target) for source, target in without_code.alignment]
+            changes = {"alignment": None, "alternatives": ()}
+            assert with_code._replace(**changes) == without_code._replace(**changes)
 
     @needs_selectolax
     def test_tags_are_placed_as_in_a_document_without_the_code(self, model, tokenizer):
@@ -375,19 +379,19 @@ class TestAlignments:
 class TestOthers:
     def test_score(self, model, tokenizer, read, coded):
         rows = read(model, "forward")
-        found = score(model, tokenizer, SENTENCES, SENTENCES, target_lang="fr")
+        scores = score(model, tokenizer, SENTENCES, SENTENCES, target_lang="fr")
         assert rows == coded("fr", SENTENCES)
-        assert found == score(model, tokenizer, [f">>fr<< {each}" for each in SENTENCES], SENTENCES)
-        assert found != score(model, tokenizer, SENTENCES, SENTENCES, target_lang="de")
+        assert scores == score(model, tokenizer, [f">>fr<< {sentence}" for sentence in SENTENCES], SENTENCES)
+        assert scores != score(model, tokenizer, SENTENCES, SENTENCES, target_lang="de")
         with pytest.raises(ValueError, match=NEEDS_A_LANGUAGE):
             score(model, tokenizer, SENTENCES, SENTENCES)
 
     def test_pipeline(self, folders, tokenizer, read, coded):
         translator = pipeline("translation", model=str(folders[1]), device="cpu")
         rows = read(translator.model)
-        found = translator(SENTENCES, tgt_lang="fr", batch_size=3, **SEARCH)
+        translations = translator(SENTENCES, tgt_lang="fr", batch_size=3, **SEARCH)
         assert rows == coded("fr", SENTENCES)
-        texts = [each["translation_text"] for each in found]
+        texts = [translation["translation_text"] for translation in translations]
         assert texts == translate(translator.model, tokenizer, SENTENCES, target_lang="fr", **SEARCH)
         with pytest.raises(ValueError, match=r"give tgt_lang, or begin .* >>de<<, >>fr<<"):
             translator(SENTENCES[0])
@@ -453,18 +457,18 @@ class TestCommands:
     @pytest.mark.parametrize("language", [[], ["--target_lang", "fra"]])
     def test_score_and_align(self, folders, model, tokenizer, capsys, files, language):
         """By the names of the files, or as the command line says."""
-        given = ["--model_name_or_path", str(folders[1]), "--test_file", *files, *language]
-        main(["score", *given])
+        arguments = ["--model_name_or_path", str(folders[1]), "--test_file", *files, *language]
+        main(["score", *arguments])
         expected = score(model, tokenizer, SENTENCES, SENTENCES, target_lang="fr")
-        assert capsys.readouterr().out.split() == [f"{each.total:.6f}" for each in expected]
-        main(["align", *given])
+        assert capsys.readouterr().out.split() == [f"{target_score.total:.6f}" for target_score in expected]
+        main(["align", *arguments])
         links = align(model, tokenizer, SENTENCES, SENTENCES, target_lang="fr")
         assert capsys.readouterr().out.splitlines() == [" ".join(f"{s}-{t}" for s, t in pair) for pair in links]
 
     def test_evaluate(self, folders, model, tokenizer, files, tmp_path):
-        given = ["--model_name_or_path", str(folders[1]), "--against", str(folders[1]), "--test_file", *files]
-        given += ["--num_beams", "1", "--max_new_tokens", "3", "--translations", str(tmp_path / "out.fr")]
-        main(["evaluate", *given, "--output", str(tmp_path / "scores.json")])
+        arguments = ["--model_name_or_path", str(folders[1]), "--against", str(folders[1]), "--test_file", *files]
+        arguments += ["--num_beams", "1", "--max_new_tokens", "3", "--translations", str(tmp_path / "out.fr")]
+        main(["evaluate", *arguments, "--output", str(tmp_path / "scores.json")])
         expected = translate(model, tokenizer, SENTENCES, target_lang="fr", **SEARCH)
         assert (tmp_path / "out.fr").read_text(encoding="utf-8").splitlines() == expected
         scores = json.loads((tmp_path / "scores.json").read_text())

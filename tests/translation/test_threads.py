@@ -46,7 +46,9 @@ WORK = {
     ),
     "markup": lambda model, tokenizer: translate_documents(model, tokenizer, XML, format="xml"),
     "align": lambda model, tokenizer: align(model, tokenizer, SOURCES, TARGETS),
-    "score": lambda model, tokenizer: [round(each.total, 3) for each in score(model, tokenizer, SOURCES, TARGETS)],
+    "score": lambda model, tokenizer: [
+        round(target_score.total, 3) for target_score in score(model, tokenizer, SOURCES, TARGETS)
+    ],
     "pipeline": lambda model, tokenizer: TranslationPipeline(model, tokenizer, device="cpu")(SOURCES, truncation=True),
 }
 
@@ -84,11 +86,11 @@ def run_all(model, tokenizer, names):
 @pytest.mark.parametrize("name", MODELS)
 def test_inference(name):
     """The model is new, and in training mode, which the last thread restores."""
-    expected = {each: work(*MODELS[name]()) for each, work in WORK.items()}
+    expected = {task: work(*MODELS[name]()) for task, work in WORK.items()}
     model, tokenizer = MODELS[name]()
     model.train()
-    for each, found in run_all(model, tokenizer, list(WORK)):
-        assert found == expected[each], each
+    for task, result in run_all(model, tokenizer, list(WORK)):
+        assert result == expected[task], task
     assert all(module.training for module in model.modules())
 
 
@@ -98,10 +100,10 @@ def test_an_engine(tmp_path, monkeypatch):
     tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
     names = ["translate", "details", "align", "score", "markup"]
     engine = load_engine(str(FIXTURE), threads=1)
-    found = run_all(engine, tokenizer, names)
+    results = run_all(engine, tokenizer, names)
     expected = {name: WORK[name](engine, tokenizer) for name in names}
-    for name, each in found:
-        assert each == expected[name], name
+    for name, result in results:
+        assert result == expected[name], name
     engine.close()
 
 

@@ -154,8 +154,8 @@ def test_scores_are_those_of_the_beams(options):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     model.generation_config.update(**options)
     sources = ["twelve", "two hundred and five", "nine thousand four hundred and sixty-one"]
-    wanted = {"num_return_sequences": 4, "return_dict_in_generate": True, "output_scores": True}
-    output = model.generate(**tokenizer(sources, return_tensors="pt", padding=True), **wanted)
+    search_options = {"num_return_sequences": 4, "return_dict_in_generate": True, "output_scores": True}
+    output = model.generate(**tokenizer(sources, return_tensors="pt", padding=True), **search_options)
     targets = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
     scores = score(model, tokenizer, [source for source in sources for _ in range(4)], targets)
     num_compared = 0

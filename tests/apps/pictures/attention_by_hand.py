@@ -38,4 +38,4 @@ def attention_by_hand(model: PreTrainedModel, source: list[int], target: list[in
     groups = [recorded[start : start + config.num_heads] for start in range(0, len(recorded), config.num_heads)]
     of_decoder = groups[config.encoder_layers :]
     parts = {"encoder": groups[: config.encoder_layers], "decoder": of_decoder[::2], "cross": of_decoder[1::2]}
-    return {kind: np.array(layers) for kind, layers in parts.items()}
+    return {attention_type: np.array(layers) for attention_type, layers in parts.items()}

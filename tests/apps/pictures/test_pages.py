@@ -44,21 +44,21 @@ def explained(tmp_path_factory):
 
 
 def test_explained_makes_its_pictures(explained):
-    _, _, made = explained
+    _, _, pictures = explained
     shown = set(re.findall(r"\]\(images/(\w+\.png)\)", EXPLAINED))
-    assert made.keys() == shown
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made.values())
+    assert pictures.keys() == shown
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures.values())
 
 
 def test_explained_prints_what_it_shows(explained):
     """What depends on the model is not compared: the page has the demo's, the test a smaller one."""
     _, blocks, _ = explained
-    of_model = [block for block in blocks if block[1] and re.search("tokenizer|model", block[0])]
-    others = [block for block in blocks if block not in of_model]
-    assert (len(of_model), len([block for block in others if block[1]])) == (5, 5)
-    for _, shown, printed in others:
+    blocks_of_model = [block for block in blocks if block[1] and re.search("tokenizer|model", block[0])]
+    independent_blocks = [block for block in blocks if block not in blocks_of_model]
+    assert (len(blocks_of_model), len([block for block in independent_blocks if block[1]])) == (5, 5)
+    for _, shown, printed in independent_blocks:
         assert printed == shown
-    for _, shown, printed in of_model:
+    for _, shown, printed in blocks_of_model:
         # The first words of lines, or parts of tokens.
         assert {line.split()[0][:1] for line in printed} == {line.split()[0][:1] for line in shown}
         assert [line.endswith("equal: True") for line in shown[-1:]] == [

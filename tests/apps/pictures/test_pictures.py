@@ -64,23 +64,23 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("kind", WORDS)
-def test_plot_attention_matrix(model, tokenizer, expected, kind):
-    figure = pictures.plot_attention(model, tokenizer, SENTENCE, TARGET, kind=kind, layer=1, head=2)
+@pytest.mark.parametrize("attention_type", WORDS)
+def test_plot_attention_matrix(model, tokenizer, expected, attention_type):
+    figure = pictures.plot_attention(model, tokenizer, SENTENCE, TARGET, kind=attention_type, layer=1, head=2)
     (drawn,) = images(figure)
-    np.testing.assert_allclose(drawn, expected[kind][1, 2], atol=1e-6)
+    np.testing.assert_allclose(drawn, expected[attention_type][1, 2], atol=1e-6)
     axes = figure.axes[0]
-    assert (words(axes.get_yticklabels()), words(axes.get_xticklabels())) == WORDS[kind]
+    assert (words(axes.get_yticklabels()), words(axes.get_xticklabels())) == WORDS[attention_type]
     numbers = [text.get_text() for text in axes.texts]
-    assert numbers == [f"{weight:.2f}" for weight in expected[kind][1, 2].ravel()]
+    assert numbers == [f"{weight:.2f}" for weight in expected[attention_type][1, 2].ravel()]
     assert "(query)" in axes.get_ylabel()
     assert "(key)" in axes.get_xlabel()
 
 
-@pytest.mark.parametrize("kind", WORDS)
-def test_plot_attention_heads(model, tokenizer, expected, kind):
-    figure = pictures.plot_attention(model, tokenizer, SENTENCE, TARGET, kind=kind)
-    np.testing.assert_allclose(images(figure), expected[kind][-1], atol=1e-6)
+@pytest.mark.parametrize("attention_type", WORDS)
+def test_plot_attention_heads(model, tokenizer, expected, attention_type):
+    figure = pictures.plot_attention(model, tokenizer, SENTENCE, TARGET, kind=attention_type)
+    np.testing.assert_allclose(images(figure), expected[attention_type][-1], atol=1e-6)
     assert [axes.get_title() for axes in figure.axes[:4]] == [f"head {head}" for head in range(4)]
 
 
@@ -113,8 +113,8 @@ def test_forward_pass_of_the_best_hypothesis(model, tokenizer, num_beams):
     row = model.generate(**ids, **options)[0].tolist()
     pair = forward_pass(model, tokenizer, SENTENCE, **options)
     expected = attention_by_hand(model, ids.input_ids[0].tolist(), row[:-1])
-    for kind in WORDS:
-        np.testing.assert_allclose(getattr(pair, kind), expected[kind], atol=1e-6)
+    for attention_type in WORDS:
+        np.testing.assert_allclose(getattr(pair, attention_type), expected[attention_type], atol=1e-6)
     assert len(pair.target_tokens) == len(row) - 1
 
 

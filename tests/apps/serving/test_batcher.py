@@ -126,10 +126,10 @@ def test_run_batches_the_texts_that_arrive_while_the_model_works():
         model.may_end.clear()
         first = start(lane, "first")
         await wait_for_event(model.started)
-        others = [start(lane, text) for text in "abcdef"]
+        waiting = [start(lane, text) for text in "abcdef"]
         await wait_for_queue(lane, 6)
         model.may_end.set()
-        await asyncio.gather(first, *others)
+        await asyncio.gather(first, *waiting)
         assert model.batches == [["first"], list("abcdef")]
 
     run_with_lane(test)
@@ -162,13 +162,13 @@ def test_run_does_not_translate_cancelled_requests():
         model.may_end.clear()
         first = start(lane, "first")
         await wait_for_event(model.started)
-        others = [start(lane, text) for text in "abc"]
+        waiting = [start(lane, text) for text in "abc"]
         await wait_for_queue(lane, 3)
-        others[1].cancel()
+        waiting[1].cancel()
         first.cancel()
         await wait_for_queue(lane, 2)
         model.may_end.set()
-        assert await asyncio.gather(others[0], others[2]) == [["A"], ["C"]]
+        assert await asyncio.gather(waiting[0], waiting[2]) == [["A"], ["C"]]
         assert model.batches == [["first"], ["a", "c"]]
 
     run_with_lane(test)
