@@ -44,7 +44,8 @@ def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
     modules = list(model.modules())
     with _modes_lock:
         for module in modules:
-            if module not in _open_contexts:
+            is_first_context = module not in _open_contexts
+            if is_first_context:
                 _open_contexts[module] = 0
                 _previous_modes[module] = module.training
             _open_contexts[module] += 1
@@ -55,6 +56,7 @@ def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
         with _modes_lock:
             for module in modules:
                 _open_contexts[module] -= 1
-                if _open_contexts[module] == 0:
+                was_last_context = _open_contexts[module] == 0
+                if was_last_context:
                     _open_contexts.pop(module)
                     module.training = _previous_modes.pop(module)

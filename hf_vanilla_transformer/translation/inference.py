@@ -146,6 +146,7 @@ def forced_decoding(
         `Iterator[tuple[int, ForcedTarget]]`: the index and the result of each pair, longest pairs first.
     """
     runtime = inference.runtime
+    # The length of a pair is the length of its longer side.
     lengths = []
     for source, target in zip(sources, targets, strict=True):
         lengths.append(max(len(source.token_ids), len(target.token_ids)))

@@ -115,6 +115,7 @@ class TorchRuntime(Runtime):
         self.takes_phrases = model_type == VanillaTransformerConfig.model_type
         # An ensemble has a configuration with alignment heads, but no decoder layers of its own to read them from.
         has_decoder_layers = hasattr(model, "get_decoder") and hasattr(model.get_decoder(), "layers")
+        # Pairs of a decoder layer and a head. Words are aligned by the average of these heads' attention.
         self.alignment_heads = []
         if has_decoder_layers:
             # Only the configurations of this package have this field.

@@ -157,6 +157,7 @@ def _split_line(line: str, language: str) -> list[str]:
     for segment in _divide_into_segments(line, language):
         has_text_before_segment = segment_start > sentence_start
         if has_text_before_segment:
+            # The test reads only the ends of a sentence.
             sentence = _without_middle(line, sentence_start, segment_start)
             if is_sentence_end(sentence, segment, language):
                 sentences.append(line[sentence_start:segment_start])
@@ -309,7 +310,7 @@ def _best_combinations(translations: list[Translation]) -> list[list[Translation
     """
     hypotheses_per_sentence = [1 + len(translation.alternatives) for translation in translations]
     most_combinations = max(hypotheses_per_sentence)
-    no_hypotheses_yet = _Combination(0.0)
+    no_hypotheses_yet = _Combination(score=0.0)
     best_combinations = [no_hypotheses_yet]
     for translation in translations:
         extended_combinations = _extend(best_combinations, translation)

@@ -147,7 +147,7 @@ def test_a_wide_beam_finds_what_an_exhaustive_search_finds(penalty_type, alpha):
         assert_same(results, everything(language, LIMIT, penalty)[:20])
 
 
-def test_a_narrow_beam_misses_it_at_times():
+def test_beam_search_narrow_misses_the_best():
     penalty, missed = penalty_of("gnmt", 0.6), {2: 0, 3**LIMIT: 0}
     for seed in range(40):
         language = Language(seed, ending=-3.0)
@@ -162,7 +162,7 @@ def test_a_narrow_beam_misses_it_at_times():
 
 @pytest.mark.parametrize("penalty_type", LENGTH_PENALTIES)
 @pytest.mark.parametrize(("alpha", "num_results"), [(0.6, 1), (0.6, 3), (2.0, 1), (-0.5, 2)])
-def test_stopping_early_loses_nothing(penalty_type, alpha, num_results):
+def test_beam_search_early_stop_loses_nothing(penalty_type, alpha, num_results):
     penalty, limit, saved = penalty_of(penalty_type, alpha), 8, 0
     for seed in range(20):
         language = Language(seed, ending=1.0)
@@ -175,7 +175,7 @@ def test_stopping_early_loses_nothing(penalty_type, alpha, num_results):
     assert saved > 0
 
 
-def test_what_was_cut_competes_only_where_nothing_has_ended():
+def test_beam_search_ranks_truncated_hypotheses_last():
     penalty = penalty_of("gnmt", 0.6)
     never, seldom = Language(1, ending=-torch.inf), Language(0, ending=-2.0)
     ((cut,),), _ = search([never], 3**4, [4], penalty)
@@ -189,7 +189,7 @@ def test_what_was_cut_competes_only_where_nothing_has_ended():
     assert best_cut > worst_ended
 
 
-def test_each_sentence_is_searched_as_if_it_were_alone():
+def test_beam_search_sentences_are_independent():
     penalty = penalty_of("gnmt", 0.6)
     languages = [Language(seed, ending=seed % 3 - 1.0) for seed in range(12)]
     limits = [2 + seed % 7 for seed in range(12)]
@@ -199,7 +199,7 @@ def test_each_sentence_is_searched_as_if_it_were_alone():
         assert_same(results, results_alone)
 
 
-def test_where_there_are_fewer_hypotheses_than_are_asked_for():
+def test_beam_search_fewer_hypotheses_than_requested():
     penalty = penalty_of("hf", 3.0)
     short, long = Language(0, ending=-1.0), Language(1, ending=-1.0)
     (results, _), _ = search([short, long], 6, [1, 8], penalty, alpha=3.0, num_results=6)
@@ -208,7 +208,7 @@ def test_where_there_are_fewer_hypotheses_than_are_asked_for():
     assert all(score == results[-1][0] < -1e8 for score, _ in results[4:])
 
 
-def test_each_way_to_stop():
+def test_beam_search_early_stopping_rules():
     penalty, num_beams, limit = penalty_of("gnmt", 0.6), 2, 12
     rules = {
         True: lambda ended, best_running, length: len(ended) == num_beams,
@@ -229,7 +229,7 @@ def test_each_way_to_stop():
     assert all(first != second for first, second in itertools.combinations(all_steps.values(), 2))
 
 
-def test_samples_are_drawn_by_their_probabilities():
+def test_beam_search_samples_by_probability():
     language, count = Language(0), 4000
     beams = PatientSearch(
         2,
@@ -263,7 +263,7 @@ def test_samples_are_drawn_by_their_probabilities():
 
 
 @pytest.mark.parametrize("num_results", [1, 3])
-def test_sentences_that_leave_when_they_are_done_find_the_same(num_results):
+def test_drop_finished_keeps_results(num_results):
     languages = [Language(seed, ending=seed % 3) for seed in range(12)]
     limits = [3 + seed % 5 for seed in range(12)]
     options = {"num_beams": 4, "limits": limits, "penalty": penalty_of("gnmt", 0.6), "num_results": num_results}
@@ -274,7 +274,7 @@ def test_sentences_that_leave_when_they_are_done_find_the_same(num_results):
 @pytest.mark.parametrize("words", [64 * 8 - 1, 64 * 8, 64 * 8 + 1, 1_000])
 @pytest.mark.parametrize("count", [1, 8])
 @pytest.mark.parametrize("forbidden", [0.0, 0.999])
-def test_the_best_words_are_those_of_a_sort(monkeypatch, words, count, forbidden):
+def test_top_tokens_equals_sort(monkeypatch, words, count, forbidden):
     monkeypatch.setattr(grouped_top_tokens, "_FEWEST_SCORES", 0)
     generator = torch.Generator().manual_seed(words)
     for _ in range(20):
@@ -287,7 +287,7 @@ def test_the_best_words_are_those_of_a_sort(monkeypatch, words, count, forbidden
         assert all(len(set(row)) == count for row in ids.tolist())
 
 
-def test_of_words_that_are_as_good_greedy_search_takes_the_first(monkeypatch):
+def test_top_tokens_takes_the_first_of_equal_scores(monkeypatch):
     monkeypatch.setattr(grouped_top_tokens, "_FEWEST_SCORES", 0)
     scores = torch.ones(300, 300).tril()
     _, ids = top_tokens(-scores, 1)

@@ -102,7 +102,7 @@ def test_constraints(decode, model, free_targets, mode, constraint):
 )
 @pytest.mark.parametrize("mode", ["greedy", "beams"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_repetition_penalty_counts_the_prefix_but_not_its_padding(decode, model, mode, side):
+def test_generate_repetition_penalty_ignores_padding(decode, model, mode, side):
     source, mask = pad(SENTENCES)
     prefixes = [torch.tensor([BOS, *words]) for words in ([5, 6, 7], [8], [9, 10])]
     prefix, prefix_mask = pad(prefixes, side, extra=1)
@@ -149,7 +149,7 @@ class StopAt(StoppingCriteria):
 
 
 @in_each_way("greedy", "sampling", "beams", "sampled beams", "prompt lookup")
-def test_a_stopping_criterion_of_the_caller_s(decode, model, free_targets, mode):
+def test_generate_stopping_criterion(decode, model, free_targets, mode):
     token = free_targets[mode][0][3]
     targets = all_targets(decode, model, mode, stopping_criteria=[StopAt(token)])
     for target in targets:
@@ -179,14 +179,14 @@ class Watcher(StoppingCriteria):
 
 
 @in_each_way(*MODES)
-def test_a_criterion_that_watches_changes_nothing(decode, model, free_targets, mode):
+def test_generate_watching_criterion(decode, model, free_targets, mode):
     watcher = Watcher()
     assert all_targets(decode, model, mode, stopping_criteria=[watcher]) == free_targets[mode]
     assert watcher.rows
 
 
 @pytest.mark.parametrize("path", ["steps"], indirect=True)
-def test_finished_sentences_are_pruned_although_a_criterion_watches(decode, model):
+def test_generate_watching_criterion_prunes_finished_sentences(decode, model):
     ids, mask = pad(SENTENCES)
     watcher = Watcher()
     decode(model, "beams", ids, attention_mask=mask, stopping_criteria=[watcher])
@@ -195,7 +195,7 @@ def test_finished_sentences_are_pruned_although_a_criterion_watches(decode, mode
 
 
 @in_each_way(*MODES)
-def test_an_error_of_a_criterion_ends_the_search_at_its_step(decode, model, mode):
+def test_generate_error_of_a_criterion(decode, model, mode):
     ids, mask = batches(mode)[0]
     watcher = Watcher(last=2)
     with pytest.raises(InterruptedError, match="the last step"):
@@ -204,7 +204,7 @@ def test_an_error_of_a_criterion_ends_the_search_at_its_step(decode, model, mode
 
 
 @in_each_way(*MODES)
-def test_no_time(decode, model, mode):
+def test_generate_max_time(decode, model, mode):
     for ids, mask in batches(mode):
         output = decode(model, mode, ids, attention_mask=mask, max_time=0.0)
         # Drafts come three tokens at a time, and one of the model's own.
@@ -212,7 +212,7 @@ def test_no_time(decode, model, mode):
 
 
 @in_each_way(*MODES)
-def test_several_end_tokens(decode, model, free_targets, mode):
+def test_generate_several_eos_tokens(decode, model, free_targets, mode):
     ends = (EOS, free_targets[mode][0][3])
     targets = all_targets(decode, model, mode, eos=ends, eos_token_id=list(ends))
     for target in targets:
@@ -274,7 +274,7 @@ class Listener:
 
 
 @in_each_way("greedy", "sampling", "assisted", "prompt lookup")
-def test_streamers_hear_every_token_once(decode, model, mode):
+def test_generate_streamer_gets_each_token_once(decode, model, mode):
     for row in SENTENCES:
         listener = Listener()
         output = decode(model, mode, row[None], streamer=listener)
@@ -284,7 +284,7 @@ def test_streamers_hear_every_token_once(decode, model, mode):
 
 
 @pytest.mark.parametrize("mode", ["greedy", "sampling"])
-def test_streamers_hear_batches(decode, model, mode):
+def test_generate_streamer_gets_batches(decode, model, mode):
     source, mask = pad(SENTENCES)
     listener = Listener()
     output = decode(model, mode, source, attention_mask=mask, streamer=listener)
@@ -293,7 +293,7 @@ def test_streamers_hear_batches(decode, model, mode):
 
 
 @NEVER_BY_STEPS
-def test_a_setting_that_beams_no_longer_have(decode, model):
+def test_generate_rejects_low_memory(decode, model):
     with pytest.raises(ValueError, match="low_memory is not supported; leave it out"):
         decode(model, "beams", SENTENCES[0][None], low_memory=True)
 
@@ -305,7 +305,7 @@ def test_beams_cannot_be_streamed(decode, model, mode):
         decode(model, mode, SENTENCES[0][None], streamer=Listener())
 
 
-def test_text_is_streamed(tokenizer, speaker):
+def test_generate_streams_text(tokenizer, speaker):
     source = tokenizer(["two small houses"], return_tensors="pt")
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     output = speaker.generate(**source, num_beams=1, max_new_tokens=30, streamer=streamer)
@@ -316,7 +316,7 @@ def test_text_is_streamed(tokenizer, speaker):
 
 @pytest.mark.parametrize("options", [{}, {"max_new_tokens": None, "max_length_offset": 0}], ids=["ended", "cut"])
 @pytest.mark.parametrize("mode", ["beams", "sampled beams"])
-def test_nobody_is_asked_what_follows_an_end(decode, mode, options):
+def test_generate_calls_no_prefix_function_after_eos(decode, mode, options):
     """A finished sentence stays in its batch, and gets no tokens after its end."""
     calls = set()
 
@@ -331,7 +331,7 @@ def test_nobody_is_asked_what_follows_an_end(decode, mode, options):
     assert {(sentence, length) for sentence in range(len(SENTENCES)) for length in range(1, max(lengths))} <= calls
 
 
-def test_many_beams_are_warned_of_once(model, caplog):
+def test_generate_warns_of_many_beams_once(model, caplog):
     warn_of_many_beams.cache_clear()
     for num_beams in (100, 101, 101):
         model.generate(torch.tensor([[3, 4]]), num_beams=num_beams, max_new_tokens=1)
@@ -340,7 +340,7 @@ def test_many_beams_are_warned_of_once(model, caplog):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_processor_may_count_in_float64(model, num_beams):
+def test_generate_processor_in_float64(model, num_beams):
     class Bias(LogitsProcessor):
         def __call__(self, input_ids, scores):
             return scores + torch.linspace(0, 3, scores.shape[-1], dtype=scores.dtype if self.narrow else torch.float64)

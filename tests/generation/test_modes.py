@@ -32,7 +32,7 @@ def all_targets(decode, model, mode, rows=SENTENCES, padding=None, **kwargs):
     return [until_end(row) for output in outputs for row in output]
 
 
-def test_the_modes_differ(decode, model):
+def test_generate_modes_differ(decode, model):
     targets = {mode: all_targets(decode, model, mode) for mode in MODES}
     assert targets["greedy"] == targets["assisted"] == targets["prompt lookup"]
     targets_of_modes = [targets[mode] for mode in ("greedy", "sampling", "beams", "sampled beams")]
@@ -52,7 +52,7 @@ def test_the_modes_differ(decode, model):
     ids=str,
     indirect=["path"],
 )
-def test_greedy_search_equals_a_loop_by_hand(decode, model, options):
+def test_generate_greedy_equals_a_loop_by_hand(decode, model, options):
     targets = all_targets(decode, model, "greedy", padding={"side": "left"}, **options)
     expected = [greedy_search(model, row, torch.tensor([BOS]), STEPS).tolist() for row in SENTENCES]
     assert targets == expected
@@ -61,7 +61,7 @@ def test_greedy_search_equals_a_loop_by_hand(decode, model, options):
 
 @BATCH_MODES
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_without_cache_the_same(decode, model, mode, side):
+def test_generate_without_cache(decode, model, mode, side):
     padding = {"side": side}
     targets = all_targets(decode, model, mode, padding=padding)
     assert all_targets(decode, model, mode, padding=padding, use_cache=False) == targets
@@ -69,7 +69,7 @@ def test_without_cache_the_same(decode, model, mode, side):
 
 @BATCH_MODES
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_with_a_static_cache_the_same(decode, model, mode, side):
+def test_generate_with_a_static_cache(decode, model, mode, side):
     padding = {"side": side}
     targets = all_targets(decode, model, mode, padding=padding)
     assert all_targets(decode, model, mode, padding=padding, cache_implementation="static") == targets
@@ -81,7 +81,7 @@ def test_with_a_static_cache_the_same(decode, model, mode, side):
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("mode", ONE_BY_ONE_MODES)
 @pytest.mark.parametrize("options", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
-def test_drafts_need_a_cache_that_can_be_cut(decode, model, mode, options):
+def test_generate_drafts_need_a_dynamic_cache(decode, model, mode, options):
     error_class, message = RuntimeError, "Assisted decoding requires a cache"
     if options != {"use_cache": False}:
         error_class, message = TypeError, "`crop` is only defined for dynamic cache"
@@ -98,7 +98,7 @@ CACHES = {
 
 @BATCH_MODES
 @pytest.mark.parametrize("cache", CACHES)
-def test_with_an_empty_cache_of_the_caller_s_the_same(decode, model, mode, cache):
+def test_generate_with_an_empty_cache(decode, model, mode, cache):
     own_cache = CACHES[cache](model.config.get_text_config(decoder=True))
     targets = all_targets(decode, model, mode)
     assert all_targets(decode, model, mode, cache=own_cache) == targets
@@ -107,7 +107,7 @@ def test_with_an_empty_cache_of_the_caller_s_the_same(decode, model, mode, cache
 
 
 @in_each_way(*MODES)
-def test_padding_changes_nothing(decode, model, mode):
+def test_generate_ignores_padding(decode, model, mode):
     targets = all_targets(decode, model, mode)
     for padding in ({"side": "left"}, {"side": "left", "extra": 3}, {"side": "right", "extra": 3}):
         assert all_targets(decode, model, mode, padding=padding) == targets
@@ -116,7 +116,7 @@ def test_padding_changes_nothing(decode, model, mode):
 @pytest.mark.parametrize("mode", ["greedy", "beams"])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("options", [{}, {"max_new_tokens": None, "max_length_offset": 2}], ids=str)
-def test_a_sentence_is_translated_alone_as_in_a_batch(decode, model, mode, side, options):
+def test_generate_alone_equals_in_a_batch(decode, model, mode, side, options):
     together = all_targets(decode, model, mode, padding={"side": side}, **options)
     # Batches of different lengths in tokens end in different steps: what was found must be kept.
     alone = [all_targets(decode, model, mode, rows=[row], **options)[0] for row in SENTENCES]
@@ -126,7 +126,7 @@ def test_a_sentence_is_translated_alone_as_in_a_batch(decode, model, mode, side,
 
 @in_each_way(*MODES)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float32])
-def test_masks_of_any_type(decode, model, mode, dtype):
+def test_generate_masks_of_any_dtype(decode, model, mode, dtype):
     options = {"max_new_tokens": None, "max_length_offset": 1}
     for ids, mask in batches(mode, extra=2):
         expected = decode(model, mode, ids, attention_mask=mask, **options)
@@ -134,7 +134,7 @@ def test_masks_of_any_type(decode, model, mode, dtype):
 
 
 @in_each_way(*MODES)
-def test_without_a_mask_every_token_is_real(decode, model, mode):
+def test_generate_without_a_mask(decode, model, mode):
     source = SENTENCES[0][None]
     expected = decode(model, mode, source, attention_mask=torch.ones_like(source))
     assert torch.equal(decode(model, mode, source), expected)
@@ -144,14 +144,14 @@ def test_without_a_mask_every_token_is_real(decode, model, mode):
 
 
 @in_each_way(*MODES)
-def test_in_inference_mode_the_same(decode, model, mode):
+def test_generate_in_inference_mode(decode, model, mode):
     targets = all_targets(decode, model, mode)
     with torch.inference_mode():
         assert all_targets(decode, model, mode) == targets
 
 
 @in_each_way(*MODES)
-def test_in_training_mode_only_dropout_differs(decode, mode):
+def test_generate_in_training_mode(decode, mode):
     model = ending_model(dropout=0.0)
     targets = all_targets(decode, model, mode)
     model.train()
@@ -167,7 +167,7 @@ def test_in_training_mode_only_dropout_differs(decode, mode):
     [(None, "steps"), (None, "modules"), ("static", "never steps")],
     indirect=["path"],
 )
-def test_attentions_and_eager_attention_do_not_change_the_output(decode, model, mode, cache_implementation):
+def test_generate_with_attentions_and_eager_attention(decode, model, mode, cache_implementation):
     options = {"cache_implementation": cache_implementation}
     targets = all_targets(decode, model, mode, **options)
     (ids, mask), *_ = batches(mode)
@@ -180,7 +180,7 @@ def test_attentions_and_eager_attention_do_not_change_the_output(decode, model, 
 
 
 @in_each_way(*MODES)
-def test_with_settings_as_an_object_the_same(decode, model, assistant, mode):
+def test_generate_with_a_generation_config(decode, model, assistant, mode):
     targets = all_targets(decode, model, mode)
     options = {**MODES[mode], "max_new_tokens": STEPS}
     extra = {"assistant_model": assistant} if options.pop("assisted", False) else {}
@@ -196,7 +196,7 @@ def test_with_settings_as_an_object_the_same(decode, model, assistant, mode):
 
 
 @in_each_way(*MODES)
-def test_calls_leave_inputs_and_settings_as_they_were(decode, model, mode):
+def test_generate_keeps_inputs_and_settings(decode, model, mode):
     models_own = copy.deepcopy(model.generation_config)
     for ids, mask in batches(mode):
         copied_ids, copied_mask = ids.clone(), mask.clone()
@@ -209,7 +209,7 @@ def test_calls_leave_inputs_and_settings_as_they_were(decode, model, mode):
 @NEVER_BY_STEPS
 @ALL_MODES
 @pytest.mark.processor
-def test_rounding_explains_the_errors_of_bfloat16_weights(decode, mode):
+def test_generate_bfloat16_errors_are_rounding(decode, mode):
     model = ending_model().to(torch.bfloat16)
     exact = copy.deepcopy(model).double()
     exact.set_attn_implementation("eager")
@@ -233,7 +233,7 @@ def test_rounding_explains_the_errors_of_bfloat16_weights(decode, mode):
 
 
 @pytest.mark.parametrize("mode", ["sampling", "sampled beams"])
-def test_seeds(decode, model, mode):
+def test_generate_seeds(decode, model, mode):
     ids, mask = pad(SENTENCES)
     outputs = [
         decode(model, mode, ids, attention_mask=mask, seed=seed, min_new_tokens=STEPS).tolist() for seed in (0, 0, 1)
@@ -242,7 +242,7 @@ def test_seeds(decode, model, mode):
 
 
 @pytest.mark.parametrize("mode", ["sampling", "assisted", "prompt lookup"])
-def test_samples_from_one_token_are_greedy(decode, model, mode):
+def test_generate_samples_from_one_token_are_greedy(decode, model, mode):
     targets = all_targets(decode, model, "greedy")
     assert all_targets(decode, model, mode, do_sample=True, top_k=1) == targets
 
@@ -257,7 +257,7 @@ def test_samples_from_one_token_are_greedy(decode, model, mode):
     ],
     ids=str,
 )
-def test_any_assistant_gives_the_model_s_own_translation(model, shape):
+def test_generate_any_assistant_gives_the_same(model, shape):
     helper = decisive_model(**shape)
     for row in sentences(9, 4, 6, seed=1):
         expected = greedy_search(model, row, torch.tensor([BOS]), 12)
@@ -266,7 +266,7 @@ def test_any_assistant_gives_the_model_s_own_translation(model, shape):
 
 
 @pytest.mark.parametrize(("prefix", "path"), [(None, "steps"), ([BOS, 5, 6], "never steps")], indirect=["path"])
-def test_drafts_of_a_model_like_itself_are_all_taken(model, prefix):
+def test_generate_accepts_all_drafts_of_an_equal_model(model, prefix):
     twin = ending_model()
     twin.generation_config.num_assistant_tokens = 3
     twin.generation_config.num_assistant_tokens_schedule = "constant"
@@ -283,7 +283,7 @@ def test_drafts_of_a_model_like_itself_are_all_taken(model, prefix):
 
 
 @in_each_way("greedy", "assisted", "prompt lookup")
-def test_vocabularies_of_their_own(mode):
+def test_generate_assistant_with_two_vocabularies(mode):
     model = decisive_model(source_vocab_size=90)
     options = {**MODES[mode], "max_new_tokens": STEPS}
     if options.pop("assisted", False):

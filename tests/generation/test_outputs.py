@@ -62,7 +62,7 @@ def hypotheses(output, prefix_length=1):
 
 
 @ALL_MODES
-def test_types(decode, model, mode):
+def test_generate_output_types(decode, model, mode):
     for ids, mask in batches(mode):
         output = decode(model, mode, ids, attention_mask=mask, return_dict_in_generate=True)
         output_class = GenerateBeamEncoderDecoderOutput if "beams" in mode else GenerateEncoderDecoderOutput
@@ -76,7 +76,7 @@ def test_types(decode, model, mode):
 
 @ALL_MODES
 @pytest.mark.parametrize("prefix_length", [1, len(PREFIX)])
-def test_shapes(decode, model, mode, prefix_length):
+def test_generate_output_shapes(decode, model, mode, prefix_length):
     config = model.config
     heads, d_model, vocabulary = config.num_heads, config.d_model, config.vocab_size
     encoder_layers, decoder_layers = config.encoder_layers, config.decoder_layers
@@ -108,7 +108,7 @@ def test_shapes(decode, model, mode, prefix_length):
 @pytest.mark.parametrize(
     ("mode", "use_cache"), [*((mode, True) for mode in MODES), ("greedy", False), ("sampled beams", False)]
 )
-def test_values_equal_forced_decoding(decode, model, mode, use_cache):
+def test_generate_outputs_equal_forced_decoding(decode, model, mode, use_cache):
     for sources, width, output in all_outputs(decode, model, mode, use_cache=use_cache):
         for index, (target, rows) in enumerate(hypotheses(output)):
             source = sources[index]
@@ -133,7 +133,7 @@ def test_values_equal_forced_decoding(decode, model, mode, use_cache):
 
 
 @ALL_MODES
-def test_scores_are_what_the_choice_was_made_by(decode, model, mode):
+def test_generate_scores_are_processed_logits(decode, model, mode):
     for _, _, output in all_outputs(decode, model, mode, top_k=5, temperature=0.7):
         for target, rows in hypotheses(output):
             for step, row in enumerate(rows):
@@ -149,7 +149,7 @@ def test_scores_are_what_the_choice_was_made_by(decode, model, mode):
 
 
 @ALL_MODES
-def test_transition_scores(decode, model, mode):
+def test_compute_transition_scores(decode, model, mode):
     for sources, _, output in all_outputs(decode, model, mode, max_new_tokens=None, max_length_offset=1):
         beams = getattr(output, "beam_indices", None)
         transition_scores = model.compute_transition_scores(
@@ -170,7 +170,7 @@ def test_transition_scores(decode, model, mode):
 @pytest.mark.parametrize(
     ("penalty_type", "penalty", "alpha"), [("gnmt", gnmt_penalty, 0.6), ("hf", hf_penalty, 0.6), ("gnmt", None, 0.0)]
 )
-def test_several_hypotheses_of_a_sentence(decode, model, mode, penalty_type, penalty, alpha):
+def test_generate_several_hypotheses_of_a_sentence(decode, model, mode, penalty_type, penalty, alpha):
     ids, mask = pad(SENTENCES)
     options = {"length_penalty_type": penalty_type, "length_penalty": alpha, "top_k": 0, **EVERYTHING}
     three, two = (
@@ -191,7 +191,7 @@ def test_several_hypotheses_of_a_sentence(decode, model, mode, penalty_type, pen
         assert len(sentence.unique(dim=0)) == 3
 
 
-def test_several_samples_of_a_sentence(decode, model):
+def test_generate_several_samples_of_a_sentence(decode, model):
     ids, mask = pad(SENTENCES, "left")
     output = decode(model, "sampling", ids, attention_mask=mask, num_return_sequences=4, **EVERYTHING)
     assert len(output.sequences) == 4 * len(SENTENCES)
@@ -212,13 +212,13 @@ def test_several_samples_of_a_sentence(decode, model):
         ("beams", "num_return_sequences"),
     ],
 )
-def test_more_sequences_than_a_mode_finds_are_refused(decode, model, mode, message):
+def test_generate_rejects_more_sequences_than_a_mode_finds(decode, model, mode, message):
     with pytest.raises(ValueError, match=message):
         decode(model, mode, SENTENCES[0][None], num_return_sequences=4)
 
 
 @BATCH_MODES
-def test_renormalized_scores_are_log_probabilities(decode, model, mode):
+def test_generate_renormalized_scores_are_log_probs(decode, model, mode):
     options = {"suppress_tokens": list(range(30, 60)), "top_k": 4, "renormalize_logits": True}
     for _, _, output in all_outputs(decode, model, mode, **options):
         for scores in output.scores:
@@ -256,7 +256,7 @@ SAMPLERS = {
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_samples_come_from_the_processed_softmax(toy, sampler):
+def test_generate_samples_from_the_processed_softmax(toy, sampler):
     model, source = toy
     options, distribution = SAMPLERS[sampler]
     samples = 4000

@@ -66,7 +66,7 @@ def test_a_padded_prefix_equals_a_search_by_hand(decode, model, mode, side, opti
 
 @NEVER_BY_STEPS
 @ALL_MODES
-def test_padding_of_a_prefix_changes_nothing(decode, model, mode):
+def test_prefix_padding_changes_nothing(decode, model, mode):
     targets = targets_behind_prefixes(decode, model, mode)
     for padding in ({"side": "left"}, {"side": "left", "extra": 2}, {"side": "right", "extra": 2}):
         assert targets_behind_prefixes(decode, model, mode, **padding) == targets
@@ -75,7 +75,7 @@ def test_padding_of_a_prefix_changes_nothing(decode, model, mode):
 @NEVER_BY_STEPS
 @BATCH_MODES
 @pytest.mark.parametrize("options", [{"cache_implementation": "static"}, {"use_cache": False}], ids=str)
-def test_a_padded_prefix_needs_no_particular_cache(decode, model, mode, options):
+def test_prefix_with_padding_and_any_cache(decode, model, mode, options):
     targets = targets_behind_prefixes(decode, model, mode, side="left", extra=1)
     assert targets_behind_prefixes(decode, model, mode, options, side="left", extra=1) == targets
 
@@ -83,7 +83,7 @@ def test_a_padded_prefix_needs_no_particular_cache(decode, model, mode, options)
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("mode", ["greedy", "beams"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_limits_count_what_comes_behind_the_prefix(decode, mode, side):
+def test_prefix_is_not_counted_by_limits(decode, mode, side):
     model = ending_model()
     model.generation_config.eos_token_id = None
     options = {"max_new_tokens": None, "max_length_offset": 2}
@@ -99,7 +99,7 @@ def test_limits_count_what_comes_behind_the_prefix(decode, mode, side):
 
 @NEVER_BY_STEPS
 @ALL_MODES
-def test_a_prefix_without_the_start_token_gets_it(decode, model, mode):
+def test_prefix_without_the_start_token(decode, model, mode):
     for inputs in prefix_batches(mode, side="left"):
         inputs = {name: value[:1] for name, value in inputs.items()}
         expected = decode(model, mode, **inputs)
@@ -111,7 +111,7 @@ def test_a_prefix_without_the_start_token_gets_it(decode, model, mode):
 
 
 @in_each_way(*MODES)
-def test_another_start_token(decode, model, mode):
+def test_prefix_with_another_start_token(decode, model, mode):
     for ids, mask in batches(mode):
         output = decode(model, mode, ids, attention_mask=mask, decoder_start_token_id=9)
         prefix = torch.full((len(ids), 1), 9)
@@ -122,7 +122,7 @@ def test_another_start_token(decode, model, mode):
 
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("length", [3, 5])
-def test_a_prefix_s_mask_is_checked(model, length):
+def test_prefix_rejects_wrong_masks(model, length):
     prefix = torch.ones(3, 4, dtype=torch.long)
     mask = torch.ones(3, length, dtype=torch.long)
     source, source_mask = pad(SENTENCES)
@@ -169,7 +169,7 @@ def test_continuing_from_a_cache(decode, model, mode, side):
 @pytest.mark.parametrize(
     ("mode", "cache_type"), [*((mode, "dynamic") for mode in MODES), ("greedy", "static"), ("sampling", "static")]
 )
-def test_continuing_without_a_mask_of_the_prefix(decode, model, mode, cache_type):
+def test_prefix_in_a_cache_without_a_mask(decode, model, mode, cache_type):
     row = SENTENCES[0][None]
     config = model.config.get_text_config(decoder=True)
     cache = DynamicCache(config=config) if cache_type == "dynamic" else StaticCache(config, max_cache_len=20)
@@ -182,7 +182,7 @@ def test_continuing_without_a_mask_of_the_prefix(decode, model, mode, cache_type
 
 
 @in_each_way("greedy", "sampling", "assisted", "prompt lookup")
-def test_in_two_parts_as_in_one(decode, model, mode):
+def test_prefix_in_two_calls_equals_one_call(decode, model, mode):
     for row in SENTENCES:
         whole = decode(model, mode, row[None], min_new_tokens=STEPS)
         options = {"max_new_tokens": 4, "min_new_tokens": 4, "return_dict_in_generate": True}
@@ -199,7 +199,7 @@ def test_in_two_parts_as_in_one(decode, model, mode):
 
 
 @NEVER_BY_STEPS
-def test_a_cache_that_holds_the_whole_prefix_is_refused(model):
+def test_prefix_rejects_a_cache_of_the_whole_prefix(model):
     row = SENTENCES[0][None]
     first = model.generate(row, num_beams=1, max_new_tokens=4, return_dict_in_generate=True)
     for prefix in ({}, {"decoder_input_ids": first.sequences[:, :-1]}):
@@ -208,14 +208,14 @@ def test_a_cache_that_holds_the_whole_prefix_is_refused(model):
 
 
 @NEVER_BY_STEPS
-def test_a_prefix_in_chunks_is_refused(model):
+def test_prefix_rejects_chunks(model):
     with pytest.raises(ValueError, match="prefill_chunk_size is for decoder-only models"):
         model.generate(SENTENCES[0][None], decoder_input_ids=torch.tensor([[BOS, 5, 6]]), prefill_chunk_size=2)
 
 
 @BATCH_MODES
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_sources_as_embeddings(decode, model, mode, side):
+def test_generate_inputs_embeds(decode, model, mode, side):
     for ids, mask in batches(mode, side=side):
         embeds = model.get_input_embeddings()(ids)
         for options in ({}, {"max_new_tokens": None, "max_length_offset": 1}):
@@ -243,7 +243,7 @@ def test_sources_as_the_encoder_s_output(decode, model, mode, form):
 
 
 @pytest.mark.parametrize("mode", ["greedy", "beams"])
-def test_the_encoder_s_output_without_a_mask(decode, model, mode):
+def test_generate_encoder_outputs_without_a_mask(decode, model, mode):
     ids = torch.stack(sentences(5, 5))
     with torch.no_grad():
         encoded = model.get_encoder()(ids)
@@ -253,7 +253,7 @@ def test_the_encoder_s_output_without_a_mask(decode, model, mode):
 
 
 @NEVER_BY_STEPS
-def test_the_encoder_s_attentions_are_passed_on(model):
+def test_generate_encoder_outputs_with_attentions(model):
     ids = SENTENCES[0][None]
     with torch.no_grad():
         encoded = model.get_encoder()(ids, output_attentions=True, output_hidden_states=True)
@@ -265,7 +265,7 @@ def test_the_encoder_s_attentions_are_passed_on(model):
 
 
 @NEVER_BY_STEPS
-def test_ids_and_embeddings_together_are_refused(model):
+def test_generate_rejects_ids_with_embeddings(model):
     ids = SENTENCES[0][None]
     with pytest.raises(ValueError, match="inputs_embeds"):
         model.generate(ids, inputs_embeds=model.get_input_embeddings()(ids))

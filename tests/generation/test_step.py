@@ -83,7 +83,7 @@ CASES += [(shape, batch) for shape in list(SHAPES)[1:] for batch in ("short", "s
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize(("shape", "batch"), CASES)
-def test_steps_equal_the_modules(shape, batch, beams):
+def test_cpu_decoder_equals_modules(shape, batch, beams):
     assert_steps_equal_the_modules(small_model(**SHAPES[shape]), BATCHES[batch], beams)
 
 
@@ -139,14 +139,14 @@ def without_onednn(monkeypatch):
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.usefixtures("without_onednn")
-def test_steps_without_onednn_equal_the_modules(batch, beams):
+def test_cpu_decoder_without_onednn_equals_modules(batch, beams):
     model = small_model()
     assert_steps_equal_the_modules(model, BATCHES[batch], beams)
     assert type(prepacked_weights.pack(model.lm_head)) is prepacked_weights.PackedLinear
 
 
 @torch.no_grad()
-def test_attention_to_the_source_by_its_length():
+def test_cpu_decoder_cross_attention_class_by_source_length():
     model = small_model()
     lengths = (8, 9)  # Of 4 heads and d_model 32.
     cross_attentions = [
@@ -157,7 +157,7 @@ def test_attention_to_the_source_by_its_length():
 
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.no_grad()
-def test_a_long_source_and_many_positions(beams):
+def test_cpu_decoder_long_source_and_many_positions(beams):
     model = small_model(decoder_layers=1)
     states, mask = encode(model, sentences(*[3] * 16, 140))
     decoder, path = CPUDecoder(model, states, mask, beams), Path(17 * beams, beams)
@@ -169,7 +169,7 @@ def test_a_long_source_and_many_positions(beams):
 
 
 @torch.no_grad()
-def test_a_source_of_padding_alone_is_as_by_the_modules():
+def test_cpu_decoder_source_of_padding_only():
     model = small_model()
     states, mask = encode(model, sentences(5))
     decoder, path = CPUDecoder(model, states, 0 * mask, 1), Path(1, 1)
@@ -179,7 +179,7 @@ def test_a_source_of_padding_alone_is_as_by_the_modules():
 
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.no_grad()
-def test_sentences_that_are_done_leave(beams):
+def test_cpu_decoder_select(beams):
     model = small_model()
     states, mask = encode(model, sentences(7, 3, 5, 6))
     decoder, path = CPUDecoder(model, states, mask, beams), Path(4 * beams, beams)
@@ -198,7 +198,7 @@ def test_sentences_that_are_done_leave(beams):
 
 
 @torch.no_grad()
-def test_threads_that_need_a_layer_at_once_pack_it_once(monkeypatch):
+def test_pack_by_two_threads_packs_once(monkeypatch):
     prepacked_weights.forget_packed()
     packed_class = prepacked_weights._choose_class([nn.Linear(8, 8)])
     begin, packs, meeting = packed_class.__init__, [], threading.Barrier(2)
@@ -244,7 +244,7 @@ def avx2(monkeypatch):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.usefixtures("avx2")
 @torch.no_grad()
-def test_every_kind_of_product_is_the_one_of_the_layer(bias, rows, inputs, outputs, packed_class):
+def test_packed_product_equals_the_layer(bias, rows, inputs, outputs, packed_class):
     layer = nn.Linear(inputs, outputs, bias=bias)
     x, residual = torch.randn(rows, inputs), torch.randn(rows, outputs)
     packed = getattr(prepacked_weights, packed_class)(layer.weight, layer.bias, [layer])
@@ -273,7 +273,7 @@ PRODUCTS = {"aten::bmm", "aten::baddbmm", "aten::addmm", "mkldnn::_linear_pointw
 )
 @pytest.mark.usefixtures("avx2")
 @torch.no_grad()
-def test_without_avx512_small_products_are_mkl_s(monkeypatch, rows, inputs, outputs, product):
+def test_pack_without_avx512_uses_mkl_for_small_products(monkeypatch, rows, inputs, outputs, product):
     monkeypatch.setattr(prepacked_weights, "_LARGEST_FOR_MKL", 60 * 8)
     monkeypatch.setattr(prepacked_weights, "_SMALLEST_TO_SPLIT", 60 * 128)
     packed, x = prepacked_weights.pack(nn.Linear(inputs, outputs)), torch.randn(rows, inputs)
@@ -282,7 +282,7 @@ def test_without_avx512_small_products_are_mkl_s(monkeypatch, rows, inputs, outp
     assert {event.name for event in profile.events()} & PRODUCTS == {product}
 
 
-def test_packed_weights_can_be_forgotten():
+def test_forget_packed():
     layer, x = nn.Linear(8, 6), torch.randn(2, 8)
     packed = weakref.ref(prepacked_weights.pack(layer))
     assert prepacked_weights.pack(layer) is packed()
@@ -292,7 +292,7 @@ def test_packed_weights_can_be_forgotten():
 
 
 @torch.no_grad()
-def test_what_no_hypothesis_continues_is_forgotten():
+def test_cpu_decoder_reorder_frees_slots():
     model = small_model()
     states, mask = encode(model, sentences(7, 3))
     decoder, ids = CPUDecoder(model, states, mask, 4), torch.full((8, 1), BOS)
@@ -319,7 +319,7 @@ def products_in_16_bits(request, monkeypatch):
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.usefixtures("products_in_16_bits")
 @torch.no_grad()
-def test_half_precision_is_as_exact_as_the_modules_are(beams, lengths, dtype):
+def test_cpu_decoder_half_precision_errors(beams, lengths, dtype):
     exact = small_model()
     model = copy.deepcopy(exact).to(dtype)
     rows = sentences(*lengths)
@@ -450,7 +450,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_change_after_generating_changes_the_scores_as_on_the_plain_path(change, monkeypatch):
+def test_cpu_decoder_sees_changed_weights(change, monkeypatch):
     model = ending_model()
     before = scores(model)
     torch.testing.assert_close(before, plain_scores(model, monkeypatch), atol=5e-5, rtol=1e-5)
@@ -476,26 +476,26 @@ def assert_nothing_stale_is_used(model, write, **kwargs):
 
 @WRITES
 @pytest.mark.usefixtures("without_onednn")
-def test_weights_that_are_not_packed_by_onednn_are_never_stale(write):
+def test_pack_without_onednn_sees_changed_weights(write):
     assert_nothing_stale_is_used(ending_model(), write)
 
 
 @WRITES
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.usefixtures("avx2")
-def test_weights_that_are_packed_in_two_ways_are_never_stale(rows, write):
+def test_pack_in_two_ways_sees_changed_weights(rows, write):
     assert_nothing_stale_is_used(ending_model(), write, rows=rows)
 
 
 @WRITES
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.usefixtures("products_in_16_bits")
-def test_packed_weights_of_16_bits_are_never_stale(rows, write):
+def test_pack_of_16_bits_sees_changed_weights(rows, write):
     """Of one row and of several: they may be packed in two ways."""
     assert_nothing_stale_is_used(ending_model().bfloat16(), write, rows=rows)
 
 
-def test_adapters_that_are_not_merged_change_the_scores_as_on_the_plain_path(monkeypatch):
+def test_cpu_decoder_sees_unmerged_adapters(monkeypatch):
     peft = pytest.importorskip("peft")
     model = ending_model()
     before = scores(model)
@@ -509,7 +509,7 @@ def test_adapters_that_are_not_merged_change_the_scores_as_on_the_plain_path(mon
     assert takes_steps(merged, monkeypatch)
 
 
-def test_a_model_that_was_cast_moved_and_copied(monkeypatch):
+def test_cpu_decoder_of_a_cast_and_copied_model(monkeypatch):
     model = ending_model()
     before = scores(model)
     model.bfloat16()
@@ -540,7 +540,7 @@ def takes_steps(model, monkeypatch, source=None, **kwargs) -> bool:
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_where_steps_are_taken(num_beams, monkeypatch, tokenizer):
+def test_cpu_decoder_is_used_where_supported(num_beams, monkeypatch, tokenizer):
     def takes(model, **kwargs):
         return takes_steps(model, monkeypatch, num_beams=num_beams, **kwargs)
 
@@ -575,7 +575,7 @@ def test_where_steps_are_taken(num_beams, monkeypatch, tokenizer):
         assert not takes(model)
 
 
-def test_a_class_of_others_decodes_by_its_own_forward(monkeypatch):
+def test_cpu_decoder_is_not_used_for_subclasses(monkeypatch):
     class Loud(VanillaTransformerForConditionalGeneration):
         def forward(self, *args, **kwargs):
             outputs = super().forward(*args, **kwargs)
@@ -589,14 +589,14 @@ def test_a_class_of_others_decodes_by_its_own_forward(monkeypatch):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_token_that_is_not_there_has_a_clear_error(num_beams):
+def test_cpu_decoder_rejects_a_token_outside_the_vocabulary(num_beams):
     ids, mask = pad(SENTENCES)
     with pytest.raises(ValueError, match="vocabulary"):
         ending_model().generate(ids, attention_mask=mask, num_beams=num_beams, decoder_start_token_id=99)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_learned_table_that_ends_has_a_clear_error(num_beams):
+def test_cpu_decoder_rejects_more_positions_than_learned(num_beams):
     model = decisive_model(position_embedding_type="learned", max_position_embeddings=8)
     ids, mask = pad(SENTENCES[1:])
     with pytest.raises(ValueError, match="learned 8 positions"):
@@ -604,7 +604,7 @@ def test_a_learned_table_that_ends_has_a_clear_error(num_beams):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_batch_shrinks_and_its_translations_stay(num_beams, monkeypatch):
+def test_generate_shrinks_the_batch(num_beams, monkeypatch):
     sizes = []
 
     class Spy(CPUDecoder):
@@ -629,7 +629,7 @@ def test_a_batch_shrinks_and_its_translations_stay(num_beams, monkeypatch):
 @pytest.mark.parametrize(
     "criterion", [MaxLengthCriteria(4), EosTokenCriteria(28), EosTokenCriteria(58)], ids=["length", "28", "58"]
 )
-def test_criteria_of_the_caller_are_obeyed(criterion, num_beams, monkeypatch):
+def test_generate_stopping_criteria_on_cpu(criterion, num_beams, monkeypatch):
     model, (ids, mask) = ending_model(), pad(SENTENCES)
 
     def targets():
@@ -652,7 +652,7 @@ def test_criteria_of_the_caller_are_obeyed(criterion, num_beams, monkeypatch):
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_torch_s_default_dtype_changes_nothing(dtype, num_beams):
+def test_generate_ignores_the_default_dtype(dtype, num_beams):
     model = ending_model()
     expected = scores(model, num_beams=num_beams)
     torch.set_default_dtype(dtype)
@@ -663,7 +663,7 @@ def test_torch_s_default_dtype_changes_nothing(dtype, num_beams):
     assert torch.equal(scores_with_default, expected)
 
 
-def test_what_one_module_alone_does_is_done(monkeypatch):
+def test_cpu_decoder_is_not_used_for_changed_modules(monkeypatch):
     model = ending_model()
     model.model.decoder.train()
     assert not takes_steps(model, monkeypatch)
@@ -689,7 +689,7 @@ SAMPLING_OPTIONS = {"typical_p": 0.2, "epsilon_cutoff": 0.08, "eta_cutoff": 0.3,
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("option", [*OPTIONS, *SAMPLING_OPTIONS])
-def test_options_change_the_same_by_steps_as_by_the_modules(option, num_beams, monkeypatch):
+def test_generate_options_on_cpu_equal_modules(option, num_beams, monkeypatch):
     model, (ids, mask) = ending_model(), pad(SENTENCES)
     do_sample = option in SAMPLING_OPTIONS
     changed_options = {option: {**OPTIONS, **SAMPLING_OPTIONS}[option]}
@@ -708,7 +708,7 @@ def test_options_change_the_same_by_steps_as_by_the_modules(option, num_beams, m
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.compiles
-def test_a_compiled_model_generates_the_same(num_beams):
+def test_generate_of_a_compiled_model(num_beams):
     model, (ids, mask) = ending_model(decoder_layers=1), pad(SENTENCES)
     options = {"attention_mask": mask, "num_beams": num_beams, "max_new_tokens": 6}
     expected = model.generate(ids, **options)
@@ -718,7 +718,7 @@ def test_a_compiled_model_generates_the_same(num_beams):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_mask_of_four_dimensions(num_beams):
+def test_generate_mask_of_four_dimensions(num_beams):
     model, (ids, mask) = ending_model(), pad(SENTENCES)
     embeds, options = model.get_input_embeddings()(ids), {"num_beams": num_beams, "max_new_tokens": 8}
     expected = model.generate(ids, attention_mask=mask, **options)
@@ -727,7 +727,7 @@ def test_a_mask_of_four_dimensions(num_beams):
     assert torch.equal(output, expected)
 
 
-def test_scores_that_are_no_numbers_are_told(caplog):
+def test_generate_warns_of_nan_scores(caplog):
     model, (ids, mask) = ending_model(), pad(SENTENCES)
     model.generate(ids, attention_mask=mask, num_beams=3, max_new_tokens=5)
     assert not caplog.records

@@ -28,7 +28,7 @@ def mean_log_probabilities(models, source, target):
 
 
 @pytest.mark.parametrize("search", [{}, {"num_beams": 1}, {"use_cache": False}, {**SCORES, "num_return_sequences": 2}])
-def test_an_ensemble_of_a_model_with_itself_is_that_model(search):
+def test_ensemble_of_equal_models_equals_the_model(search):
     model = decisive_model()
     ids, mask = pad(sentences(7, 4, 9))
     expected, by_ensemble = (
@@ -40,7 +40,7 @@ def test_an_ensemble_of_a_model_with_itself_is_that_model(search):
     assert torch.equal(expected, by_ensemble)
 
 
-def test_a_wide_search_finds_the_best_of_all_sequences_by_the_mean():
+def test_ensemble_generate_finds_the_best_mean():
     models = [ending_model(seed=seed, vocab_size=7) for seed in (0, 1)]
     source = torch.tensor([3, 6, 4])
     output = Ensemble(models).generate(source[None], num_beams=49, num_return_sequences=49, max_new_tokens=3, **SCORES)
@@ -60,7 +60,7 @@ def test_a_wide_search_finds_the_best_of_all_sequences_by_the_mean():
         assert [tuple(until_end(row)) for row in alone] != best
 
 
-def test_cpu_decoders_and_modules_give_the_same(monkeypatch):
+def test_ensemble_generate_equals_modules(monkeypatch):
     ensemble, (ids, mask) = Ensemble(different_models()), pad(sentences(7, 4, 9, 2))
     decoders_in_use = []
     for decoder_class in (CPUDecoder, NextTokenSteps):
@@ -79,7 +79,7 @@ def test_cpu_decoders_and_modules_give_the_same(monkeypatch):
         assert torch.equal(getattr(slow, "sequences", slow), fast)
 
 
-def test_learned_positions_of_any_model_limit_the_length():
+def test_ensemble_config_has_the_smallest_position_limit():
     ids, _ = pad(sentences(7, 4, 9))
     learned = {"position_embedding_type": "learned"}
     sizes = {}, {**learned, "max_position_embeddings": 12}, {**learned, "max_position_embeddings": 10}
@@ -89,7 +89,7 @@ def test_learned_positions_of_any_model_limit_the_length():
         assert output.shape[1] == 11
 
 
-def test_scores_and_details_are_means(tokenizer):
+def test_ensemble_scores_are_means(tokenizer):
     models = different_models(vocab_size=len(tokenizer))
     ensemble, sources = Ensemble(models), ["one", "two hundred and five"]
     detailed = translate(ensemble, tokenizer, sources, return_details=True, max_new_tokens=6)
@@ -115,7 +115,7 @@ EMPTY_CACHES = {
 
 @pytest.mark.parametrize("make_cache", EMPTY_CACHES.values(), ids=EMPTY_CACHES)
 @torch.no_grad()
-def test_a_cache_of_the_caller_holds_earlier_tokens(make_cache):
+def test_ensemble_forward_with_a_cache(make_cache):
     models = different_models()
     ensemble = Ensemble(models)
     (source,) = sentences(7)
@@ -135,7 +135,7 @@ def test_a_cache_of_the_caller_holds_earlier_tokens(make_cache):
 
 
 @pytest.mark.parametrize("make_cache", EMPTY_CACHES.values(), ids=EMPTY_CACHES)
-def test_generation_fills_a_cache_of_the_caller(make_cache):
+def test_ensemble_generate_fills_the_cache(make_cache):
     ensemble = Ensemble(different_models())
     ids, mask = pad(sentences(7, 4))
     expected = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5)
@@ -145,14 +145,14 @@ def test_generation_fills_a_cache_of_the_caller(make_cache):
     assert cache.get_seq_length() == expected.shape[1] - 1
 
 
-def test_a_cache_for_one_of_the_models_is_too_small():
+def test_ensemble_rejects_the_cache_of_one_model():
     models = different_models()
     cache = DynamicCache(config=models[0].config)
     with pytest.raises(ValueError, match=r"has 3 layers, .* 4 "):
         Ensemble(models)(torch.tensor([[5, 6]]), decoder_input_ids=torch.tensor([[BOS]]), cache=cache)
 
 
-def test_what_an_ensemble_refuses(tmp_path):
+def test_ensemble_rejects_unsuitable_models(tmp_path):
     model = small_model()
     with pytest.raises(ValueError, match="at least one"):
         Ensemble([])

@@ -45,22 +45,20 @@ def tokenizer_with_share(tokenizer):
 
 
 @pytest.mark.parametrize("share", [0, 0.0, 0.0099])
-def test_letterless_texts_are_copied_if_hardly_any_training_pair_translates_them(model, tokenizer_with_share, share):
+def test_translate_copies_letterless_texts_of_a_low_share(model, tokenizer_with_share, share):
     tokenizer = tokenizer_with_share(share)
     assert translate(model, tokenizer, [*LETTERLESS, "forty-two"]) == [*LETTERLESS, "zweiundvierzig"]
     assert not set(translate(model, tokenizer, WITH_LETTERS)) & set(WITH_LETTERS)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 1, None, "0", True])
-def test_letterless_texts_are_translated_if_training_pairs_translate_them_or_are_unknown(
-    model, tokenizer, tokenizer_with_share, share
-):
+def test_translate_letterless_texts_of_a_high_or_unknown_share(model, tokenizer, tokenizer_with_share, share):
     expected = translate(model, tokenizer, LETTERLESS)
     assert not set(expected) & set(LETTERLESS)
     assert translate(model, tokenizer_with_share(share), LETTERLESS) == expected
 
 
-def test_pipelines_follow_the_training_pairs(model, tokenizer, tokenizer_with_share):
+def test_pipeline_follows_the_translated_share(model, tokenizer, tokenizer_with_share):
     texts = ["2024", "forty-two", "♪"]
     copied = TranslationPipeline(model, tokenizer_with_share(0.0), device="cpu")
     for batch_size in (1, 3):
@@ -74,7 +72,7 @@ def test_pipelines_follow_the_training_pairs(model, tokenizer, tokenizer_with_sh
 
 
 @needs_documents
-def test_pages_copy_letterless_texts_unless_training_pairs_translate_them(model, tokenizer, tokenizer_with_share):
+def test_translate_documents_copies_letterless_texts(model, tokenizer, tokenizer_with_share):
     page = '<table><tr><td title="5">2024</td><td><b>19</b>. + 3</td></tr></table><p>forty-two</p>'
     copied = '<table><tbody><tr><td title="5">2024</td><td><b>19</b>. + 3</td></tr></tbody></table>'
     expected = [f"{copied}<p>zweiundvierzig</p>"]
@@ -88,13 +86,13 @@ def test_pages_copy_letterless_texts_unless_training_pairs_translate_them(model,
 
 
 @needs_text
-def test_sentences_of_a_text_are_copied_one_by_one(model, tokenizer_with_share):
+def test_translate_copies_letterless_sentences_of_a_text(model, tokenizer_with_share):
     text = "2024\n\nforty-two\n- - -\n"
     expected = "2024\n\nzweiundvierzig\n- - -\n"
     assert translate(model, tokenizer_with_share(0.0), [text], split_sentences=True) == [expected]
 
 
-def test_ensembles_and_engines_get_no_copied_texts(model, tokenizer_with_share):
+def test_translate_gives_no_copied_texts_to_the_model(model, tokenizer_with_share):
     tokenizer = tokenizer_with_share(0.0)
     for translating in (Ensemble([model, model]), ConstantEngine(tokenizer)):
         assert translate(translating, tokenizer, ["5", "nine"]) == ["5", "neun"]
@@ -102,13 +100,13 @@ def test_ensembles_and_engines_get_no_copied_texts(model, tokenizer_with_share):
     assert translate_documents(Ensemble([model]), tokenizer, ["<b>5</b> 6"], format="xml") == ["<b>5</b> 6"]
 
 
-def test_details_of_a_copied_text(model, tokenizer_with_share):
+def test_translate_details_of_a_copied_text(model, tokenizer_with_share):
     options = {"return_details": True, "num_return_sequences": 2}
     (copied,) = translate(model, tokenizer_with_share(0.0), ["10:45 - 12"], **options)
     assert copied == Translation("10:45 - 12", 0.0, [], [], [(0, 0), (1, 1), (2, 2)])
 
 
-def test_a_caller_decides(model, tokenizer, tokenizer_with_share):
+def test_translate_copy_letterless_overrides_the_share(model, tokenizer, tokenizer_with_share):
     assert translate(model, tokenizer, ["2024"], copy_letterless=True) == ["2024"]
     assert translate(model, tokenizer_with_share(0.0), ["2024"], copy_letterless=False) != ["2024"]
     assert translate_documents(model, tokenizer, ["<p>2024</p>"], format="xml", copy_letterless=False) != [
@@ -116,7 +114,7 @@ def test_a_caller_decides(model, tokenizer, tokenizer_with_share):
     ]
 
 
-def test_terms_of_a_glossary_are_translated(model, tokenizer_with_share):
+def test_translate_letterless_terms_of_a_glossary(model, tokenizer_with_share):
     tokenizer = tokenizer_with_share(0.0)
     translations = translate(model, tokenizer, ["24/7", "24"], glossary=Glossary({"24/7": "immer"}, tokenizer))
     assert "immer" in translations[0]
@@ -124,7 +122,7 @@ def test_terms_of_a_glossary_are_translated(model, tokenizer_with_share):
 
 
 @pytest.mark.parametrize(("name", "is_copied"), [("film.srt", True), ("Film.VTT", True), ("film.txt", False)])
-def test_lines_of_subtitles_without_letters_are_copied(tmp_path, name, is_copied):
+def test_translate_documents_copies_letterless_subtitles(tmp_path, name, is_copied):
     lines = ["1", "00:00:01,000 --> 00:00:04,000", "forty-two", "", "2", "00:00:05,000 --> 00:00:06,000", "♪", ""]
     (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
     command = ["--model_name_or_path", str(FIXTURE), "--input", str(tmp_path / name)]

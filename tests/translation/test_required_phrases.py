@@ -7,7 +7,7 @@ from hf_vanilla_transformer.translation.required_phrases import PhraseSizes, Req
 from tests.models import decisive_model
 
 
-def test_batches_are_split_by_the_sizes_of_phrases():
+def test_split_by_phrases_limits_cells():
     """So that memory has a bound, and sentences with small phrases do not pay for those with large ones."""
     small, large, none = PhraseSizes(20, 10, 2), PhraseSizes(9000, 50, 20), PhraseSizes()
     assert split_by_phrases([3, 1, 0, 2], [none] * 4, 100) == [[3, 1, 0, 2]]
@@ -41,7 +41,7 @@ class Endings:
         return greedy
 
 
-def test_any_object_may_require_phrases(tokenizer):
+def test_translate_accepts_any_required_phrases(tokenizer):
     model = decisive_model(vocab_size=len(tokenizer))
     endings = Endings()
     assert isinstance(endings, RequiredPhrases)
@@ -53,7 +53,7 @@ def test_any_object_may_require_phrases(tokenizer):
     assert sorted(searched) == [[], [[[7]]], [[[13]]]]
 
 
-def test_it_is_asked_before_the_work(tokenizer):
+def test_translate_checks_the_glossary_first(tokenizer):
     model = decisive_model(vocab_size=len(tokenizer))
     with pytest.raises(ValueError, match="none with 3 beams"):
         translate(model, tokenizer, [], glossary=Endings("none"), num_beams=3)

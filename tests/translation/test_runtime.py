@@ -37,13 +37,13 @@ def asks_for_an_engine(path: Path) -> bool:
     return False
 
 
-def test_only_the_runtime_tells_engines_from_models():
+def test_runtime_of_is_the_only_place_for_engine_checks():
     asking = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if asks_for_an_engine(path)}
     assert asking == {"translation/runtime.py"}
 
 
 @torch.no_grad()
-def test_forced_decoding_of_a_model_equals_its_own_outputs(model, tokenizer):
+def test_decode_forced_equals_the_model_outputs(model, tokenizer):
     sources = tokenizer(["forty-two", "six"]).input_ids
     targets = tokenizer(text_target=["zweiundvierzig", "sechs"]).input_ids
     runtime = runtime_of(model, tokenizer)
@@ -57,14 +57,14 @@ def test_forced_decoding_of_a_model_equals_its_own_outputs(model, tokenizer):
         torch.testing.assert_close(forced.attention, sum(heads) / len(heads), atol=1e-5, rtol=0)
 
 
-def test_forced_decoding_without_attention(model, tokenizer):
+def test_decode_forced_without_attention(model, tokenizer):
     for computes in (model, ConstantEngine(tokenizer)):
         (forced,) = runtime_of(computes, tokenizer).decode_forced([[5, 2]], [[6, 7, 2]], False)
         assert forced.attention is None
         assert len(forced.log_probs) == 3
 
 
-def test_forced_decoding_of_an_engine_is_the_engine_s(tokenizer):
+def test_decode_forced_of_an_engine(tokenizer):
     engine = ConstantEngine(tokenizer)
     runtime = runtime_of(engine, tokenizer)
     (forced,) = runtime.decode_forced([[5, 2]], [[6, 7, 2]], True)
@@ -73,7 +73,7 @@ def test_forced_decoding_of_an_engine_is_the_engine_s(tokenizer):
     assert runtime.alignment_heads == [(0, 0)]
 
 
-def test_answers_of_each_kind_of_model(model, tokenizer):
+def test_runtime_of_each_model_type(model, tokenizer):
     sizes = {"vocab_size": 12, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "pad_token_id": 11}
     sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_start_token_id": 11}
     marian = MarianMTModel(MarianConfig(**sizes))

@@ -19,7 +19,7 @@ def sentences(text, language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_no_sentence_of_the_marked_texts_is_divided(language):
+def test_split_text_divides_no_sentence_of_the_marked_texts(language):
     counts = count_own_text(split_by_package, "seen", language)
     alone = count_own_text(split_by_sentencex, "seen", language)
     assert counts.wrong == 0
@@ -28,7 +28,7 @@ def test_no_sentence_of_the_marked_texts_is_divided(language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_few_sentences_of_texts_that_the_rules_do_not_know_are_divided(language):
+def test_split_text_divides_few_sentences_of_unknown_texts(language):
     counts = count_own_text(split_by_package, "unseen", language)
     alone = count_own_text(split_by_sentencex, "unseen", language)
     assert counts.wrong <= alone.wrong / 4
@@ -37,7 +37,7 @@ def test_few_sentences_of_texts_that_the_rules_do_not_know_are_divided(language)
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
-def test_ends_in_software_documentation(libreoffice_help, language):
+def test_split_text_of_software_documentation(libreoffice_help, language):
     lines = (libreoffice_help / f"train.{language}").read_text(encoding="utf-8").split("\n")
     counts = count_judged_ends(split_by_package, language, lines)
     alone = count_judged_ends(split_by_sentencex, language, lines)
@@ -80,7 +80,7 @@ def test_ends_in_software_documentation(libreoffice_help, language):
         ("xx", "The class com.sun.star.util.DateTime is there."),
     ],
 )
-def test_periods_that_end_no_sentence(language, text):
+def test_split_text_keeps_periods_inside_sentences(language, text):
     assert sentences(text, language) == [text]
 
 
@@ -104,11 +104,11 @@ def test_periods_that_end_no_sentence(language, text):
         ("en", ["The box is selected.", "If not, select it."]),
     ],
 )
-def test_ends_that_stay(language, expected):
+def test_split_text_keeps_correct_ends(language, expected):
     assert sentences(" ".join(expected), language) == expected
 
 
-def test_ends_without_a_space():
+def test_split_text_at_ends_without_a_space():
     assert sentences("你好!我是。今天3.5元。", "zh") == ["你好!", "我是。", "今天3.5元。"]
     # The space was forgotten.
     assert sentences("The box is selected.If it is not, select it.", "en") == [

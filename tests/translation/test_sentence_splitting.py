@@ -30,7 +30,7 @@ def always(sentence):
     return True
 
 
-def test_sentences_of_a_text():
+def test_split_text_sentences():
     pieces = split_text(TEXT, "en", always)
     assert [piece.text for piece in pieces if piece.text] == [
         "Dr. Smith paid $3.50 on Jan. 5.",
@@ -44,7 +44,7 @@ def test_sentences_of_a_text():
     assert [piece.text for piece in lines] == ["one\x1etwo\x1fthree", "four", "five", "six", "seven"]
 
 
-def test_abbreviations_are_those_of_the_language():
+def test_split_text_abbreviations_of_the_language():
     german = "Das ist z.B. gut. Am 3. Mai kam er."
     assert [piece.text for piece in split_text(german, "de", always)] == ["Das ist z.B. gut.", "Am 3. Mai kam er."]
     for code in ("DE", "deu", "de-AT", "de_DE", "deu_Latn"):
@@ -52,7 +52,7 @@ def test_abbreviations_are_those_of_the_language():
     assert len(split_text(german, None, always)) > 2
 
 
-def test_a_sentence_that_is_too_long_is_split_at_clauses():
+def test_split_text_long_sentence_at_clauses():
     sentence = "When it rains, we stay; when the sun shines (in May), we go out and we play in the garden."
     short = split_text(sentence, "en", lambda part: len(part) <= 35)
     assert [piece.text for piece in short] == [
@@ -64,7 +64,7 @@ def test_a_sentence_that_is_too_long_is_split_at_clauses():
     assert all(piece.is_part for piece in short)
 
 
-def test_a_word_that_is_too_long_is_split_anywhere():
+def test_split_text_long_word_anywhere():
     assert split_at_clauses("a" * 10, lambda part: len(part) <= 3) == ["aa", "aaa", "aa", "aaa"]
     assert split_at_clauses("ab", lambda part: False) == ["a", "b"]
 
@@ -77,7 +77,7 @@ def test_a_word_that_is_too_long_is_split_anywhere():
     ],
 )
 @pytest.mark.parametrize("longest", [1, 5, 20, 40])
-def test_numbers_and_urls_are_whole(whole, longest):
+def test_split_text_keeps_numbers_and_urls_whole(whole, longest):
     for sentence in (f"we paid {whole}, and they {whole} more", f"我们付了{whole}，他们付了更多", whole):  # noqa: RUF001
         parts = split_at_clauses(sentence, lambda part: len(part) <= longest)
         assert "".join(parts) == sentence
@@ -87,7 +87,7 @@ def test_numbers_and_urls_are_whole(whole, longest):
 
 @settings(deadline=None)
 @given(TEXTS, st.integers(1, 20), st.sampled_from(["en", "de", "fr", "ja", "hi", "unknown", None]))
-def test_nothing_is_lost(text, longest, language):
+def test_split_text_loses_nothing(text, longest, language):
     pieces = split_text(text, language, lambda part: len(part) <= longest)
     assert join_texts(pieces, [piece.text for piece in pieces]) == text
     assert all(piece.text == piece.text.strip() and not piece.space.strip() for piece in pieces)
@@ -105,14 +105,14 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(FIXTURE)
 
 
-def test_white_space_is_kept(model, tokenizer):
+def test_translate_split_keeps_white_space(model, tokenizer):
     text = "\n  forty-two\r\n\n\tthree \u00a0\n"
     forty_two, three = translate(model, tokenizer, ["forty-two", "three"])
     translations = translate(model, tokenizer, [text, "", " \n", "three"], split_sentences=True)
     assert translations == [f"\n  {forty_two}\r\n\n\t{three} \u00a0\n", "", " \n", three]
 
 
-def test_a_sentence_longer_than_any_of_the_training_is_split(model, tokenizer):
+def test_translate_splits_sentences_longer_than_training(model, tokenizer):
     parts = ["six thousand,", "forty-two;", "three"]
     longest = max(len(tokenizer(part).input_ids) for part in parts)
     tokenizer.init_kwargs["longest_training_source"] = longest
@@ -125,7 +125,7 @@ def test_a_sentence_longer_than_any_of_the_training_is_split(model, tokenizer):
     assert "longer_than_training" in whole.flags
 
 
-def test_details_of_a_text_are_those_of_its_sentences(model, tokenizer):
+def test_translate_details_of_a_split_text(model, tokenizer):
     sentences = ["forty-two", "six thousand and three"]
     (translation,) = translate(model, tokenizer, ["\n".join(sentences)], split_sentences=True, return_details=True)
     first, second = translate(model, tokenizer, sentences, return_details=True)
@@ -136,13 +136,13 @@ def test_details_of_a_text_are_those_of_its_sentences(model, tokenizer):
     assert not translation.alternatives
 
 
-def test_a_blank_text_has_details(model, tokenizer):
+def test_translate_details_of_a_blank_text(model, tokenizer):
     for text in ("", " \n"):
         (translation,) = translate(model, tokenizer, [text], split_sentences=True, return_details=True)
         assert translation == Translation(text, 0.0, [], [], [])
 
 
-def test_alternatives_are_the_best_combinations(model, tokenizer):
+def test_join_translations_best_combinations(model, tokenizer):
     sentences, options = ["forty-two", "three", "sixty"], {"return_details": True, "num_return_sequences": 4}
     (translation,) = translate(model, tokenizer, ["\n".join(sentences)], split_sentences=True, **options)
     hypotheses = [
@@ -157,7 +157,7 @@ def test_alternatives_are_the_best_combinations(model, tokenizer):
     )
 
 
-def test_a_truncated_hypothesis_with_a_better_score_stays_an_alternative(tokenizer):
+def test_join_translations_truncated_alternative(tokenizer):
     better = Translation("cut", -1.0, ["cut"], [-1.0], None, flags=frozenset({"truncated"}))
     best = Translation("best", -2.0, ["best"], [-2.0], None, (better,))
     translation = join_translations(split_into_pieces(tokenizer, "One.\nTwo."), [best, best])
@@ -165,7 +165,7 @@ def test_a_truncated_hypothesis_with_a_better_score_stays_an_alternative(tokeniz
     assert len(translation.alternatives) == 1
 
 
-def test_one_sentence_keeps_its_alternatives(model, tokenizer):
+def test_join_translations_of_one_sentence(model, tokenizer):
     (translation,) = translate(
         model, tokenizer, ["three\n"], split_sentences=True, return_details=True, num_return_sequences=2
     )
@@ -173,7 +173,7 @@ def test_one_sentence_keeps_its_alternatives(model, tokenizer):
     assert [hypothesis.text[-1] for hypothesis in translation.alternatives] == ["\n"]
 
 
-def test_alignments_count_the_words_of_the_text(tokenizer):
+def test_join_translations_alignment_counts_words_of_the_text(tokenizer):
     """Words are separated by white space, so that sentences without white space between them share one."""
 
     pieces = split_into_pieces(tokenizer, "One two. Three!\n四。五六 七。", "zh")
@@ -183,7 +183,7 @@ def test_alignments_count_the_words_of_the_text(tokenizer):
     assert translation.alignment == [(0, 1), (2, 2), (3, 3), (3, 4)]
 
 
-def test_the_language_is_that_of_the_tokenizer(tokenizer):
+def test_split_into_pieces_language_of_the_tokenizer(tokenizer):
     text = "Am 3. Mai kam er."
     assert [piece.text for piece in split_into_pieces(tokenizer, text)] == ["Am 3.", "Mai kam er."]
     tokenizer.init_kwargs["source_lang"] = "de"
@@ -191,7 +191,7 @@ def test_the_language_is_that_of_the_tokenizer(tokenizer):
 
 
 @pytest.mark.parametrize("source", ["three", " three" * 12])
-def test_a_loop_is_flagged_unless_the_source_has_it(model, tokenizer, source):
+def test_translate_flags_a_loop_unless_the_source_has_it(model, tokenizer, source):
     (translation,) = translate(model, tokenizer, [source], return_details=True)
     assert "repetition" not in translation.flags
     loop = tokenizer("drei" * 20, add_special_tokens=False).input_ids
@@ -202,7 +202,7 @@ def test_a_loop_is_flagged_unless_the_source_has_it(model, tokenizer, source):
     assert ("repetition" in translation.flags) == (source == "three")
 
 
-def test_without_sentencex_one_sentence_says_so(model, tokenizer, monkeypatch):
+def test_split_text_without_sentencex(model, tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    with pytest.raises(ImportError, match=r"split_sentences needs sentencex; install it with: .*\[text\]"):
+    with pytest.raises(ImportError, match=r"split_sentences needs sentencex.*\[text\]"):
         translate(model, tokenizer, ["three"], split_sentences=True)

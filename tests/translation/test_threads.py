@@ -84,7 +84,7 @@ def run_all(model, tokenizer, names):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_inference(name):
+def test_concurrent_calls_of_a_model(name):
     """The model is new, and in training mode, which the last thread restores."""
     expected = {task: work(*MODELS[name]()) for task, work in WORK.items()}
     model, tokenizer = MODELS[name]()
@@ -95,7 +95,7 @@ def test_inference(name):
 
 
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
-def test_an_engine(tmp_path, monkeypatch):
+def test_concurrent_calls_of_an_engine(tmp_path, monkeypatch):
     monkeypatch.setattr(user_cache, "CACHE", tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
     names = ["translate", "details", "align", "score", "markup"]
@@ -107,7 +107,7 @@ def test_an_engine(tmp_path, monkeypatch):
     engine.close()
 
 
-def test_forced_decoding_leaves_no_hook_in_another_thread():
+def test_align_leaves_no_hooks():
     """A hook on a shared module would see the states of other threads."""
     model, tokenizer = MODELS["fixture"]()
     seen = []

@@ -31,13 +31,13 @@ def alone(model, tokenizer, sentence):
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 8, 4096])
-def test_order_is_kept_whatever_the_batches(model, tokenizer, tokens_per_batch):
+def test_translate_keeps_the_order(model, tokenizer, tokens_per_batch):
     expected = [alone(model, tokenizer, sentence) if sentence.strip() else sentence for sentence in SENTENCES]
     assert len(set(expected)) > 2
     assert translate(model, tokenizer, SENTENCES, tokens_per_batch=tokens_per_batch) == expected
 
 
-def test_batches_are_as_full_as_their_longest_sentence_lets_them_be(model, tokenizer):
+def test_translate_fills_batches(model, tokenizer):
     lengths = [3, 12, 4, 4, 7, 1, 2, 5, 4]
     batches = list(Inference(model, tokenizer, 10).batches(lengths, "working", "sentences"))
     # Of 12, 7, 5 and 4, 4 and 4, and 3, 2 and 1 tokens.
@@ -49,7 +49,7 @@ def score_themselves(model, tokenizer, sentences, **kwargs):
 
 
 @pytest.mark.parametrize("work", [translate, score_themselves])
-def test_no_batch_is_larger_than_asked_for(model, tokenizer, work):
+def test_translate_keeps_tokens_per_batch(model, tokenizer, work):
     shapes, tokens_per_batch = [], 2 * len(tokenizer("two small houses").input_ids)
     hook = model.get_encoder().register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
@@ -60,7 +60,7 @@ def test_no_batch_is_larger_than_asked_for(model, tokenizer, work):
     assert all(rows == 1 or rows * length <= tokens_per_batch for rows, length in shapes)
 
 
-def test_nothing_to_translate(model, tokenizer):
+def test_translate_no_sentences(model, tokenizer):
     assert translate(model, tokenizer, []) == []
     blank = ["", " ", "\u200b", "\ufeff\t", "\xad"]
     assert translate(model, tokenizer, blank) == blank
@@ -72,7 +72,7 @@ def test_nothing_to_translate(model, tokenizer):
     ]
 
 
-def test_generation_arguments_pass(model, tokenizer):
+def test_translate_passes_generate_arguments(model, tokenizer):
     options = {"max_new_tokens": 1, "num_beams": 1}
     output = model.generate(**tokenizer(["two small houses"], return_tensors="pt"), **options)
     expected = tokenizer.decode(output[0], skip_special_tokens=True)
@@ -81,7 +81,7 @@ def test_generation_arguments_pass(model, tokenizer):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_s_mode_is_left_as_it_was(model, tokenizer, training):
+def test_translate_restores_the_mode(model, tokenizer, training):
     model.train(training)
     try:
         expected = translate(model, tokenizer, SENTENCES)
@@ -92,7 +92,7 @@ def test_the_model_s_mode_is_left_as_it_was(model, tokenizer, training):
         model.eval()
 
 
-def test_every_module_is_left_in_its_mode(tokenizer):
+def test_translate_restores_the_mode_of_each_module(tokenizer):
     model = decisive_model(vocab_size=len(tokenizer)).train()
     model.model.encoder.eval()
     modes = [module.training for module in model.modules()]
@@ -101,26 +101,26 @@ def test_every_module_is_left_in_its_mode(tokenizer):
     assert [module.training for module in model.modules()] == modes
 
 
-def test_settings_of_the_model_that_ask_for_more(model, tokenizer):
+def test_translate_with_several_sequences_in_the_config(model, tokenizer):
     expected = translate(model, tokenizer, SENTENCES)
     model = copy.deepcopy(model)
     model.generation_config.update(num_return_sequences=2, return_dict_in_generate=True)
     assert translate(model, tokenizer, SENTENCES) == expected
 
 
-def test_scores_with_an_unknown_penalty(model, tokenizer):
+def test_score_rejects_an_unknown_penalty(model, tokenizer):
     model = copy.deepcopy(model)
     model.generation_config.length_penalty_type = "none"
     with pytest.raises(ValueError, match='length_penalty_type is "none"; choose "gnmt"'):
         score(model, tokenizer, ["a"], ["two"])
 
 
-def test_any_iterable(model, tokenizer):
+def test_translate_any_iterable(model, tokenizer):
     assert translate(model, tokenizer, (text for text in SENTENCES)) == translate(model, tokenizer, SENTENCES)
 
 
 @pytest.mark.parametrize(("work", "count"), [(translate, 4), (score_themselves, 6)])
-def test_progress_is_shown_to_those_who_ask(model, tokenizer, capsys, work, count):
+def test_translate_show_progress(model, tokenizer, capsys, work, count):
     """In sentences, of which blank ones are not translated."""
     work(model, tokenizer, SENTENCES, tokens_per_batch=8)
     assert f"/{count}" not in capsys.readouterr().err
@@ -128,14 +128,14 @@ def test_progress_is_shown_to_those_who_ask(model, tokenizer, capsys, work, coun
     assert f"{count}/{count}" in capsys.readouterr().err
 
 
-def test_something_else_than_strings(model, tokenizer):
+def test_translate_rejects_other_objects(model, tokenizer):
     with pytest.raises(TypeError, match="sentences contains None, a NoneType; give strings"):
         translate(model, tokenizer, ["a", None])
 
 
 @pytest.mark.parametrize("as_settings", [False, True])
 @pytest.mark.parametrize("options", [{"num_return_sequences": 2}, {"return_dict_in_generate": True}])
-def test_of_several_sequences_the_best_is_the_translation(model, tokenizer, options, as_settings):
+def test_translate_returns_the_best_sequence(model, tokenizer, options, as_settings):
     expected = translate(model, tokenizer, SENTENCES, num_beams=4)
     if as_settings:
         settings = copy.deepcopy(model.generation_config)
@@ -144,13 +144,13 @@ def test_of_several_sequences_the_best_is_the_translation(model, tokenizer, opti
     assert translate(model, tokenizer, SENTENCES, **options) == expected
 
 
-def test_one_string_is_no_list(model, tokenizer):
+def test_translate_rejects_one_string(model, tokenizer):
     with pytest.raises(TypeError, match="sentences is one string; give a list"):
         translate(model, tokenizer, "two")
 
 
 @pytest.mark.parametrize("options", [{}, {"length_penalty_type": "hf", "length_penalty": 1.5}])
-def test_scores_are_those_of_the_beams(options):
+def test_score_equals_beam_scores(options):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     model.generation_config.update(**options)
     sources = ["twelve", "two hundred and five", "nine thousand four hundred and sixty-one"]
@@ -170,7 +170,7 @@ def test_scores_are_those_of_the_beams(options):
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 8, 4096])
-def test_scores_are_log_probabilities_of_each_token(model, tokenizer, tokens_per_batch):
+def test_score_log_probs_of_each_token(model, tokenizer, tokens_per_batch):
     targets = ["a small house", "", "two", "two small houses a", "house", "small"]
     for source, target, scored in zip(
         SENTENCES, targets, score(model, tokenizer, SENTENCES, targets, tokens_per_batch=tokens_per_batch), strict=True
@@ -184,18 +184,18 @@ def test_scores_are_log_probabilities_of_each_token(model, tokenizer, tokens_per
         assert scored.normalized == pytest.approx(scored.total / gnmt_penalty(len(expected)), abs=1e-5)
 
 
-def test_nothing_to_score(model, tokenizer):
+def test_score_no_pairs(model, tokenizer):
     assert score(model, tokenizer, [], []) == []
 
 
-def test_scores_of_what_is_no_pair(model, tokenizer):
+def test_score_rejects_unpaired_texts(model, tokenizer):
     with pytest.raises(ValueError, match="2 sources and 1 targets"):
         score(model, tokenizer, ["a", "two"], ["a"])
     with pytest.raises(TypeError, match="targets is one string; give a list"):
         score(model, tokenizer, ["a"], "a")
 
 
-def test_threads_stay_as_they_are(model, tokenizer):
+def test_translate_keeps_the_number_of_threads(model, tokenizer):
     """torch's fused attention slows down for the rest of a process that has called `torch.set_num_threads`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "set_num_threads", None)
@@ -203,7 +203,7 @@ def test_threads_stay_as_they_are(model, tokenizer):
 
 
 @pytest.mark.parametrize("tokens_per_batch", [-5, 0])
-def test_the_token_budget_is_checked(model, tokenizer, tokens_per_batch):
+def test_translate_rejects_tokens_per_batch(model, tokenizer, tokens_per_batch):
     message = f"tokens_per_batch is {tokens_per_batch}; it must be at least 1"
     with pytest.raises(ValueError, match=message):
         translate(model, tokenizer, ["a"], tokens_per_batch)
@@ -212,7 +212,7 @@ def test_the_token_budget_is_checked(model, tokenizer, tokens_per_batch):
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcff"])
-def test_lone_surrogates_are_refused(model, tokenizer, text):
+def test_translate_rejects_lone_surrogates(model, tokenizer, text):
     with pytest.raises(ValueError, match=r"sentences contains .*, which is not UTF-8 text; decode it"):
         translate(model, tokenizer, ["a", text])
     with pytest.raises(ValueError, match=r"targets contains .*, which is not UTF-8 text; decode it"):
@@ -220,7 +220,7 @@ def test_lone_surrogates_are_refused(model, tokenizer, text):
 
 
 @pytest.mark.parametrize(("num_beams", "batches"), [(1, [4]), (8, [4]), (16, [2, 2]), (200, [1, 1, 1, 1])])
-def test_batches_are_smaller_with_many_beams(monkeypatch, tokenizer, num_beams, batches):
+def test_translate_makes_smaller_batches_for_many_beams(monkeypatch, tokenizer, num_beams, batches):
     model, seen = decisive_model(vocab_size=len(tokenizer)), []
     texts = ["one two", "one two", "one two", "one two"]
     length = len(tokenizer(texts[0]).input_ids)
@@ -250,15 +250,15 @@ WORK = {
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("weight", ["model.encoder.layers.1.fc1.bias", "model.decoder.layers.0.fc2.weight"])
 @pytest.mark.parametrize("work", WORK)
-def test_weights_that_are_nan_or_infinite(tokenizer, work, weight, value):
+def test_translate_rejects_nan_or_infinite_weights(tokenizer, work, weight, value):
     model = small_model(vocab_size=len(tokenizer))
     with torch.no_grad():
         model.get_parameter(weight)[3] = value
-    with pytest.raises(ValueError, match=f"{weight} has values that are NaN or infinite; use an earlier checkpoint"):
+    with pytest.raises(ValueError, match=f"{weight} has values that are NaN or infinite"):
         WORK[work](model, tokenizer)
 
 
-def test_a_special_token_that_the_vocabulary_lacks():
+def test_translate_rejects_a_special_token_outside_the_vocabulary():
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     tokenizer.bos_token = ""
     assert translate(model, tokenizer, ["seven"]) == ["sieben"]
@@ -273,12 +273,12 @@ def test_a_special_token_that_the_vocabulary_lacks():
         ({"eos_token_id": 7}, "eos_token_id is 2 in the tokenizer and 7 in the model"),
     ],
 )
-def test_the_tokenizer_of_another_model(tokenizer, work, fields, message):
+def test_translate_rejects_the_tokenizer_of_another_model(tokenizer, work, fields, message):
     with pytest.raises(ValueError, match=f"^{message}; use a model with the tokenizer"):
         WORK[work](small_model(**{"vocab_size": len(tokenizer), **fields}), tokenizer)
 
 
-def test_an_empty_translation_of_a_sound_model(tokenizer):
+def test_translate_accepts_an_empty_translation(tokenizer):
     model = small_model(vocab_size=len(tokenizer), tie_word_embeddings=False)
     # Every position has the same state, whose most likely token is </s>.
     norm = model.model.decoder.layers[-1].final_layer_norm
@@ -289,7 +289,7 @@ def test_an_empty_translation_of_a_sound_model(tokenizer):
     assert [row["translation_text"] for row in translate_by_pipeline(model, tokenizer)] == ["", ""]
 
 
-def test_nobody_is_told_of_a_limit_that_the_model_does_not_have(model, tokenizer, monkeypatch):
+def test_translate_does_not_warn_of_model_max_length(model, tokenizer, monkeypatch):
     """The tokenizer knows the longest sentence of the training, and transformers would warn of longer ones."""
     told = []
     monkeypatch.setattr("transformers.tokenization_utils_base.logger.warning", lambda *args: told.append(args))
@@ -307,7 +307,7 @@ def test_nobody_is_told_of_a_limit_that_the_model_does_not_have(model, tokenizer
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_a_long_sentence_gets_a_warning_and_a_progress_bar(monkeypatch, caplog, capsys, tokenizer, num_beams):
+def test_translate_long_sentence_warning_and_progress(monkeypatch, caplog, capsys, tokenizer, num_beams):
     model, texts = decisive_model(vocab_size=len(tokenizer)), ["two", "two two two two"]
     options = {"num_beams": num_beams, "max_new_tokens": 5, "min_new_tokens": 5}
     expected = translate(model, tokenizer, texts, **options)
@@ -321,7 +321,7 @@ def test_a_long_sentence_gets_a_warning_and_a_progress_bar(monkeypatch, caplog, 
     assert f"a long sentence:   0%|          | 0/{length}" in capsys.readouterr().err
 
 
-def test_the_steps_of_a_long_sentence_are_counted(monkeypatch, tokenizer):
+def test_translate_long_sentence_counts_steps(monkeypatch, tokenizer):
     model, seen = decisive_model(vocab_size=len(tokenizer)), []
 
     class Bar(tqdm):
@@ -335,7 +335,7 @@ def test_the_steps_of_a_long_sentence_are_counted(monkeypatch, tokenizer):
     assert ("a long sentence", 6) in seen
 
 
-def test_logits_processors_of_the_caller_are_kept_for_a_long_sentence(monkeypatch, tokenizer):
+def test_translate_long_sentence_keeps_logits_processors(monkeypatch, tokenizer):
     monkeypatch.setattr("hf_vanilla_transformer.translation.translate._LONG_SOURCE", 1)
     calls = []
 
@@ -355,6 +355,6 @@ def test_logits_processors_of_the_caller_are_kept_for_a_long_sentence(monkeypatc
 
 
 @pytest.mark.parametrize("sentences", [None, 5])
-def test_what_is_no_list_is_named(model, tokenizer, sentences):
+def test_translate_names_an_argument_that_is_no_list(model, tokenizer, sentences):
     with pytest.raises(TypeError, match=f"sentences is {sentences}; give a list of sentences"):
         translate(model, tokenizer, sentences)

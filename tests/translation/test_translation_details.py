@@ -31,7 +31,7 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 1}, {"tokens_per_batch": 9}, {"num_return_sequences": 3}])
-def test_texts_and_scores_are_those_of_translate_and_score(model, tokenizer, options):
+def test_translate_details_equal_translate_and_score(model, tokenizer, options):
     translations = translate(model, tokenizer, SENTENCES, return_details=True, **options)
     texts = [translation.text for translation in translations]
     assert texts == translate(model, tokenizer, SENTENCES, **options)
@@ -48,7 +48,7 @@ def test_texts_and_scores_are_those_of_translate_and_score(model, tokenizer, opt
 
 @pytest.mark.parametrize("as_settings", [False, True])
 @pytest.mark.parametrize("options", [{}, {"length_penalty": 2.0, "length_penalty_type": "hf"}])
-def test_all_hypotheses_have_the_scores_of_the_search(model, tokenizer, options, as_settings):
+def test_translate_details_have_beam_scores(model, tokenizer, options, as_settings):
     options = {"num_beams": 4, "num_return_sequences": 4, **options}
     source = "eight hundred and seventy-six thousand"
     inputs = tokenizer([source], return_tensors="pt")
@@ -66,7 +66,7 @@ def test_all_hypotheses_have_the_scores_of_the_search(model, tokenizer, options,
     assert all(hypothesis.alternatives == () for hypothesis in best.alternatives)
 
 
-def test_a_truncated_translation(model, tokenizer):
+def test_translate_flags_a_truncated_translation(model, tokenizer):
     # With several beams a shorter hypothesis, which is finished, would win.
     options = {"return_details": True, "max_new_tokens": 2, "num_beams": 1}
     (translation,) = translate(model, tokenizer, ["six thousand and thirteen"], **options)
@@ -86,7 +86,7 @@ def test_a_truncated_translation(model, tokenizer):
 
 @pytest.mark.parametrize("stops", [["und", "x"], "und"])
 @pytest.mark.parametrize("as_settings", [True, False])
-def test_stop_strings_end_a_translation(model, tokenizer, as_settings, stops):
+def test_translate_does_not_flag_stop_strings(model, tokenizer, as_settings, stops):
     stop_settings = {"stop_strings": stops}
     model = copy.deepcopy(model)
     if as_settings:
@@ -100,7 +100,7 @@ def test_stop_strings_end_a_translation(model, tokenizer, as_settings, stops):
     assert (truncated.text, truncated.flags) == ("z", {"truncated"})
 
 
-def test_flags_need_no_forced_decoding(model, tokenizer, monkeypatch):
+def test_translate_flags_without_forced_decoding(model, tokenizer, monkeypatch):
     texts, options = ["six thousand and thirteen", "", "two"], {"max_new_tokens": 2, "num_beams": 1}
     expected = translate(model, tokenizer, texts, return_details=True, **options)
     monkeypatch.setattr(translation_details, "forced_decoding", None)
@@ -120,7 +120,7 @@ def test_detail_level_from_argument_unknown(model, tokenizer):
         translate(model, tokenizer, ["two"], return_details="scores")
 
 
-def test_log_probabilities_are_the_model_s_without_logits_processors(model, tokenizer):
+def test_translate_log_probs_ignore_logits_processors(model, tokenizer):
     """The search with a repetition penalty prefers other scores, but the model's are what `score()` returns."""
     texts = ["six hundred and sixty-six"]
     (translation,) = translate(model, tokenizer, texts, return_details=True, repetition_penalty=1.5)
@@ -129,7 +129,7 @@ def test_log_probabilities_are_the_model_s_without_logits_processors(model, toke
     )
 
 
-def test_a_search_that_finds_no_hypothesis(model, tokenizer, caplog):
+def test_translate_details_without_a_hypothesis(model, tokenizer, caplog):
     def forbid(input_ids, scores):
         return torch.full_like(scores, -math.inf)
 
@@ -139,7 +139,7 @@ def test_a_search_that_finds_no_hypothesis(model, tokenizer, caplog):
     assert translation == Translation("", -math.inf, [], [], None, (), frozenset(["truncated"]))
 
 
-def test_forced_decoding_keeps_the_token_budget(model, tokenizer):
+def test_translate_details_keep_tokens_per_batch(model, tokenizer):
     """Also of several hypotheses per sentence."""
     shapes, tokens_per_batch = [], 12
     hook = model.get_decoder().register_forward_pre_hook(
@@ -160,7 +160,7 @@ def test_forced_decoding_keeps_the_token_budget(model, tokenizer):
 
 
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
-def test_details_through_an_engine(model, tokenizer, tmp_path, monkeypatch):
+def test_translate_details_of_an_engine(model, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(user_cache, "CACHE", tmp_path)
     engine = load_engine(str(FIXTURE), threads=1)
     options = {"num_beams": 4, "num_return_sequences": 2, "early_stopping": True, "return_details": True}
@@ -182,7 +182,7 @@ def test_details_through_an_engine(model, tokenizer, tmp_path, monkeypatch):
     engine.close()
 
 
-def test_other_ends_than_the_model_s(model, tokenizer):
+def test_translate_flags_with_other_eos_tokens(model, tokenizer):
     options = {"return_details": True, "num_beams": 1}
     (whole,) = translate(model, tokenizer, ["six thousand and thirteen"], **options)
     second = tokenizer.convert_tokens_to_ids(whole.tokens[1])
@@ -191,7 +191,7 @@ def test_other_ends_than_the_model_s(model, tokenizer):
     assert not translation.flags
 
 
-def test_it_is_public():
+def test_translation_is_public():
     assert hf_vanilla_transformer.Translation is Translation
 
 
@@ -208,5 +208,5 @@ def test_it_is_public():
         ([], False),
     ],
 )
-def test_loops(tokens, expected):
+def test_has_loop(tokens, expected):
     assert has_loop(tokens) is expected

@@ -35,7 +35,7 @@ def byte_level(**options):
 
 @pytest.mark.parametrize("is_target", [False, True])
 @pytest.mark.parametrize("text", SENTENCES)
-def test_byte_level_tokenizers(text, is_target):
+def test_find_words_byte_level(text, is_target):
     other = train_tokenizer(["forty-two x zwei"], vocab_size=290, min_frequency=1, show_progress=False)
     tokenizers = {"trained": byte_level(), "pre-tokenized": byte_level(whitespace_words=True)}
     tokenizers["fixture"] = AutoTokenizer.from_pretrained(FIXTURE)
@@ -46,7 +46,7 @@ def test_byte_level_tokenizers(text, is_target):
     assert found_words(both, text, is_target) == words_by_offsets(sides[is_target], text)
 
 
-def test_added_tokens():
+def test_find_words_added_tokens():
     """A byte-level vocabulary spells them as they are, with spaces and characters beyond the 256 of its bytes."""
     tokenizer = byte_level()
     tokenizer.add_tokens(["new york", "\N{EURO SIGN}"])
@@ -54,7 +54,7 @@ def test_added_tokens():
     assert found_words(tokenizer, text, False) == words_by_offsets(tokenizer, text)
 
 
-def test_white_space_beyond_ascii_is_no_difference(monkeypatch):
+def test_find_words_white_space_beyond_ascii(monkeypatch):
     """Between texts that differ, the comparison takes a time that grows with the cube of their length."""
     monkeypatch.setattr(words, "SequenceMatcher", None)
     for tokenizer in (byte_level(normalization="none"), byte_level()):
@@ -63,7 +63,7 @@ def test_white_space_beyond_ascii_is_no_difference(monkeypatch):
             assert found_words(tokenizer, text, False) == words_by_offsets(tokenizer, text)
 
 
-def test_separators_of_ascii_shift_no_word():
+def test_find_words_ascii_separators():
     """`str.split()` splits at U+001C to U+001F, `bytes.split()` does not."""
     tokenizer = byte_level(normalization="none")
     text = "c\xa0twozwölf\x1ezwölfzwölf"
@@ -71,7 +71,7 @@ def test_separators_of_ascii_shift_no_word():
 
 
 @pytest.mark.parametrize("is_target", [False, True])
-def test_normalizers(monkeypatch, is_target):
+def test_find_words_normalizers(monkeypatch, is_target):
     """What a tokenizer removes or composes is no difference either."""
     monkeypatch.setattr(words, "SequenceMatcher", None)
     sides = byte_level(), byte_level()
@@ -91,7 +91,7 @@ def test_normalizers(monkeypatch, is_target):
 
 @pytest.mark.parametrize("is_target", [False, True])
 @pytest.mark.parametrize("name", ["tied_relu", "separate_relu"])
-def test_sentencepiece(tmp_path, name, is_target):
+def test_find_words_sentencepiece(tmp_path, name, is_target):
     """Also normalized characters, and tokens that the vocabulary of one side lacks."""
     pytest.importorskip("sentencepiece")
     from hf_vanilla_transformer.apps.conversion.marian import from_marian
@@ -113,7 +113,7 @@ def test_sentencepiece(tmp_path, name, is_target):
 
 @pytest.mark.parametrize("is_target", [False, True])
 @pytest.mark.parametrize("name", ["joint", "two_vocabularies"])
-def test_moses_and_byte_pair_encoding(tmp_path, name, is_target):
+def test_find_words_moses(tmp_path, name, is_target):
     """Moses splits off punctuation and escapes it: "don't" becomes "don &apos;t"."""
     pytest.importorskip("sacremoses")
     from hf_vanilla_transformer.apps.conversion.fairseq import from_fairseq
@@ -133,7 +133,7 @@ def test_moses_and_byte_pair_encoding(tmp_path, name, is_target):
     ] == [[2]] * 3
 
 
-def test_tokens_across_words_and_unknown_tokens():
+def test_map_tokens_to_words_tokens_across_words_and_unknown_tokens():
     assert map_tokens_to_words(["of", "the", "a"], [b"ofthe", b"a"]) == [[0, 1], [2]]
     assert map_tokens_to_words(["one", "xyz", "two"], [b"one", b"\xff", b"two"]) == [[0], [1], [2]]
     assert map_tokens_to_words([], [b"", b"x"]) == [[], []]

@@ -43,14 +43,14 @@ def explained(tmp_path_factory):
         return names, blocks, {path.name: path for path in names["folder"].resolve().iterdir()}
 
 
-def test_explained_makes_its_pictures(explained):
+def test_explained_page_pictures(explained):
     _, _, pictures = explained
     shown = set(re.findall(r"\]\(images/(\w+\.png)\)", EXPLAINED))
     assert pictures.keys() == shown
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures.values())
 
 
-def test_explained_prints_what_it_shows(explained):
+def test_explained_page_output(explained):
     """What depends on the model is not compared: the page has the demo's, the test a smaller one."""
     _, blocks, _ = explained
     blocks_of_model = [block for block in blocks if block[1] and re.search("tokenizer|model", block[0])]
@@ -66,7 +66,7 @@ def test_explained_prints_what_it_shows(explained):
         ]
 
 
-def test_the_numbers_of_explained_are_equation_1(explained):
+def test_explained_page_numbers_are_equation_1(explained):
     names, _, _ = explained
     q, k, v = np.array([[2, 0], [0, 2], [1, 1]]), np.array([[0, 2], [2, 0], [1, 1]]), np.array([[1, 1], [3, 2], [1, 2]])
     exponentials = np.exp(q @ k.T / np.sqrt(2))
@@ -74,7 +74,7 @@ def test_the_numbers_of_explained_are_equation_1(explained):
     np.testing.assert_allclose(names["output"].numpy(), output, atol=1e-6)
 
 
-def test_decoding_step_by_step_writes_what_teacher_forcing_writes(explained):
+def test_explained_page_decoding_equals_teacher_forcing(explained):
     names, blocks, _ = explained
     tokenizer = names["tokenizer"]
     printed = [line for _, _, lines in blocks for line in lines]
@@ -84,7 +84,7 @@ def test_decoding_step_by_step_writes_what_teacher_forcing_writes(explained):
     assert len(steps) == names["ids"].shape[1] - 1
 
 
-def test_see_inside(tmp_path, monkeypatch, capsys):
+def test_see_inside_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     before_bertviz = SEE_INSIDE.partition("## BertViz")[0]
     names = run(before_bertviz)

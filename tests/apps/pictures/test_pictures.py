@@ -364,12 +364,12 @@ def test_invalid_input_raises(model, tokenizer):
         pictures.plot_positions(d_model=7)
     with pytest.raises(ValueError, match="leave out one of the two"):
         pictures.plot_positions(model, d_model=8)
-    with pytest.raises(ValueError, match="the number of values of d_model is 7; it must lie between 1 and 6"):
+    with pytest.raises(ValueError, match="values of d_model is 7"):
         pictures.plot_schedule(range(1, 8))
     with pytest.raises(ValueError, match=r"ends in \.foo, which is no format of figures"):
         pictures.save_figure(pictures.plot_schedule(), "a.foo")
     engine = ConstantEngine(tokenizer)
-    with pytest.raises(ValueError, match="Engine returns no attention weights; give the model in torch"):
+    with pytest.raises(ValueError, match="Engine returns no attention"):
         forward_pass(engine, tokenizer, "a")
 
 

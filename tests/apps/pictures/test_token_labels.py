@@ -24,13 +24,13 @@ def joined(texts: list[str]) -> str:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_byte_level_tokens_are_the_characters_of_the_sentence(byte_level, text):
+def test_token_texts_byte_level(byte_level, text):
     texts = token_texts(byte_level, byte_level(text).input_ids)
     assert joined(texts) == text.replace(" ", "") + "</s>"
     assert not {"Ġ", "Ã", "�", ""} & set(texts)
 
 
-def test_character_of_several_tokens_is_in_each():
+def test_token_texts_character_of_several_tokens():
     tokenizer = train_tokenizer(["a"], 259, show_progress=False, normalization="none")
     ids = tokenizer("aü日 ").input_ids
     assert token_texts(tokenizer, ids) == ["a", "ü…", "…ü", "日…", "…日…", "…日", "␣", "</s>"]
@@ -38,14 +38,14 @@ def test_character_of_several_tokens_is_in_each():
     assert token_texts(tokenizer, [ids[0], ids[2], ids[0], ids[1]]) == ["a", "�", "a", "�"]
 
 
-def test_control_characters_are_visible():
+def test_token_texts_control_characters():
     tokenizer = train_tokenizer(["a"], 259, show_progress=False, normalization="none")
     ids = [tokenizer(text).input_ids[0] for text in ("a", "\0", "\x01", "\x0b", "\x1b", "\x7f", "\n", "\t")]
     assert token_texts(tokenizer, ids) == ["a", *["\ufffd"] * 5, "⏎", "⇥"]
     assert token_texts(tokenizer, tokenizer("\x85\uffff").input_ids) == ["�…", "…�", "�…", "…�…", "…�", "</s>"]
 
 
-def test_two_vocabularies():
+def test_token_texts_two_vocabularies():
     source, target = (
         train_tokenizer([text] * 3, vocab_size=270, show_progress=False) for text in ("two houses", "zwei Häuser")
     )
@@ -56,7 +56,7 @@ def test_two_vocabularies():
 
 
 @pytest.mark.parametrize("is_joint", [True, False])
-def test_sentencepiece_of_marian(tmp_path, is_joint):
+def test_token_texts_sentencepiece(tmp_path, is_joint):
     pytest.importorskip("sentencepiece")
     marian.write_tokenizer(tmp_path)
     if not is_joint:
@@ -71,7 +71,7 @@ def test_sentencepiece_of_marian(tmp_path, is_joint):
             assert joined(token_texts(tokenizer, ids, of_target=of_target)) == text.replace(" ", "") + "</s>"
 
 
-def test_bpe_of_fairseq(tmp_path):
+def test_token_texts_bpe_of_fairseq(tmp_path):
     pytest.importorskip("sacremoses")
     fsmt.write_tokenizer(tmp_path, fsmt.OTHER)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
@@ -81,7 +81,7 @@ def test_bpe_of_fairseq(tmp_path):
     assert token_texts(tokenizer, target, of_target=True) == ["the", "ä", "ß"]
 
 
-def test_bytes_of_sentencepiece():
+def test_token_texts_bytes_of_sentencepiece():
     vocabulary = {token: index for index, token in enumerate(["<unk>", "▁a", "<0xC3>", "<0xBC>", "b"])}
     backend = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()

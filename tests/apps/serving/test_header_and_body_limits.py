@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_a_slow_body_and_slow_headers(exchange):
+def test_request_limits_slow_body_and_headers(exchange):
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
     assert exchange(head, b"{").startswith(b"HTTP/1.1 408 ")
     answer = exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n", b"X-Slow: 1\r\n")
@@ -25,7 +25,7 @@ def test_a_slow_body_and_slow_headers(exchange):
 
 
 @pytest.mark.parametrize(("request_line", "status"), [(b"GET /health", 200), (b"POST /x", 404), (b"PUT /", 405)])
-def test_a_slow_body_that_no_route_reads(address, request_line, status):
+def test_protocol_slow_body_that_no_route_reads(address, request_line, status):
     """A byte at a time, which would keep a connection of uvicorn's open."""
     head = request_line + b" HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
     with socket.create_connection(address, timeout=30) as connection:
@@ -55,22 +55,22 @@ def test_a_slow_body_that_no_route_reads(address, request_line, status):
         b"\xff\xfe\r\n\r\n",
     ],
 )
-def test_absurd_headers(exchange, head):
+def test_protocol_invalid_headers(exchange, head):
     assert exchange(head).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("headers", [b"X: " + b"x" * 20_000 + b"\r\n", b"X: 1\r\n" * 10_000])
-def test_headers_that_are_too_long(exchange, headers):
+def test_request_limits_long_headers(exchange, headers):
     answer = exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n" + headers + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
-def test_a_length_that_is_a_lie(exchange):
+def test_request_limits_wrong_content_length(exchange):
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n"
     assert exchange(head, b"x" * 20_000).startswith(b"HTTP/1.1 413 ")
 
 
-def test_an_answer_is_sent_at_once():
+def test_listen_sends_answers_at_once():
     """Not after the acknowledgment of its head, for which clients that keep a connection take 40 ms."""
     from hf_vanilla_transformer.apps.serving.http.uvicorn_server import listen
 

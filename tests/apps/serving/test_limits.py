@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_a_full_server_says_when_to_retry(service_of, model_that_waits):
+def test_limits_full_server_sends_retry_after(service_of, model_that_waits):
     from tests.apps.serving.support import call, serving, wait_until
 
     may_go_on, begun = model_that_waits
@@ -36,7 +36,7 @@ def test_a_full_server_says_when_to_retry(service_of, model_that_waits):
         assert last.result()[2] == [{"translation_text": "C"}]
 
 
-def test_a_client_that_leaves_frees_its_place(service_of, model_that_waits):
+def test_limits_disconnected_client_frees_its_place(service_of, model_that_waits):
     import socket
 
     from tests.apps.serving.support import call, serving, wait_until
@@ -56,7 +56,7 @@ def test_a_client_that_leaves_frees_its_place(service_of, model_that_waits):
         assert [answer["translation_text"] for answer in stayer.result()[2]] == ["A", "B"]
 
 
-def test_a_request_that_takes_too_long(service_of, model_that_waits):
+def test_limits_request_seconds(service_of, model_that_waits):
     from tests.apps.serving.support import call, serving
 
     may_go_on, _ = model_that_waits
@@ -67,7 +67,7 @@ def test_a_request_that_takes_too_long(service_of, model_that_waits):
         may_go_on.set()
 
 
-def test_settings_that_contradict():
+def test_serving_settings_reject_contradictions():
     with pytest.raises(ValueError, match="max_texts is 9, but max_in_flight 8"):
         ServingSettings(max_texts=9, max_in_flight=8)
     with pytest.raises(ValueError, match="arrival_seconds is 0"):

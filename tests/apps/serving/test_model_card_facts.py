@@ -6,7 +6,7 @@ from hf_vanilla_transformer.apps.serving.model_card_facts import CardFacts, read
 from tests.ecosystem.documentation import FIXTURE
 
 
-def test_a_card_of_ours():
+def test_model_card_facts_of_our_card():
     assert read_card(f"{FIXTURE}/") == CardFacts("numbers_tiny", "en", "de", ("seven",))
 
 
@@ -31,7 +31,7 @@ def test_a_card_of_ours():
         ("---\n{\n---\n# Broken\n", {}),
     ],
 )
-def test_any_card(tmp_path, text, expected):
+def test_model_card_facts_of_any_card(tmp_path, text, expected):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_shutting_down_finishes_what_runs(service_of, model_that_waits):
+def test_service_shutdown_finishes_running_requests(service_of, model_that_waits):
     from tests.apps.serving.support import call, serving, wait_until
 
     may_go_on, begun = model_that_waits
@@ -44,7 +44,7 @@ def test_shutting_down_finishes_what_runs(service_of, model_that_waits):
             call(address, "GET", "/health")
 
 
-def test_a_model_that_fails(service_of, monkeypatch):
+def test_service_with_a_failing_model(service_of, monkeypatch):
     from hf_vanilla_transformer.apps.serving import service
     from tests.apps.serving.support import call, serving, translation_of
 
@@ -68,7 +68,7 @@ def test_a_model_that_fails(service_of, monkeypatch):
 
 
 @pytest.mark.parametrize(("num_beams", "max_new_tokens"), [(4, 2048), (4, 400), (1, 2048), (1, 400)])
-def test_a_search_ends_when_nobody_waits_for_it(service_of, monkeypatch, num_beams, max_new_tokens):
+def test_service_ends_an_abandoned_search(service_of, monkeypatch, num_beams, max_new_tokens):
     """Its worker is free for the next request of its lane long before the search would have ended."""
     from hf_vanilla_transformer.acceleration import cpu_decoder
     from tests.apps.serving.support import call, serving
@@ -97,7 +97,7 @@ def test_a_search_ends_when_nobody_waits_for_it(service_of, monkeypatch, num_bea
         assert service.health == "ok"
 
 
-def test_a_worker_that_hangs_shows_in_the_health(service_of, model_that_waits, monkeypatch):
+def test_service_health_of_a_hanging_worker(service_of, model_that_waits, monkeypatch):
     from hf_vanilla_transformer.apps.serving import service
     from tests.apps.serving.support import call, serving, wait_until
 
@@ -111,7 +111,7 @@ def test_a_worker_that_hangs_shows_in_the_health(service_of, model_that_waits, m
         wait_until(lambda: call(address, "GET", "/health")[0] == 200)
 
 
-def test_an_exception_that_is_no_exception_fails_its_texts_alone(service_of, monkeypatch):
+def test_service_base_exception_fails_its_texts_only(service_of, monkeypatch):
     """As pyo3's PanicException of the tokenizers library."""
     from hf_vanilla_transformer.apps.serving import service
     from tests.apps.serving.support import call, serving, translation_of
@@ -130,7 +130,7 @@ def test_an_exception_that_is_no_exception_fails_its_texts_alone(service_of, mon
         assert [call.result()[0] for call in calls] == [200, 500, 200]
 
 
-def test_without_its_worker_the_process_ends(service_of, monkeypatch):
+def test_service_ends_the_process_without_its_worker(service_of, monkeypatch):
     from hf_vanilla_transformer.apps.serving import service
 
     signals = []
@@ -159,7 +159,7 @@ def test_without_its_worker_the_process_ends(service_of, monkeypatch):
         ({"glossary": {str(number): "x" for number in range(101)}}, 422, "at most 100 items"),
     ],
 )
-def test_work_is_limited_before_it_begins(service_of, model_that_waits, parameters, status, message):
+def test_service_limits_work_first(service_of, model_that_waits, parameters, status, message):
     from tests.apps.serving.support import call, serving
 
     may_go_on, begun = model_that_waits
@@ -183,7 +183,7 @@ MANY_TERMS = ["".join(letters) for letters in product("bcdfghkl", "aeiou")]
 
 
 @pytest.mark.parametrize("body", [{"format": "text"}, {"format": "html"}, {"split": True}])
-def test_terms_count_as_work_before_it_begins(service_of, model_that_waits, body):
+def test_service_limits_terms_first(service_of, model_that_waits, body):
     from tests.apps.serving.support import call, serving
 
     may_go_on, begun = model_that_waits
@@ -209,7 +209,7 @@ def test_terms_count_as_work_before_it_begins(service_of, model_that_waits, body
         assert len(begun) == 2
 
 
-def test_requests_with_equal_terms_share_a_batch(service_of, model_that_waits):
+def test_service_batches_requests_with_equal_terms(service_of, model_that_waits):
     from tests.apps.serving.support import call, serving, wait_until
 
     may_go_on, begun = model_that_waits
@@ -225,7 +225,7 @@ def test_requests_with_equal_terms_share_a_batch(service_of, model_that_waits):
     assert sorted(map(sorted, begun[1:])) == [["a", "c"], ["b"]]
 
 
-def test_other_languages(service_of):
+def test_service_rejects_other_languages(service_of):
     from hf_vanilla_transformer.apps.serving.errors import OtherLanguageError
 
     service = service_of()
@@ -240,7 +240,7 @@ def test_other_languages(service_of):
 @pytest.mark.parametrize(
     ("work", "glossary", "lane"), [(2000, None, "short"), (2001, None, "long"), (2000, {"nine": "neun"}, "long")]
 )
-def test_the_work_of_a_request_decides_its_lane(service_of, tokenizer, monkeypatch, work, glossary, lane):
+def test_service_lane_of_a_request(service_of, tokenizer, monkeypatch, work, glossary, lane):
     from hf_vanilla_transformer.apps.serving import service
     from tests.apps.serving.support import call, serving, translation_of
 
@@ -259,7 +259,7 @@ def test_the_work_of_a_request_decides_its_lane(service_of, tokenizer, monkeypat
     assert names == [f"{lane}-translations_0"]
 
 
-def test_a_short_request_waits_for_no_longer_one(service_of, monkeypatch):
+def test_service_short_request_overtakes_a_long_one(service_of, monkeypatch):
     """One large request and three medium ones are in work or wait when it arrives."""
     from hf_vanilla_transformer.apps.serving import service
     from tests.apps.serving.support import call, serving, translation_of, wait_until
@@ -296,7 +296,7 @@ def test_a_short_request_waits_for_no_longer_one(service_of, monkeypatch):
     assert ended[:2] == ["nine", "large"]
 
 
-def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokenizer, monkeypatch):
+def test_service_short_requests_overtake_the_costliest(service_of, model, tokenizer, monkeypatch):
     """They are answered while the search of another client goes on, whose answer stays the same."""
     from hf_vanilla_transformer.acceleration import cpu_decoder
     from tests.apps.serving.support import call, serving, wait_until
@@ -324,7 +324,7 @@ def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokeniz
         assert [answer["translation_text"] for answer in costly.result()[2]] == expected
 
 
-def test_short_requests_do_not_wait_for_the_costliest_of_an_engine(tokenizer):
+def test_service_short_requests_overtake_the_costliest_of_an_engine(tokenizer):
     from hf_vanilla_transformer.apps.serving.service import Service
     from tests.apps.serving.support import call, serving
 
@@ -348,7 +348,7 @@ def test_short_requests_do_not_wait_for_the_costliest_of_an_engine(tokenizer):
         assert len(costly.result()[2]) == 40
 
 
-def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatch):
+def test_service_splits_texts_over_the_limit(service_of, model, tokenizer, monkeypatch):
     pytest.importorskip("sentencex")
     from hf_vanilla_transformer.apps.serving.service import Service
     from tests.apps.serving.support import call, serving
@@ -378,7 +378,7 @@ def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatc
 
 
 @pytest.mark.parametrize(("longest_training_source", "max_source_tokens"), [(1000, 40), (40, 1000), (40, 40)])
-def test_parts_of_sentences_fit_the_model_and_the_server(
+def test_service_parts_of_sentences_fit_model_and_server(
     service_of, tokenizer, model_that_waits, monkeypatch, longest_training_source, max_source_tokens
 ):
     pytest.importorskip("sentencex")

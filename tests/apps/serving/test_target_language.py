@@ -113,18 +113,18 @@ class TestRequests:
         (expected,) = translate(*loaded, [TEXT], target_lang="fr", split_sentences=True, **SEARCH)
         assert answer[0]["translation_text"] == expected
 
-    def test_requests_of_two_languages(self, call, read):
+    def test_service_requests_of_two_languages(self, call, read):
         for code in ("de", "fr"):
             call("POST", "/translate", {"q": TEXT, "source": "en", "target": code})
         assert read == sorted(coded("de") + coded("fr"))
 
-    def test_a_language_that_the_model_lacks(self, call):
+    def test_service_rejects_a_language_that_the_model_lacks(self, call):
         status, _, answer = call("POST", "/translate", {"q": TEXT, "source": "en", "target": "it"})
         assert status == 400
         assert 'is "it"' in answer["error"]
         assert ">>de<<, >>fr<<" in answer["error"]
 
-    def test_the_source_language_is_that_of_the_tokenizer(self, call):
+    def test_service_source_language_of_the_tokenizer(self, call):
         """The card has one language, or more than two."""
         status, _, answer = call("POST", "/translate", {"q": "2024", "source": "da", "target": "fr"})
         assert status == 400
@@ -134,7 +134,7 @@ class TestRequests:
         assert answer["detectedLanguage"]["language"] == "en"
 
     @pytest.mark.parametrize("markup", [{}, {"format": "html"}])
-    def test_no_language(self, call, markup):
+    def test_service_without_a_language(self, call, markup):
         if markup:
             pytest.importorskip("selectolax")
         status, _, answer = call("POST", "/translate", {"q": TEXT, "source": "en", "target": "auto", **markup})
@@ -146,7 +146,7 @@ class TestRequests:
             answer = call("POST", "/translate", {"q": text, "source": "en", "target": "auto", **markup})[2]
             assert answer == {"translatedText": text}
 
-    def test_the_server_s_language(self, service_of, read):
+    def test_service_target_lang(self, service_of, read):
         from tests.apps.serving.support import call, serving
 
         with serving(service_of(target_lang="fr")) as address:
@@ -156,7 +156,7 @@ class TestRequests:
             call(address, "POST", "/translate", {"q": TEXT, "source": "en", "target": "de"})
             assert read == coded("de")
 
-    def test_the_code_counts_as_a_token(self, service_of, loaded):
+    def test_service_counts_the_code_as_a_token(self, service_of, loaded):
         from tests.apps.serving.support import call, serving
 
         most = len(loaded[1](SENTENCES[0]).input_ids)
@@ -174,7 +174,7 @@ class TestRequests:
 
 
 class TestCommand:
-    def test_target_lang_alone_needs_a_model_of_several(self, folder, monkeypatch):
+    def test_serve_target_lang_needs_a_multilingual_model(self, folder, monkeypatch):
         from hf_vanilla_transformer.apps.serving.http import uvicorn_server
         from tests.ecosystem.documentation import FIXTURE
 
@@ -188,7 +188,7 @@ class TestCommand:
             main(["serve", "--model_name_or_path", str(FIXTURE), "--target_lang", "de", "--port", "0"])
 
 
-def test_the_page_has_a_menu_of_languages(service_of):
+def test_page_menu_of_languages(service_of):
     pytest.importorskip("gradio")
     from hf_vanilla_transformer.apps.serving.page.gradio_page import build_page
 
