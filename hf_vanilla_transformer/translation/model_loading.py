@@ -37,6 +37,7 @@ def explaining_missing_files(
         NotADirectoryError: if `name` is a file.
         ValueError: if the files cannot be loaded.
     """
+    # A name on the Hub is no folder here.
     folder = Path(name)
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
@@ -103,7 +104,7 @@ def load(
     if device is None:
         chosen_device = _default_device()
     else:
-        # An empty name means the CPU.
+        # An empty string means the CPU.
         chosen_device = torch.device(device or "cpu")
     if chosen_device.type == "cpu":
         # Logits are large. Without this, the allocator would return their memory to the OS at every step.

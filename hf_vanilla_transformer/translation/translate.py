@@ -154,15 +154,19 @@ def translate(
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     if copy_letterless is None:
         copy_letterless = copies_letterless(tokenizer, otherwise=False)
+    aligner = None
+    if detail_level is DetailLevel.ALL:
+        aligner = Aligner(model, tokenizer)
     translator = TextTranslator(
         inference,
         generate_kwargs,
-        aligner=Aligner(model, tokenizer) if detail_level is DetailLevel.ALL else None,
+        aligner=aligner,
         glossary=glossary,
         split_sentences=split_sentences,
         copy_letterless=copy_letterless,
     )
     codes = inference.codes()
+    # This separates target-language codes from the sentences that begin with one.
     texts = [codes.read(sentence) for sentence in check_strings("sentences", sentences)]
     translations = translator.translate_texts(texts)
     if detail_level is DetailLevel.TEXT:
