@@ -539,5 +539,5 @@ def test_generate_rejects_huge_numbers(name, most, options):
 @pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
 @pytest.mark.parametrize("value", [99999, [3, 99999], [None], -1, 0.0, "1"])
 def test_generate_rejects_forced_tokens_outside_the_vocabulary(name, value):
-    with pytest.raises(ValueError, match=rf"{name} is .*([019]\]?|\[None\]), vocabulary has ids 0 to \d+"):
+    with pytest.raises(ValueError, match=rf"{name} is .*([019]\]?|\[None\]), but the vocabulary has ids 0 to \d+"):
         small_model().generate(torch.tensor([[5, 6, 2]]), **{name: value})
