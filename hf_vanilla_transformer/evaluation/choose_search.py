@@ -53,16 +53,20 @@ def choose_search(
         stopping_rules = [options["early_stopping"]]
     comparison = _SearchComparison(model, tokenizer, pairs, scoring)
 
-    searches = []
+    # The searches with all length penalties and the first stopping rule.
+    searches_by_alpha = []
     for alpha in alphas:
-        searches.append({**options, "length_penalty": alpha, "early_stopping": stopping_rules[0]})
-    best_alpha = comparison.find_best(searches)["length_penalty"]
+        searches_by_alpha.append({**options, "length_penalty": alpha, "early_stopping": stopping_rules[0]})
+    best_alpha = comparison.find_best(searches_by_alpha)["length_penalty"]
 
-    searches = []
+    # The searches with the best length penalty and all stopping rules.
+    searches_by_rule = []
     for rule in stopping_rules:
-        searches.append({**options, "length_penalty": best_alpha, "early_stopping": rule})
-    best_rule = comparison.find_best(searches)["early_stopping"]
-    return {"length_penalty": best_alpha, "early_stopping": best_rule}, comparison.bleu_by_description
+        searches_by_rule.append({**options, "length_penalty": best_alpha, "early_stopping": rule})
+    best_rule = comparison.find_best(searches_by_rule)["early_stopping"]
+
+    best_search = {"length_penalty": best_alpha, "early_stopping": best_rule}
+    return best_search, comparison.bleu_by_description
 
 
 @dataclass
@@ -91,10 +95,11 @@ class _SearchComparison:
     def _find_bleu(self, search: dict[str, Any]) -> float:
         """Return the BLEU of a search. The pairs are translated only if the search was not tried before."""
         description = describe_search(self.model, search)
-        if description not in self.bleu_by_description:
-            translations = translate(self.model, self.tokenizer, self.pairs["source"][:], **search)
-            scores = score_translations(
-                translations, self.pairs["target"][:], metrics=["bleu"], **self.scoring.options(self.pairs)
-            )
-            self.bleu_by_description[description] = scores["bleu"]
-        return self.bleu_by_description[description]
+        if description in self.bleu_by_description:
+            return self.bleu_by_description[description]
+        sources = self.pairs["source"][:]
+        references = self.pairs["target"][:]
+        translations = translate(self.model, self.tokenizer, sources, **search)
+        scores = score_translations(translations, references, metrics=["bleu"], **self.scoring.options(self.pairs))
+        self.bleu_by_description[description] = scores["bleu"]
+        return scores["bleu"]

@@ -93,9 +93,9 @@ def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, met
         metrics: names of the metrics, without the prefix.
     """
     metrics_by_log_name = {f"{prefix}{metric}": metric for metric in metrics}
-    # The keys of a point, by their names in the log. The order is the order in a point.
-    keys_by_log_name = {"step": "updates", "epoch": "epoch"}
-    keys_by_log_name.update(metrics_by_log_name)
+    # The name in the log of each value that a point may contain, and its key in the point. For example, the log has
+    # "step" and "eval_loss", but the point "updates" and "loss". A point has its keys in this order.
+    keys_by_log_name = {"step": "updates", "epoch": "epoch", **metrics_by_log_name}
     for time in _TIMES:
         keys_by_log_name[time] = time
 
@@ -125,23 +125,30 @@ def read_curve(path: str | os.PathLike[str]) -> Curve:
         FileNotFoundError: if the file does not exist.
         ValueError: if the file contains no curve.
     """
-    file = Path(path)
-    if file.is_dir():
-        file = file / CURVE
-    if not file.is_file():
-        raise FileNotFoundError(f"{file} does not exist; name a run with evaluations (--eval_strategy steps).")
+    file = _find_curve_file(Path(path))
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        # A results file contains the curve as one of its fields.
+        # A results file contains the curve as one of its fields. Otherwise the curve is the whole content.
         stored_curve = content.get("curve", content)
         points = list(stored_curve["points"])
         training = list(stored_curve.get("training", []))
+    # ValueError if the file is not JSON, and one of the others if the JSON is structured differently.
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
     for point in (*points, *training):
         if not _is_point(point):
             raise InputError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
     return {"points": points, "training": training}
+
+
+def _find_curve_file(path: Path) -> Path:
+    """Return the path of a file, or of `curve.json` in a folder. Raise FileNotFoundError if there is no such file."""
+    file = path
+    if path.is_dir():
+        file = path / CURVE
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist; name a run with evaluations (--eval_strategy steps).")
+    return file
 
 
 def _is_point(value: object) -> bool:

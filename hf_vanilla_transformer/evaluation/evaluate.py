@@ -93,31 +93,18 @@ def evaluate(
     else:
         data_args = DataArguments(test_file=file_names(pairs))
         description = data or data_args.describe("test")
-        _, target_language = data_args.languages()
+        _source_language, target_language = data_args.languages()
         scoring = scoring.for_target(target_language)
         test_pairs = data_args.load("test")["test"]
 
     decoding = None
     if translations is None:
-        if isinstance(model, (str, Path)):
-            tokenizer, model = load(str(model))
-        if model is None or tokenizer is None:
-            raise InputError("a model was given without its tokenizer; give both, or the folder that holds them.")
+        loaded_tokenizer, loaded_model = _load_model(model, tokenizer)
         if not target_lang:
-            target_lang = data_args.target_language_for(tokenizer)
-        search_options = dict(translate_kwargs)
-        tokens_per_batch = search_options.pop("tokens_per_batch", 4096)
-        show_progress = search_options.pop("show_progress", True)
-        translations = translate(
-            model,
-            tokenizer,
-            test_pairs["source"],
-            tokens_per_batch,
-            show_progress,
-            target_lang=target_lang,
-            **search_options,
+            target_lang = data_args.target_language_for(loaded_tokenizer)
+        translations, decoding = _translate_pairs(
+            loaded_model, loaded_tokenizer, test_pairs, target_lang=target_lang, **translate_kwargs
         )
-        decoding = describe_search(model, search_options)
 
     if references is None:
         references = _get_references(test_pairs)
@@ -136,6 +123,48 @@ def evaluate(
     if decoding is not None:
         scores["decoding"] = decoding
     return Evaluation(scores, list(translations))
+
+
+def _load_model(
+    model: str | Path | PreTrainedModel | Engine | None, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel | Engine]:
+    """Return a tokenizer and a model, which are loaded if `model` is a folder or a name on the Hub.
+
+    Raises ValueError if a loaded model was given without its tokenizer.
+    """
+    if isinstance(model, (str, Path)):
+        return load(str(model))
+    if model is None or tokenizer is None:
+        raise InputError("a model was given without its tokenizer; give both, or the folder that holds them.")
+    return tokenizer, model
+
+
+def _translate_pairs(
+    model: PreTrainedModel | Engine,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Dataset,
+    *,
+    target_lang: str | None,
+    tokens_per_batch: int = 4096,
+    show_progress: bool = True,
+    **search_options: Any,
+) -> tuple[list[str], str]:
+    """Translate the sources of sentence pairs. Return the translations, and a text about the search for them.
+
+    Args:
+        target_lang, tokens_per_batch, show_progress: see [`evaluate`].
+        **search_options: arguments of `generate()`.
+    """
+    translations = translate(
+        model,
+        tokenizer,
+        pairs["source"],
+        tokens_per_batch,
+        show_progress,
+        target_lang=target_lang,
+        **search_options,
+    )
+    return translations, describe_search(model, search_options)
 
 
 def _get_references(pairs: Dataset) -> Sequence[References]:
@@ -200,16 +229,18 @@ def describe_search(model: PreTrainedModel | Engine, options: Mapping[str, objec
         model: the model, whose `generation_config` contains the search settings.
         options: arguments of `generate()` that override these settings.
     """
+    # A copy, because the options must not change the model's settings.
     settings = copy.deepcopy(model.generation_config)
     # `GenerationConfig.update` would validate the settings, and would reject some that models use.
-    for name, value in (options or {}).items():
-        setattr(settings, name, value)
+    if options is not None:
+        for name, value in options.items():
+            setattr(settings, name, value)
 
-    parts = _describe_beams(settings)
-    limit = _describe_length_limit(settings)
-    if limit is not None:
-        parts.append(limit)
-    return ", ".join(parts)
+    phrases = _describe_beams(settings)
+    length_limit = _describe_length_limit(settings)
+    if length_limit is not None:
+        phrases.append(length_limit)
+    return ", ".join(phrases)
 
 
 def _describe_beams(settings: GenerationConfig) -> list[str]:

@@ -379,6 +379,7 @@ class Ter(SacreBleuMetric):
             asian_support: True if Japanese kana and Chinese characters are counted in this way, too.
             split_characters: False if words are counted in all scripts.
         """
+        # The characters that are counted as words.
         pattern = UNSPACED_CHARACTER
         if asian_support:
             pattern = _UNSPACED_CHARACTER_OR_KANA
@@ -387,9 +388,11 @@ class Ter(SacreBleuMetric):
         if not split_characters or not has_unspaced_text:
             return super()._compute(predictions, references, against=against, asian_support=asian_support, **options)
 
+        # With spaces around a character, TER takes it for a word.
         spaced_baseline = None
         if against is not None:
             spaced_baseline = _put_spaces_around(pattern, against)
+        # The signatures say that characters were counted, because sacreBLEU does not know it.
         metric_score = super()._compute(
             _put_spaces_around(pattern, predictions),
             _put_spaces_around_in_references(pattern, references),
@@ -572,8 +575,8 @@ def score_translations(
             scores[f"{name}_against"] = metric_score["against"]
 
     exact_matches = 0
-    for hypothesis, alternatives in zip(checked_hypotheses, reference_lists, strict=True):
-        if hypothesis in alternatives:
+    for hypothesis, references_of_hypothesis in zip(checked_hypotheses, reference_lists, strict=True):
+        if hypothesis in references_of_hypothesis:
             exact_matches += 1
     scores["exact_match"] = 100 * exact_matches / len(reference_lists)
     scores["sentences"] = len(reference_lists)
@@ -629,5 +632,6 @@ def describe_exact_match(scores: Mapping[str, Any]) -> str:
     percent = scores["exact_match"]
     exact_matches = round(percent * total / 100)
     if exact_matches < total:
+        # Otherwise a percentage above 99.95 would be rounded to 100.0.
         percent = min(percent, 99.9)
     return f"{percent:.1f} % ({exact_matches:,} of {total:,})"
