@@ -114,17 +114,17 @@ class Teacher:
 
     def _find_cache_folder(self) -> Path:
         """Return the cache folder for the translations. Its name depends on the teacher and its search settings."""
-        # Everything but the sources on which the translations depend.
-        facts: dict[str, object] = {
+        # All settings on which the hypotheses of a source depend.
+        search_settings: dict[str, object] = {
             "engine": self._arguments.teacher_engine,
             # With `nearest_to_reference`, all hypotheses of a source are stored, and not only the first one.
             "all": self._arguments.nearest_to_reference,
         }
         if self._arguments.teacher_num_beams is not None:
-            facts["num_beams"] = self._arguments.teacher_num_beams
+            search_settings["num_beams"] = self._arguments.teacher_num_beams
         if self._target_language_code:
-            facts["target"] = self._target_language_code
-        return result_folder("translations", self.folders, facts)
+            search_settings["target"] = self._target_language_code
+        return result_folder("translations", self.folders, search_settings)
 
     def with_tokenizer(self, settings: Settings) -> Settings:
         """Return settings with which the student uses the teacher's tokenizer.
@@ -143,9 +143,11 @@ class Teacher:
             check_tokenizer(self._teacher_names[0], tokenizer)
         except InputError:
             return settings
+
         given_arguments = {**settings.given_arguments, "tokenizer_name": str(first_folder)}
-        changed = Settings.from_arguments(**given_arguments).for_target_language()
-        return changed._replace(needs_plan=settings.needs_plan)
+        changed_settings = Settings.from_arguments(**given_arguments).for_target_language()
+        # `from_arguments` assumes a run without a plan, so `needs_plan` is copied.
+        return changed_settings._replace(needs_plan=settings.needs_plan)
 
     def add_translations(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
         """Translate the training sources, and add the sources with their translations to the training pairs.
@@ -162,15 +164,7 @@ class Teacher:
         left_out_count = len(self._monolingual_sources) - len(new_sources)
         log_removed({_EVALUATED: left_out_count}, len(self._monolingual_sources), "monolingual sources")
 
-        # Translate all sources, and drop translations that are faulty or that cleaning removes.
-        tokenization = self._scoring.choose_tokenization(pairs["train"])
-        translated, removed_counts = self._translate_pairs(train, new_sources, tokenization)
-        evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
-        distilled, removed_by_cleaning = clean_pairs(translated, evaluation_pairs)
-        removed_counts.update(removed_by_cleaning)
-        log_removed(removed_counts, len(train) + len(new_sources), "translations")
-
-        # Combine the translated pairs with the given ones.
+        distilled, removed_counts = self._make_distilled_pairs(pairs, new_sources)
         if self._arguments.distilled_only:
             new_train = distilled
             given_targets = "none with the given targets"
@@ -184,48 +178,58 @@ class Teacher:
         model_card_rows = self._make_model_card_rows(len(distilled), removed_counts)
         return DatasetDict({**pairs, "train": new_train}), model_card_rows
 
-    def _translate_pairs(
-        self, train: Dataset, new_sources: list[str], tokenization: str
-    ) -> tuple[Dataset, dict[str, int]]:
-        """Translate the training sources and additional sources, and remove faulty translations.
+    def _make_distilled_pairs(self, pairs: DatasetDict, new_sources: list[str]) -> tuple[Dataset, dict[str, int]]:
+        """Translate the training sources and additional sources, and remove translations that are not fit for training.
 
         Args:
-            train: the training pairs.
+            pairs: the pairs of all splits.
             new_sources: additional sources, which have no targets.
-            tokenization: the sacreBLEU tokenization that is used for sentence BLEU.
 
         Returns:
             Pairs of sources and translations, and the number of translations that were removed for each reason.
 
-        Raises InputError if all translations were removed or are blank.
+        Raises InputError if no translation remains.
         """
+        train = pairs["train"].select_columns(["source", "target"])
         sources = [*train["source"], *new_sources]
         references: list[str | None] = [*train["target"]]
         references.extend([None] * len(new_sources))
         # This raises an error if the tokenization needs a missing library, so it is done before the translation.
-        bleu = BLEU(tokenize=tokenization, effective_order=True)
+        sentence_bleu = BLEU(tokenize=self._scoring.choose_tokenization(pairs["train"]), effective_order=True)
         hypotheses_by_source = self._translate_all(sources)
 
-        kept_sources = []
-        kept_translations = []
+        translated_sources = []
+        translations = []
         removed_counts = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
         for source, reference in zip(sources, references, strict=True):
-            hypothesis = self._choose_hypothesis(hypotheses_by_source[source], reference, bleu)
-            reason = _reason_to_remove(hypothesis)
-            if reason is not None:
-                removed_counts[reason] += 1
+            hypothesis = self._choose_hypothesis(hypotheses_by_source[source], reference, sentence_bleu)
+            reason = _find_reason_to_remove(hypothesis)
+            if reason is None:
+                translated_sources.append(source)
+                translations.append(hypothesis.text)
             else:
-                kept_sources.append(source)
-                kept_translations.append(hypothesis.text)
+                removed_counts[reason] += 1
+        if all(is_blank(translation) for translation in translations):
+            raise InputError(self._describe_why_none_remains(removed_counts, blank_count=len(translations)))
 
-        if all(is_blank(translation) for translation in kept_translations):
-            removed_counts["empty"] = len(kept_translations)
-            counts = [f"{count:,} were {reason}" for reason, count in removed_counts.items() if count]
-            raise InputError(
-                f"no translation of {self._teacher_names[0]} remains: {', '.join(counts)}; give another teacher."
-            )
-        columns = {"source": kept_sources, "target": kept_translations}
-        return Dataset.from_dict(columns, features=train.features), removed_counts
+        columns = {"source": translated_sources, "target": translations}
+        translated_pairs = Dataset.from_dict(columns, features=train.features)
+        evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
+        cleaned_pairs, removed_by_cleaning = clean_pairs(translated_pairs, evaluation_pairs)
+        removed_counts.update(removed_by_cleaning)
+        log_removed(removed_counts, len(sources), "translations")
+        return cleaned_pairs, removed_counts
+
+    def _describe_why_none_remains(self, removed_counts: Mapping[str, int], blank_count: int) -> str:
+        """Return the error message for the case that all translations were removed or are blank.
+
+        Args:
+            removed_counts: the number of translations that were removed for each reason.
+            blank_count: the number of blank translations.
+        """
+        counts_by_reason = {**removed_counts, "empty": blank_count}
+        phrases = [f"{count:,} were {reason}" for reason, count in counts_by_reason.items() if count]
+        return f"no translation of {self._teacher_names[0]} remains: {', '.join(phrases)}; give another teacher."
 
     def _make_model_card_rows(self, translated_count: int, removed_counts: Mapping[str, int]) -> dict[str, str]:
         """Return rows about the teacher for the table in the model card. The keys are the names of the rows.
@@ -263,7 +267,7 @@ class Teacher:
         if self._arguments.distilled_only:
             expected_parts = [train, new_pairs]
         else:
-            # Once with the given targets, and once with the teacher's translations.
+            # Each given source occurs once with its given target, and once with the teacher's translation.
             expected_parts = [train, train, new_pairs]
         return DatasetDict({**pairs, "train": concatenate_datasets(expected_parts)})
 
@@ -307,19 +311,22 @@ class Teacher:
                 evaluation_sources.update(source.strip() for source in pairs[split]["source"])
         return [source for source in self._monolingual_sources if source.strip() not in evaluation_sources]
 
-    def _choose_hypothesis(self, hypotheses: Sequence[Hypothesis], reference: str | None, bleu: BLEU) -> Hypothesis:
+    def _choose_hypothesis(
+        self, hypotheses: Sequence[Hypothesis], reference: str | None, sentence_bleu: BLEU
+    ) -> Hypothesis:
         """Choose the hypothesis that the student is trained on.
 
         It is the first hypothesis or, with `nearest_to_reference`, the one with the highest sentence BLEU.
         """
         if reference is None or not self._arguments.nearest_to_reference:
             return hypotheses[0]
-        scores = [bleu.sentence_score(hypothesis.text, [reference]).score for hypothesis in hypotheses]
+        scores = [sentence_bleu.sentence_score(hypothesis.text, [reference]).score for hypothesis in hypotheses]
         # If several hypotheses have the highest score, the first one is chosen.
-        return hypotheses[scores.index(max(scores))]
+        best_index = scores.index(max(scores))
+        return hypotheses[best_index]
 
     def _translate_all(self, sources: Sequence[str]) -> Hypotheses:
-        """Return the hypotheses of each source, from the cache or newly translated.
+        """Return a dict with the hypotheses of each source, from the cache or newly translated.
 
         All processes must call this method together with the same sources, because they divide the work. Each process
         writes to a separate file, so it need not wait for the others. The processes may have different caches, because
@@ -327,6 +334,7 @@ class Teacher:
         """
         processes = PartialState()
         unique_sources = _drop_duplicates(sources)
+        # The hypotheses that this process knows, by source.
         known_hypotheses = self._read_cache()
         # This waits for all processes, so no process writes to the cache before all processes have read it.
         untranslated = _find_sources_unknown_to_all_processes(unique_sources, known_hypotheses)
@@ -396,7 +404,7 @@ class Teacher:
             options["num_beams"] = self._arguments.teacher_num_beams
         if self._target_language_code:
             options["target_lang"] = self._target_language_code
-        # At this level, a translation has flags, but no alternatives.
+        # With `FLAGS`, a translation has flags, but no alternatives. With `ALL`, it has both.
         detail_level: Literal[DetailLevel.FLAGS, DetailLevel.ALL] = DetailLevel.FLAGS
         if self._arguments.nearest_to_reference:
             detail_level = DetailLevel.ALL
@@ -440,8 +448,9 @@ def _add_hypotheses_of_other_processes(sources: Sequence[str], known_hypotheses:
         known_hypotheses: the hypotheses that this process knows.
     """
     rows_unknown_here = [row for row, source in enumerate(sources) if source not in known_hypotheses]
-    # `gather_object` concatenates the lists of all processes.
+    # `gather_object` concatenates the lists of all processes, so that every process knows what the others lack.
     rows_unknown_somewhere = set(gather_object(rows_unknown_here))
+    # Pairs of a source and its hypotheses, which this process knows and at least one other process lacks.
     offered = []
     for row in rows_unknown_somewhere:
         source = sources[row]
@@ -452,7 +461,7 @@ def _add_hypotheses_of_other_processes(sources: Sequence[str], known_hypotheses:
     return {**received, **known_hypotheses}
 
 
-def _reason_to_remove(hypothesis: Hypothesis) -> str | None:
+def _find_reason_to_remove(hypothesis: Hypothesis) -> str | None:
     """Return in words why a hypothesis must not be a training target, or None if it may be one."""
     for flag, reason in _REASONS_BY_FLAG.items():
         if flag in hypothesis.flags:

@@ -54,11 +54,13 @@ class _SavedModel(NamedTuple):
         location (`str` or `Path`): its folder, or its name on the Hub.
         config (`PreTrainedConfig`): its configuration.
         options (`dict`): keyword arguments of `from_pretrained`, such as a revision.
+        is_converted (`bool`): True if it is the converted copy of a model of a different system, such as Marian.
     """
 
     location: str | Path
     config: PreTrainedConfig
     options: dict[str, Any]
+    is_converted: bool = False
 
 
 def load_existing_model(
@@ -78,11 +80,8 @@ def load_existing_model(
     config = cast("VanillaTransformerConfig", saved.config)
     model_args.check_sizes(config, saved.location)
     if checkpoint is None:
-        name = str(model_args.model_name_or_path)
-        conversion = ""
-        if saved.location != name:
-            conversion = ", converted into a model of this package"
-        logger.info("fine-tuning %s%s, with its sizes and its tokenizer", name, conversion)
+        conversion = ", converted into a model of this package" if saved.is_converted else ""
+        logger.info("fine-tuning %s%s, with its sizes and its tokenizer", model_args.model_name_or_path, conversion)
 
     with explaining_missing_files(saved.location):
         tokenizer = AutoTokenizer.from_pretrained(saved.location, padding_side="right", **saved.options)
@@ -102,17 +101,18 @@ def _find_saved_model(model_args: ModelArguments, checkpoint: Path | None) -> _S
     """Find the checkpoint or, if it is None, the model to fine-tune. Convert a model of a different system."""
     if checkpoint is not None:
         with explaining_missing_files(checkpoint):
-            return _SavedModel(checkpoint, AutoConfig.from_pretrained(checkpoint), {})
+            return _SavedModel(checkpoint, AutoConfig.from_pretrained(checkpoint), options={})
 
     name = str(model_args.model_name_or_path)
     options = model_args.options()
     with explaining_missing_files(name):
         config = AutoConfig.from_pretrained(name, **options)
-        if config.model_type not in IMPORTERS:
+        is_of_other_system = config.model_type in IMPORTERS
+        if not is_of_other_system:
             return _SavedModel(name, config, options)
         folder = native_folder(name, model_args.revision, model_args.token)
         # The converted copy is local, so it needs neither revision nor token.
-        return _SavedModel(folder, AutoConfig.from_pretrained(folder), {})
+        return _SavedModel(folder, AutoConfig.from_pretrained(folder), options={}, is_converted=True)
 
 
 def _attention_options(model_args: ModelArguments) -> dict[str, str]:

@@ -80,9 +80,10 @@ class ModelArguments(LoadingArguments):
 
     def _check_tokenizer_arguments(self) -> None:
         """Raise InputError if the arguments for training a tokenizer contradict each other or `tokenizer_name`."""
-        changed = [name for name in NEW_TOKENIZER_ARGUMENTS if self._is_changed(name)]
+        # The arguments of this kind that differ from their defaults.
+        changed_names = [name for name in NEW_TOKENIZER_ARGUMENTS if self._is_changed(name)]
         if self.tokenizer_type == "sentencepiece":
-            for name in changed:
+            for name in changed_names:
                 if name in _BPE_ARGUMENTS:
                     raise InputError(
                         f"{name} is {getattr(self, name)}, but SentencePiece has one vocabulary and its own "
@@ -90,7 +91,7 @@ class ModelArguments(LoadingArguments):
                     )
         if self.tokenizer_type == "char" and self.whitespace_words:
             raise InputError("whitespace_words is True, but tokenizer_type is char, which has no words; leave one out.")
-        if self.tokenizer_name is not None and changed:
+        if self.tokenizer_name is not None and changed_names:
             options = ", ".join(f"--{name}" for name in NEW_TOKENIZER_ARGUMENTS)
             raise InputError(
                 f"tokenizer_name is {self.tokenizer_name}, so no tokenizer is trained; leave out {options}."
@@ -201,10 +202,11 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
     _check_overrides_fit_tokenizer(overrides, vocabulary_sizes, special_ids)
 
     values = {"vocab_size": vocabulary_sizes["vocab_size"], **special_ids}
-    # A model without this field has a single vocabulary for both languages.
+    # For a tokenizer with a single vocabulary for both languages, `sides_of` returns the tokenizer itself twice.
     source_tokenizer, _target_tokenizer = sides_of(tokenizer)
     has_source_tokenizer = source_tokenizer is not tokenizer
     if has_source_tokenizer or source_vocabulary != target_vocabulary:
+        # A model without this field has a single vocabulary for both languages.
         values["source_vocab_size"] = vocabulary_sizes["source_vocab_size"]
     return values
 
@@ -222,8 +224,10 @@ def _check_overrides_fit_tokenizer(
     for name, override in sorted(overrides.items()):
         if name in vocabulary_sizes:
             needed = vocabulary_sizes[name]
+            is_wrong = False
             # A size of 0 or None counts as missing.
-            is_wrong = isinstance(override, int) and override != 0 and override < needed
+            if isinstance(override, int) and override != 0:
+                is_wrong = override < needed
         elif name in special_ids and name != "decoder_start_token_id":
             needed = special_ids[name]
             is_wrong = override != needed
@@ -239,7 +243,7 @@ def get_special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
     If the tokenizer has no BOS token, decoding starts from the pad token, as in Marian.
     """
-    # Without a BOS token, the configuration has the id of EOS in its place.
+    # Without a BOS token, the configuration has the id of EOS in its place, unless the loop below replaces it.
     ids = {"bos_token_id": tokenizer.eos_token_id}
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         token_id = getattr(tokenizer, name)

@@ -73,16 +73,19 @@ class PaperSchedule:
             model: the model to train, which FSDP or DeepSpeed may have wrapped. The default is the Trainer's model.
         """
         trainer = self.trainer
-        options = _adam_options(trainer.args, self.factor)
+        adam_options = _adam_options(trainer.args, self.factor)
         if not trainer.args.weight_decay:
             # The Trainer would create two parameter groups with equal settings, but `paper_optimizers` creates one
             # group. A run can resume only from checkpoints with the same number of groups. An entry "params" replaces
             # the Trainer's groups.
             trained_model = cast("nn.Module", trainer.model if model is None else model)
-            options["params"] = _trained_parameters(trained_model)
-        trainer.optimizer_cls_and_kwargs = (_adam_class(trainer.args), options)
-        # This calls the method of the class, because `trainer.create_optimizer` is the method that you are reading.
-        return type(trainer).create_optimizer(trainer, model)
+            adam_options["params"] = _find_trained_parameters(trained_model)
+        # The Trainer's own method creates the optimizer that this attribute describes.
+        trainer.optimizer_cls_and_kwargs = (_choose_adam_class(trainer.args), adam_options)
+        # `use_in` has put this method in place of `trainer.create_optimizer`, so the Trainer's own method is called
+        # through its class.
+        trainer_class = type(trainer)
+        return trainer_class.create_optimizer(trainer, model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """Create the learning rate schedule of Eq. 3, unless the Trainer already has a schedule.
@@ -94,13 +97,15 @@ class PaperSchedule:
             optimizer: the optimizer whose learning rate follows Eq. 3. The default is the Trainer's optimizer.
         """
         trainer = self.trainer
-        if trainer.lr_scheduler is None:
-            scheduled_optimizer = cast("torch.optim.Optimizer", trainer.optimizer if optimizer is None else optimizer)
-            warmup_steps = _read_warmup_steps(trainer.args)
-            trainer.lr_scheduler = _create_schedule(scheduled_optimizer, self._read_d_model(), warmup_steps)
-            # The Trainer's own method also sets this, so that the next training starts with a new schedule.
-            trainer._created_lr_scheduler = True
-        return trainer.lr_scheduler
+        if trainer.lr_scheduler is not None:
+            return trainer.lr_scheduler
+        scheduled_optimizer = cast("torch.optim.Optimizer", trainer.optimizer if optimizer is None else optimizer)
+        warmup_steps = _read_warmup_steps(trainer.args)
+        schedule = _create_schedule(scheduled_optimizer, self._read_d_model(), warmup_steps)
+        trainer.lr_scheduler = schedule
+        # The Trainer's own method also sets this, so that the next training starts with a new schedule.
+        trainer._created_lr_scheduler = True
+        return schedule
 
     def _read_d_model(self) -> int:
         model = cast("PreTrainedModel", self.trainer.model)
@@ -153,17 +158,10 @@ def paper_optimizers(
         ValueError: if `args.warmup_steps` is not a whole number of updates.
     """
     warmup_steps = _read_warmup_steps(args)
-    parameters = _trained_parameters(model)
-    groups: list[dict[str, Any]]
-    if args.weight_decay:
-        matrices = [parameter for parameter in parameters if parameter.ndim > 1]
-        vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
-        groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    else:
-        groups = [{"params": parameters}]
-    adam_class = _adam_class(args)
-    optimizer = adam_class(groups, **_adam_options(args, factor))
-    return optimizer, _create_schedule(optimizer, model.config.d_model, warmup_steps)
+    adam_class = _choose_adam_class(args)
+    optimizer = adam_class(_make_parameter_groups(model, args.weight_decay), **_adam_options(args, factor))
+    schedule = _create_schedule(optimizer, model.config.d_model, warmup_steps)
+    return optimizer, schedule
 
 
 def _read_warmup_steps(args: TrainingArguments) -> int:
@@ -179,11 +177,22 @@ def _read_warmup_steps(args: TrainingArguments) -> int:
     return int(warmup_steps)
 
 
-def _trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+def _make_parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the optimizer's parameter groups: one or, with weight decay, one that decays and one that does not."""
+    parameters = _find_trained_parameters(model)
+    if not weight_decay:
+        return [{"params": parameters}]
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    # Biases and the weights of layer norms.
+    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def _find_trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def _adam_class(args: TrainingArguments) -> type[torch.optim.Adam]:
+def _choose_adam_class(args: TrainingArguments) -> type[torch.optim.Adam]:
     return torch.optim.AdamW if args.weight_decay else torch.optim.Adam
 
 

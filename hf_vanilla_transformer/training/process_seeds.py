@@ -73,15 +73,23 @@ def seed_order_of_lengths(args: TrainingArguments, state: TrainerState, dataload
     Call this before each epoch. Otherwise the Trainer draws the order from the global random state, which differs
     between processes and after a resume. Other sampling strategies are not affected.
     """
+    sampler = _find_sampler(dataloader)
+    if not isinstance(sampler, LengthGroupedSampler):
+        return
+    seed = args.seed
+    if args.data_seed is not None:
+        seed = args.data_seed
+    # The epoch is None before the first update, and has a fraction after a resume.
+    epoch = int(state.epoch or 0)
+    sampler.generator = torch.Generator().manual_seed(seed + epoch)
+
+
+def _find_sampler(dataloader: DataLoader) -> object | None:
+    """Return the sampler that draws the order of the sentences, or None if the data loader has no such sampler."""
     batch_sampler = getattr(dataloader, "batch_sampler", None)
     # With several processes, accelerate wraps the batch sampler in a batch sampler of its own.
     inner_batch_sampler = getattr(batch_sampler, "batch_sampler", batch_sampler)
-    sampler = getattr(inner_batch_sampler, "sampler", None)
-    if not isinstance(sampler, LengthGroupedSampler):
-        return
-    seed = args.seed if args.data_seed is None else args.data_seed
-    epoch = int(state.epoch or 0)
-    sampler.generator = torch.Generator().manual_seed(seed + epoch)
+    return getattr(inner_batch_sampler, "sampler", None)
 
 
 def _seed_dropout(device: torch.device, seed: int) -> None:

@@ -90,19 +90,21 @@ def _compute_loss_of_chunk(
 
     # (2, tokens, vocabulary)
     log_probabilities = logits.log_softmax(dim=-1)
+    probabilities = log_probabilities.exp()
     # The labels in the shape that `gather` and `scatter_add_` need, (2, tokens, 1).
     label_indices = labels.expand(2, -1)[..., None]
-    probabilities = log_probabilities.exp()
-    # log p of the first pass minus log p of the second pass, (tokens, vocabulary).
-    difference = log_probabilities[0] - log_probabilities[1]
     # (2, tokens)
     label_log_probabilities = log_probabilities.gather(-1, label_indices)[..., 0]
-    # KL(1||2) and KL(2||1) of each token, (2, tokens). In KL(2||1), the difference has the opposite sign.
-    signs = logits.new_tensor([1.0, -1.0])
-    divergences = signs[:, None] * (probabilities * difference).sum(dim=-1)
 
+    # CE_1 + CE_2, summed over the tokens.
     log_likelihood = label_log_probabilities.sum()
     cross_entropies = -target.added_at_label * log_likelihood - target.everywhere * log_probabilities.sum()
+
+    # The logarithm of p_1 / p_2 for the probabilities of the first and the second pass, (tokens, vocabulary).
+    log_ratios = log_probabilities[0] - log_probabilities[1]
+    # KL(1||2) and KL(2||1) of each token, (2, tokens). KL(2||1) has the logarithm of p_2 / p_1, so its sign changes.
+    divergences = (probabilities * log_ratios).sum(dim=-1)
+    divergences[1].neg_()
     loss = (cross_entropies + weight * divergences.sum() / 2) / 2
 
     highest_log_probabilities = log_probabilities.amax(dim=-1)
@@ -113,14 +115,14 @@ def _compute_loss_of_chunk(
     # Memory bandwidth limits the speed here, so the gradient reuses the memory of the log-probabilities, which are not
     # needed from here on.
     gradient = log_probabilities
-    _write_gradient(gradient, probabilities, difference, divergences, label_indices, weight, target)
+    _write_gradient(gradient, probabilities, log_ratios, divergences, label_indices, weight, target)
     return _LossOfChunk(loss, gradient, sums)
 
 
 def _write_gradient(
     gradient: torch.Tensor,
     probabilities: torch.Tensor,
-    difference: torch.Tensor,
+    log_ratios: torch.Tensor,
     divergences: torch.Tensor,
     label_indices: torch.Tensor,
     weight: float,
@@ -128,34 +130,44 @@ def _write_gradient(
 ) -> None:
     """Write the gradient of the R-Drop loss with respect to the logits into the tensor `gradient`.
 
-    For the probabilities p and q of the two passes, the gradient of KL(p||q) + KL(q||p) with respect to the logits of p
-    is p (log p - log q - KL(p||q)) + p - q. The gradient of a cross-entropy is p minus the smoothed target. The loss
-    contains half of the cross-entropy, and `share = weight / 4` of the divergences. Together, this is
+    Let p be the probabilities of a pass and q those of the other pass. Eq. 4 becomes, with w = weight / 4,
 
-        p * (0.5 + share - share * KL(p||q) + share * (log p - log q)) - share * q - target / 2
+        CE_1 / 2 + CE_2 / 2 + w * (KL(1||2) + KL(2||1))
+
+    With respect to the logits of p, the gradient of a cross-entropy is p - t, where t is the smoothed target, and the
+    gradient of KL(p||q) + KL(q||p) is p * (log(p / q) - KL(p||q)) + p - q. Together, this is
+
+        p * (0.5 + w - w * KL(p||q) + w * log(p / q)) - w * q - t / 2
 
     Args:
         gradient (`torch.Tensor` of shape `(2, tokens, vocabulary)`): is overwritten.
-        probabilities (`torch.Tensor` of shape `(2, tokens, vocabulary)`): p and q.
-        difference (`torch.Tensor` of shape `(tokens, vocabulary)`): log p - log q.
-        divergences (`torch.Tensor` of shape `(2, tokens)`): KL(p||q) and KL(q||p).
+        probabilities (`torch.Tensor` of shape `(2, tokens, vocabulary)`): the probabilities of both passes.
+        log_ratios (`torch.Tensor` of shape `(tokens, vocabulary)`): log(p / q) for the first pass.
+        divergences (`torch.Tensor` of shape `(2, tokens)`): KL(p||q) for both passes.
         label_indices (`torch.LongTensor` of shape `(2, tokens, 1)`): the labels, once for each pass.
         weight: see [`r_drop_loss`].
         target: the target of the cross-entropies.
     """
-    share = weight / 4
-    # The part of the factor of p that is the same for the whole vocabulary, (2, tokens, 1).
-    factors = 0.5 + share - share * divergences[..., None]
+    w = weight / 4
+    # 0.5 + w - w * KL(p||q), for both passes: (2, tokens, 1)
+    factors_of_tokens = 0.5 + w - w * divergences[..., None]
+    # -t / 2 for all tokens of the vocabulary except the label, a scalar.
     negative_half_target = gradient.new_tensor(-target.everywhere / 2)
-    # For the second pass, the passes change their roles, and so the difference changes its sign.
+    # For the second pass, log(p / q) has the opposite sign.
     for this_pass, other_pass, sign in ((0, 1, 1), (1, 0, -1)):
-        # A view, so writing into it writes into `gradient`.
-        gradient_of_pass = gradient[this_pass]
-        torch.add(factors[this_pass], difference, alpha=share * sign, out=gradient_of_pass)
-        torch.addcmul(negative_half_target, gradient_of_pass, probabilities[this_pass], out=gradient_of_pass)
-        gradient_of_pass.sub_(probabilities[other_pass], alpha=share)
-    gradient_at_labels = gradient.new_full(label_indices.shape, -target.added_at_label / 2)
-    gradient.scatter_add_(-1, label_indices, gradient_at_labels)
+        p = probabilities[this_pass]
+        q = probabilities[other_pass]
+        # A view, so writing into it writes into `gradient`, (tokens, vocabulary).
+        result = gradient[this_pass]
+        # The factor of p.
+        torch.add(factors_of_tokens[this_pass], log_ratios, alpha=w * sign, out=result)
+        # p * factor - t / 2
+        torch.addcmul(negative_half_target, result, p, out=result)
+        # p * factor - t / 2 - w * q
+        result.sub_(q, alpha=w)
+    # The target has more probability at the labels, which `negative_half_target` lacks.
+    missing_at_labels = gradient.new_full(label_indices.shape, -target.added_at_label / 2)
+    gradient.scatter_add_(-1, label_indices, missing_at_labels)
 
 
 class _ChunkedLoss(torch.autograd.Function):

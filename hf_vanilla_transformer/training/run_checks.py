@@ -62,8 +62,10 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
     if not settings.needs_plan:
         # If there is a plan, it chooses these settings, so they are checked after it.
         check_choices(settings)
+    # A run resumes if it continues from a checkpoint in its own output folder. Otherwise the checkpoint is of a
+    # different run.
     resumes = is_in_folder(checkpoint, settings.output_folder)
-    if not resumes and checkpoint is not None:
+    if checkpoint is not None and not resumes:
         _check_can_average_after(checkpoint, settings)
     if settings.model.model_name_or_path is None and checkpoint is None:
         # This checks the preset and the sizes. The vocabulary is still unknown.
@@ -124,6 +126,7 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
         if Path(base_model).is_dir() and is_in_output:
             raise InputError(f"{base_model} lies in {output}, which the run replaces; name another --output_dir.")
     if settings.output.overwrite:
+        # The user allows the run to replace an earlier run.
         return
     # A job that was killed while it wrote its first checkpoint may start from scratch.
     has_no_results = has_only_unfinished_checkpoints(output) and not _model_files(output)
@@ -168,7 +171,10 @@ def check_numbers(args: RunArguments) -> None:
         check_optional(args, name)
     for name in _AT_LEAST_0:
         number = getattr(args, name)
-        if number is not None and not 0 <= number < math.inf:
+        if number is None:
+            continue
+        # This also rejects NaN, with which all comparisons are false.
+        if not 0 <= number < math.inf:
             raise InputError(f"{name} is {number}; it must be a number of at least 0.")
     for name in ("adam_beta1", "adam_beta2"):
         beta = getattr(args, name)
@@ -223,26 +229,29 @@ def check_validation(args: RunArguments) -> None:
 def check_average(settings: Settings) -> None:
     """Raise InputError if a run with `average_last` would not write and keep enough checkpoints to average."""
     args = settings.args
-    count = settings.output.average_last
-    if count is None:
+    average_last = settings.output.average_last
+    if average_last is None:
         if settings.output.keep_better:
             raise InputError("keep_better chooses between an average and the last checkpoint; give --average_last.")
         return
-    if args.save_strategy not in ("steps", "epoch") or args.save_only_model:
+    writes_regularly = args.save_strategy in ("steps", "epoch")
+    if not writes_regularly or args.save_only_model:
         raise InputError(
-            f'average_last is {count}, which needs complete checkpoints; give --save_strategy "steps" or "epoch", and '
-            "leave out --save_only_model."
+            f'average_last is {average_last}, which needs complete checkpoints; give --save_strategy "steps" or '
+            '"epoch", and leave out --save_only_model.'
         )
     if args.load_best_model_at_end:
         raise InputError("average_last and load_best_model_at_end choose different weights; give one of the two.")
-    needed = count
+
+    needed_checkpoints = average_last
     if args.metric_for_best_model is not None:
         # The best checkpoint is kept as well, and takes the slot of a newer one.
-        needed += 1
-    # A limit of 0 keeps all checkpoints.
-    if args.save_total_limit and args.save_total_limit < needed:
+        needed_checkpoints += 1
+    limit = args.save_total_limit
+    # A limit of 0 or None keeps all checkpoints.
+    if limit and limit < needed_checkpoints:
         raise InputError(
-            f"average_last is {count}, but save_total_limit {args.save_total_limit}; give at least {needed}."
+            f"average_last is {average_last}, but save_total_limit {limit}; give at least {needed_checkpoints}."
         )
 
 
@@ -284,12 +293,12 @@ def check_space(trainer: Seq2SeqTrainer, folder: Path) -> None:
     The disk may still become full when the run writes further checkpoints.
     """
     weights = trainer.model.parameters()  # type: ignore[union-attr]
-    model_size = sum(weight.numel() * weight.element_size() for weight in weights)
-    needed = model_size
+    model_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
+    needed_bytes = model_bytes
     if trainer.args.save_strategy != "no":
         # In addition to the final weights, count a checkpoint with the weights and Adam's two moments.
-        needed += 3 * model_size
-    check_free_space(folder, needed, "make room, or name another --output_dir")
+        needed_bytes += 3 * model_bytes
+    check_free_space(folder, needed_bytes, "make room, or name another --output_dir")
 
 
 def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:

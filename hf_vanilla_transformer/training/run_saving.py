@@ -111,6 +111,7 @@ def save_average(output: Path, count: int) -> list[str]:
         if not is_expected:
             raise
         message = str(error)
+        # The saved model is still there, unless the error occurred while `staged` moved the average into the folder.
         if any(output.glob("*.safetensors")):
             message += f" The model in {output} has the weights of the last update, not an average."
         raise RunStoppedError(message) from error

@@ -60,8 +60,9 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         # Read the labels first, because the Trainer may remove them from the batch.
         labels = inputs.get("labels")
         start_time = time.monotonic()
-        batch = with_skip_logits(self, model, inputs, return_outputs)
-        loss, outputs = super().compute_loss(model, batch, True, *args, **kwargs)
+        model_inputs = with_skip_logits(self, model, inputs, return_outputs)
+        # The metrics need the outputs, so the Trainer is always asked to return them, too.
+        loss, outputs = super().compute_loss(model, model_inputs, True, *args, **kwargs)
         if labels is not None:
             sums = _get_token_sums(outputs, labels)
             self._add_training_sums(_to_float64(sums), start_time)
@@ -70,8 +71,14 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         return loss
 
     def _add_training_sums(self, sums: torch.Tensor, start_time: float) -> None:
-        """Add a training batch's sums to the running totals. `start_time` is the time when the batch began."""
+        """Add a training batch's sums to `self._training_sums`, the totals since the last log entry.
+
+        Args:
+            sums (`torch.Tensor` of shape `(3,)`): [`token_sums`] of the batch.
+            start_time: the time when the batch began.
+        """
         if self._training_sums is None:
+            # This is the first batch since the last log entry.
             self._training_sums = sums
             self._start_time = start_time
             self._start_update = self.state.global_step
@@ -79,11 +86,11 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
             self._training_sums = self._training_sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values. If they include the training loss, first add the token metrics and the training speed."""
+        """Log values. If they include the training loss, first add the token metrics and the speed to `logs`."""
         if "loss" in logs and self._training_sums is not None:
             sums_of_all_processes = self.accelerator.reduce(self._training_sums, "sum")
             logs.update(self._describe_training(sums_of_all_processes))
-            # The next log entry is about the batches from here on.
+            # The totals for the next log entry begin with the next batch.
             self._training_sums = None
         super().log(logs, start_time)
 
@@ -94,11 +101,12 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
             sums (`torch.Tensor` of shape `(3,)`): result of [`token_sums`], summed over the batches since then.
         """
         metrics = _compute_token_metrics(sums)
-        # The third sum is the number of tokens.
-        target_tokens = sums[2].item()
-        # `self._start_time` and `self._start_update` belong to the first of these batches.
+        _cross_entropy, _correct, target_tokens = sums.tolist()
+        # `self._start_time` is the time when the first of these batches began, and `self._start_update` is the number
+        # of updates before it.
         seconds = time.monotonic() - self._start_time
-        seconds_per_update = seconds / (self.state.global_step - self._start_update)
+        updates = self.state.global_step - self._start_update
+        seconds_per_update = seconds / updates
         updates_left = self.state.max_steps - self.state.global_step
         return {
             "perplexity": metrics["perplexity"],
@@ -121,7 +129,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        # `prediction_step`, which the loop calls for each batch, appends to this list.
+        # `prediction_step`, which the loop calls for each batch, appends the batch's sums to this list, each (3,).
         self._evaluation_sums: list[torch.Tensor] = []
         # The Trainer prepends the prefix to the names of its metrics.
         kwargs["metric_key_prefix"] = metric_key_prefix
@@ -142,8 +150,9 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         if labels is None:
             return super().prediction_step(model, inputs, *args, **kwargs)
 
-        # The wrapper calls `_add_evaluation_sums` with the outputs from which the Trainer takes the loss.
+        # The wrapper passes the outputs from which the Trainer takes the loss to `self._add_evaluation_sums`.
         observed_model = _ObservedModel(model, partial(self._add_evaluation_sums, labels))
+
         # The Trainer writes a length limit of 20 into the model's generation settings, about which `generate()` would
         # warn in the next batch. So the earlier limit is restored.
         generation_config = getattr(self.model, "generation_config", None)

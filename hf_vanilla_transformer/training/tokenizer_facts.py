@@ -25,12 +25,19 @@ def set_languages(tokenizer: PreTrainedTokenizerBase, source_language: str | Non
     They are stored as `source_lang` and `target_lang`, as in `MarianTokenizer`. If the model is fine-tuned, they
     replace its earlier languages.
     """
-    for name, language in (("source_lang", source_language), ("target_lang", target_language)):
-        if language is None:
-            continue
-        tokenizer.init_kwargs[name] = language
-        if hasattr(tokenizer, name):
-            setattr(tokenizer, name, language)
+    if source_language is not None:
+        _set_language(tokenizer, "source_lang", source_language)
+    if target_language is not None:
+        _set_language(tokenizer, "target_lang", target_language)
+
+
+def _set_language(tokenizer: PreTrainedTokenizerBase, field: str, language: str) -> None:
+    """Store a language in the field `"source_lang"` or `"target_lang"` of a tokenizer."""
+    # `save_pretrained` saves this field in `tokenizer_config.json`.
+    tokenizer.init_kwargs[field] = language
+    # Some tokenizers, such as Marian's, have an attribute of the same name, which must not differ from the field.
+    if hasattr(tokenizer, field):
+        setattr(tokenizer, field, language)
 
 
 def set_longest_source(tokenizer: PreTrainedTokenizerBase, data: Dataset, is_fine_tuned: bool) -> None:

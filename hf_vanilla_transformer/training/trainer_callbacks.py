@@ -228,7 +228,7 @@ class RecordFacts(TrainerCallback, ExportableState):
 
         `training_seconds` is the time since the start of the training, without evaluations.
         """
-        # This adds the time since the last call to `self.seconds`, which includes evaluations.
+        # This brings `self.seconds`, the duration of the training including evaluations, up to date.
         self._count_seconds()
         logged_values = kwargs["logs"]
         # Only the log entry of an evaluation has a runtime.
@@ -275,24 +275,27 @@ class LogRunSizes(TrainerCallback):
             # Ten entries are enough to see whether the loss falls.
             state.logging_steps = max(1, state.max_steps // 10)
 
-        # An update consists of this number of batches, over all processes.
-        batches_per_update = args.gradient_accumulation_steps * args.world_size
-        # A stock Trainer's arguments have no token budget, only a number of sentences per batch.
-        tokens_per_batch = getattr(args, "tokens_per_batch", None)
-        if tokens_per_batch:
-            tokens_per_update = tokens_per_batch * batches_per_update
-            update_size = f"at most {tokens_per_update:,} tokens on each side"
-        else:
-            sentences_per_update = args.train_batch_size * batches_per_update
-            update_size = f"{sentences_per_update} sentences"
         logger.info(
             f"training in {describe_precision(args)}: {self.parameters:,} parameters, {self.pairs:,} pairs, "
-            f"{state.max_steps:,} updates of {update_size}"
+            f"{state.max_steps:,} updates of {_describe_update_size(args)}"
         )
 
         warmup_steps = args.get_warmup_steps(state.max_steps)
-        if warmup_steps >= state.max_steps and args.lr_scheduler_type not in _SCHEDULES_WITHOUT_WARMUP:
+        has_warmup = args.lr_scheduler_type not in _SCHEDULES_WITHOUT_WARMUP
+        if has_warmup and warmup_steps >= state.max_steps:
             logger.info(f"the learning rate rises for {warmup_steps:,} updates, so until the end; see --warmup_steps")
+
+
+def _describe_update_size(args: TrainingArguments) -> str:
+    """Return a text about the size of an update over all processes, such as "32 sentences"."""
+    batches_per_update = args.gradient_accumulation_steps * args.world_size
+    # A stock Trainer's arguments have no token budget, only a number of sentences per batch.
+    tokens_per_batch = getattr(args, "tokens_per_batch", None)
+    if tokens_per_batch:
+        tokens_per_update = tokens_per_batch * batches_per_update
+        return f"at most {tokens_per_update:,} tokens on each side"
+    sentences_per_update = args.train_batch_size * batches_per_update
+    return f"{sentences_per_update} sentences"
 
 
 class LogExamples(TrainerCallback):

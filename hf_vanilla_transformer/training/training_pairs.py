@@ -38,12 +38,14 @@ def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> Datas
     The arguments determine which of these steps are taken. Raises InputError if no training pairs would remain, or if
     the arguments ask to hold out pairs although there are validation pairs.
     """
-    prepared = DatasetDict(pairs)
     validation_size = data_args.validation_size
     if validation_size is not None and "validation" in pairs:
         raise InputError(
             f"validation_size is {validation_size}, but validation pairs are given; leave out one of the two."
         )
+
+    # A copy, whose splits are replaced below.
+    prepared = DatasetDict(pairs)
     if data_args.max_train_samples is not None:
         rows = pick_evenly_spaced_rows(len(pairs["train"]), data_args.max_train_samples)
         prepared["train"] = pairs["train"].select(rows)
@@ -83,7 +85,7 @@ def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
 
 def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:
     """Tokenize all pairs. Remove training pairs that are empty or too long, and log how many were removed."""
-    # A sentence must fit into a batch.
+    # Without a limit of its own, a sentence must fit into a batch.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     target_language = find_target_language(settings.data, tokenizer)
     with settings.args.main_process_first(desc="tokenizing the pairs"):

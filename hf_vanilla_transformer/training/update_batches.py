@@ -72,12 +72,15 @@ class TrainingMemory:
             # DDP keeps a second copy of the gradients.
             bytes_per_parameter += 4
 
-        # These are the figures for 16 bits. With 32 bits, the numbers of bytes per token are twice as large.
+        # The figures below are for 16 bits, so the numbers of bytes per token are twice as large with 32 bits.
+        bits_factor = 1 if in_16_bits else 2
+        # R-Drop reads each batch twice.
+        passes = 2 if args.r_drop_alpha else 1
         activations_per_token = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
+
         most_logits: float
         if args.r_drop_alpha:
-            # R-Drop reads each batch twice. It needs all logits of both passes, their gradient and a copy.
-            activations_per_token *= 2
+            # R-Drop needs all logits of both passes, their gradient and a copy.
             logits_per_token = 12 * config.vocab_size
             most_logits = math.inf
         else:
@@ -85,13 +88,10 @@ class TrainingMemory:
             logits_per_token = 4 * config.vocab_size
             # The loss computes logits in chunks, whose size depends on the device's memory, not on the precision.
             most_logits = 2 * _find_chunk_bytes(memory)
-        if not in_16_bits:
-            activations_per_token *= 2
-            logits_per_token *= 2
         return cls(
             fixed=bytes_per_parameter * model.num_parameters(),
-            per_token=int(activations_per_token),
-            logits_per_token=logits_per_token,
+            per_token=int(bits_factor * passes * activations_per_token),
+            logits_per_token=bits_factor * logits_per_token,
             most_logits=most_logits,
         )
 
@@ -106,14 +106,18 @@ class TrainingMemory:
 
         The result is 0 if not even the weights, gradients and moments fit.
         """
-        # The weights, gradients and moments need their memory whatever the size of a batch.
+        # `self.fixed` is the memory of weights, gradients and moments, which does not depend on the size of a batch.
         bytes_for_batch = size - self.fixed
+        # `self.per_token` are the bytes of activations per token, and `self.logits_per_token` those of logits.
+        bytes_per_token = self.per_token
         computes_logits_in_chunks = self.most_logits < math.inf
         if computes_logits_in_chunks:
-            # Small batches have fewer logits than this maximum, so slightly more tokens might fit.
-            tokens = (bytes_for_batch - self.most_logits) / self.per_token
+            # All logits together never need more than this maximum, whatever the number of tokens. Small batches need
+            # less, so slightly more tokens might fit.
+            bytes_for_batch -= self.most_logits
         else:
-            tokens = bytes_for_batch / (self.per_token + self.logits_per_token)
+            bytes_per_token += self.logits_per_token
+        tokens = bytes_for_batch / bytes_per_token
         return max(0, int(tokens))
 
 
@@ -236,17 +240,16 @@ def set_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sent
         # `args.gradient_accumulation_steps` is 1 if the user has not set it, so it does not show whether they have.
         gradient_accumulation_steps=settings.given_arguments.get("gradient_accumulation_steps"),
     )
+    batch_arguments = {
+        "tokens_per_batch": batches.tokens_per_batch,
+        "gradient_accumulation_steps": batches.gradient_accumulation_steps,
+    }
     # The batches replace `tokens_per_update` among the given arguments, which are saved with the run: if the run is
     # resumed or repeated on a different device, it must have the same batches.
     given_arguments = dict(settings.given_arguments)
     given_arguments.pop("tokens_per_update", None)
-    given_arguments["tokens_per_batch"] = batches.tokens_per_batch
-    given_arguments["gradient_accumulation_steps"] = batches.gradient_accumulation_steps
-    changed_args = args.change(
-        tokens_per_batch=batches.tokens_per_batch,
-        gradient_accumulation_steps=batches.gradient_accumulation_steps,
-    )
-    return settings._replace(args=changed_args, given_arguments=given_arguments)
+    given_arguments.update(batch_arguments)
+    return settings._replace(args=args.change(**batch_arguments), given_arguments=given_arguments)
 
 
 def find_longest_sentence(data: Dataset) -> int:
