@@ -107,6 +107,7 @@ def _compute_loss_of_chunk(
     divergences[1].neg_()
     loss = (cross_entropies + weight * divergences.sum() / 2) / 2
 
+    # The sums of `token_sums`: the cross-entropy without smoothing, the correct tokens, and all tokens of both passes.
     highest_log_probabilities = log_probabilities.amax(dim=-1)
     correct = (label_log_probabilities >= highest_log_probabilities).sum()
     token_count = correct.new_tensor(label_log_probabilities.numel())

@@ -138,11 +138,11 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
 def check_results_file(settings: Settings, results: str) -> None:
     """Raise an error if the results file cannot be written, or would replace an input or a file of the model."""
     path = Path(results)
-    folder = settings.output_folder.resolve()
+    output_folder = settings.output_folder.resolve()
     inputs = [*settings.data.paths(), settings.model.model_name_or_path, settings.model.tokenizer_name]
     # The run creates the output folder and its parents, so they need not exist yet.
-    check_can_write(results, inputs=inputs, made=(folder, *folder.parents))
-    is_in_output_folder = path.absolute().parent.resolve() == folder
+    check_can_write(results, inputs=inputs, made=(output_folder, *output_folder.parents))
+    is_in_output_folder = path.absolute().parent.resolve() == output_folder
     if is_in_output_folder and any(path.match(pattern) for pattern in FILES_OF_A_RUN):
         raise InputError(f"{path} is a file of the trained model; write the results to another file.")
 
@@ -168,6 +168,7 @@ def _model_files(folder: Path) -> list[Path]:
 def check_numbers(args: RunArguments) -> None:
     """Raise InputError if a number is out of range. The Trainer would report this late or not at all."""
     for name in _AT_LEAST_1:
+        # This raises an error unless the argument is None or a whole number of at least 1.
         check_optional(args, name)
     for name in _AT_LEAST_0:
         number = getattr(args, name)

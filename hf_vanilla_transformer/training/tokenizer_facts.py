@@ -79,12 +79,15 @@ def translated_letterless_share(pairs: Dataset, codes: TargetCodes) -> float:
     Leading and trailing white space is ignored, and so is a target language code before the source. A pair with a blank
     source or target does not count as translated.
     """
-    translated = 0
+    translated_count = 0
     for batch in pairs.select_columns(["source", "target"]).iter(batch_size=_ROWS_AT_A_TIME):
+        # `text` is the source without the target language code.
         sources = [codes.read(source).text for source in batch["source"]]
         for source, target in zip(sources, batch["target"], strict=True):
-            if has_letters(source) or source.strip() == target.strip():
+            if has_letters(source):
                 continue
-            if not is_blank(source) and not is_blank(target):
-                translated += 1
-    return translated / len(pairs)
+            is_copied = source.strip() == target.strip()
+            has_blank_side = is_blank(source) or is_blank(target)
+            if not is_copied and not has_blank_side:
+                translated_count += 1
+    return translated_count / len(pairs)

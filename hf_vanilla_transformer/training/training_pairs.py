@@ -89,14 +89,17 @@ def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokeni
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     target_language = find_target_language(settings.data, tokenizer)
     with settings.args.main_process_first(desc="tokenizing the pairs"):
-        data = tokenize_pairs(pairs, tokenizer, settings.data.preprocessing_num_workers, target_lang=target_language)
-        data["train"], removed_counts = filter_pairs(data["train"], tokenizer, max_tokens)
+        tokenized_pairs = tokenize_pairs(
+            pairs, tokenizer, settings.data.preprocessing_num_workers, target_lang=target_language
+        )
+        training_pairs, removed_counts = filter_pairs(tokenized_pairs["train"], tokenizer, max_tokens)
+        tokenized_pairs["train"] = training_pairs
     counts_by_reason = {
         "empty on one side": removed_counts["empty"],
         f"longer than {max_tokens} tokens": removed_counts["too long"],
     }
     log_removed(counts_by_reason, len(pairs["train"]))
-    return data
+    return tokenized_pairs
 
 
 def find_target_language(data_args: TrainingDataArguments, tokenizer: PreTrainedTokenizerBase) -> str | None:
