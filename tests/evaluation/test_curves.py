@@ -97,7 +97,7 @@ def test_plot_curve_of_several_runs(tmp_path, monkeypatch):
     drawn = []
     save = figures.Figure.savefig
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *a, **k: (drawn.append(self), save(self, *a, **k)))
-    curves = {"one": write_curve(tmp_path, LOG), "two": write_curve(tmp_path, LOG[:4])}
+    curves = {"first": write_curve(tmp_path, LOG), "second": write_curve(tmp_path, LOG[:4])}
     drawn.clear()
     assert save_figure(plot_curve(curves), tmp_path / "plot.svg") == tmp_path / "plot.svg"
     assert {path.name for path in tmp_path.iterdir()} == {"plot.svg", "curve.json", "curve.png"}
@@ -110,7 +110,7 @@ def test_plot_curve_of_several_runs(tmp_path, monkeypatch):
     # BLEU of training batches is not measured.
     assert lines[1] == [[], [[1.0, 34.0], [2.0, 38.5], [3.0, 38.2]], [], [[1.0, 34.0], [2.0, 38.5]]]
     names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
-    assert names[:3] == ["one", "two", "validation"]
+    assert names[:3] == ["first", "second", "validation"]
     assert names[3].startswith("training")
 
 
@@ -167,7 +167,7 @@ def test_plot_curve_without_times():
 
 def test_plot_curve_with_a_theme(curve):
     matplotlib = pytest.importorskip("matplotlib")
-    figure = plot_curve({"one": curve, "two": curve}, theme="dark")
+    figure = plot_curve({"first": curve, "second": curve}, theme="dark")
     panels = {axes.get_ylabel(): axes for axes in figure.axes}
     bleu = panels["BLEU"].lines
     assert [line.get_xydata().tolist() for line in bleu if len(line.get_xdata())] == [

@@ -76,16 +76,21 @@ UNSPACED = {
 @pytest.mark.parametrize("language", UNSPACED)
 def test_score_translations_without_spaces_counts_characters(language):
     translation, reference = UNSPACED[language]
-    divided = [[" ".join(text)] for text in (translation, reference)]
-    options = {"metrics": ["ter"], "tokenize": "ja-mecab"} if language == "ja" else {}
+    divided_translation = " ".join(translation)
+    divided_reference = " ".join(reference)
+    options = {}
+    if language == "ja":
+        options = {"metrics": ["ter"], "tokenize": "ja-mecab"}
     scores = score_translations([translation], [[reference, reference]], **options, against=[reference])
-    assert scores["ter"] == pytest.approx(sacrebleu.corpus_ter(divided[0], divided[1:]).score)
+    expected = sacrebleu.corpus_ter([divided_translation], [[divided_reference]])
+    assert scores["ter"] == pytest.approx(expected.score)
     assert 0 < scores["ter"] < 70
     assert scores["ter_signature"].endswith("|chars:yes")
     assert scores["ter_against"]["signature"].endswith("|chars:yes")
     assert scores["ter_against"]["other_score"] == 0
     if language != "ja":  # BLEU of Japanese needs mecab.
-        assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(divided[0], divided[1:], force=True).score)
+        expected = sacrebleu.corpus_bleu([divided_translation], [[divided_reference]], force=True)
+        assert scores["bleu"] == pytest.approx(expected.score)
         assert Bleu().compute(predictions=[translation], references=[reference])["score"] == scores["bleu"]
         assert Ter().compute(predictions=[translation], references=[reference])["score"] == scores["ter"]
         assert find_bleu_tokenization(language) == "char"
@@ -108,9 +113,11 @@ def test_ter_does_not_split_other_scripts():
 
 def test_compute_metrics_without_spaces(tokenizer):
     translation, reference = UNSPACED["th"]
-    predictions, labels = (np.array([tokenizer(text).input_ids]) for text in (translation, reference))
-    found = make_compute_metrics(tokenizer)(EvalPrediction(predictions=predictions, label_ids=labels))
-    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu([translation], [[reference]], tokenize="char").score)
+    predictions = np.array([tokenizer(translation).input_ids])
+    labels = np.array([tokenizer(reference).input_ids])
+    scores = make_compute_metrics(tokenizer)(EvalPrediction(predictions=predictions, label_ids=labels))
+    expected = sacrebleu.corpus_bleu([translation], [[reference]], tokenize="char")
+    assert scores["bleu"] == pytest.approx(expected.score)
 
 
 def run_sacrebleu(folder, *options, **texts):
@@ -128,10 +135,9 @@ def test_score_translations_with_several_references_equals_sacrebleu(tmp_path):
     both = [*zip(REFERENCES, other, strict=True)]
     for pairs in (both, [[*pair] for pair in both]):
         scores = score_translations(HYPOTHESES, pairs)
-        assert [scores[name] for name in select_metrics()] == [
-            pytest.approx(each["score"], abs=1e-6) for each in expected
-        ]
-        assert [scores[f"{name}_signature"] for name in select_metrics()] == [each["signature"] for each in expected]
+        for name, metric_score in zip(select_metrics(), expected, strict=True):
+            assert scores[name] == pytest.approx(metric_score["score"], abs=1e-6)
+            assert scores[f"{name}_signature"] == metric_score["signature"]
         assert scores["exact_match"] == 50
     assert score_translations(HYPOTHESES, REFERENCES)["exact_match"] == 0
 
@@ -147,17 +153,17 @@ def test_score_translations_against_a_baseline_equals_sacrebleu(tmp_path):
     cells = [line.split(" & ")[1:] for line in printed.splitlines() if re.match(" *(Baseline: worse|better) ", line)]
     scores = json.loads(json.dumps(score_translations(better, references, against=worse)))
     for name, baseline, system in zip(("bleu", "chrf", "ter"), *cells, strict=True):
-        found = scores[f"{name}_against"]
+        comparison = scores[f"{name}_against"]
         *expected, p_value = map(float, re.findall(r"\d+\.\d+", system))
-        assert [found[key] for key in ("score", "mean", "ci")] == pytest.approx(expected, abs=1e-6)
-        assert found["p_value"] == pytest.approx(p_value, abs=5e-5)
+        assert [comparison[key] for key in ("score", "mean", "ci")] == pytest.approx(expected, abs=1e-6)
+        assert comparison["p_value"] == pytest.approx(p_value, abs=5e-5)
         expected = [float(number) for number in re.findall(r"\d+\.\d+", baseline)]
-        assert [found[f"other_{key}"] for key in ("score", "mean", "ci")] == pytest.approx(expected, abs=1e-6)
-        assert f"{found['signature']}\n" in printed
-        assert found["score"] == pytest.approx(scores[name])
+        assert [comparison[f"other_{key}"] for key in ("score", "mean", "ci")] == pytest.approx(expected, abs=1e-6)
+        assert f"{comparison['signature']}\n" in printed
+        assert comparison["score"] == pytest.approx(scores[name])
     assert 0.001 < scores["bleu_against"]["p_value"] < 1
     assert not [name for name in score_translations(better, references) if name.endswith("_against")]
-    with pytest.raises(ValueError, match="against has 1 translations, but there are 40 hypotheses"):
+    with pytest.raises(ValueError, match=r"against has 1 .*40 hypotheses"):
         score_translations(better, references, against=worse[:1])
 
 
@@ -168,13 +174,15 @@ def test_bleu_with_several_references():
     assert Bleu().compute(predictions=HYPOTHESES, references=pairs)["score"] == pytest.approx(expected)
 
 
-def edits(prediction, reference):
-    """Levenshtein's distance of two lists, by its recursion, row by row."""
+def count_edits(prediction, reference):
+    """Levenshtein's distance of two lists of tokens, by its recursion, row by row."""
     row = list(range(len(reference) + 1))
     for number, token in enumerate(prediction, start=1):
-        before, row[0] = row[0], number
-        for column, wanted in enumerate(reference, start=1):
-            before, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, before + (token != wanted))
+        next_row = [number]
+        for column, reference_token in enumerate(reference):
+            substituted = row[column] + int(token != reference_token)
+            next_row.append(min(row[column + 1] + 1, next_row[column] + 1, substituted))
+        row = next_row
     return row[-1]
 
 
@@ -182,18 +190,25 @@ def test_token_error_rate_counts_edits_to_the_nearest_reference():
     pytest.importorskip("jiwer")
     predictions = ["AE B IY", "HH AH L", "T EH S T", "EY"]
     references = [["AE B IY", "EY"], ["HH AH L OW", "HH EH L OW"], ["T EH K S T", "B EH S T IH D"], ["B", "B IY"]]
-    nearest = [
-        min((edits(each.split(), other.split()) / len(other.split()), other) for other in others)[1]
-        for each, others in zip(predictions, references, strict=True)
-    ]
-    total = sum(edits(each.split(), other.split()) for each, other in zip(predictions, nearest, strict=True))
-    expected = 100 * total / sum(len(each.split()) for each in nearest)
-    found = score_translations(predictions, references, metrics=["token_error_rate"])
-    assert found["token_error_rate"] == pytest.approx(expected) != 0
+    edits = 0
+    reference_tokens = 0
+    for prediction, alternatives in zip(predictions, references, strict=True):
+        # The error rate of each reference, with its numbers of edits and tokens.
+        rates = []
+        for reference in alternatives:
+            tokens = reference.split()
+            distance = count_edits(prediction.split(), tokens)
+            rates.append((distance / len(tokens), distance, len(tokens)))
+        _rate, distance, length = min(rates)
+        edits += distance
+        reference_tokens += length
+    expected = 100 * edits / reference_tokens
+    token_error_rate = score_translations(predictions, references, metrics=["token_error_rate"])["token_error_rate"]
+    assert token_error_rate == pytest.approx(expected) != 0
     assert "token_error_rate" not in score_translations(predictions, references)
     pairs = Dataset.from_dict({"source": ["a"] * 4, "target": ["x"] * 4, "references": references})
     scores = evaluate(None, pairs, translations=predictions, token_error_rate=True).scores
-    assert scores["token_error_rate"] == found["token_error_rate"]
+    assert scores["token_error_rate"] == token_error_rate
     assert scores["exact_match"] == 25
     assert any(line.startswith("token error rate: ") for line in describe_scores(scores))
     options = {"translations": predictions, "against": predictions[::-1], "token_error_rate": True}
@@ -201,7 +216,7 @@ def test_token_error_rate_counts_edits_to_the_nearest_reference():
     assert score_translations(["a"], [" "], metrics=["token_error_rate"])["token_error_rate"] == 100
 
 
-def test_batches():
+def test_add_batch():
     bleu = Bleu()
     for hypothesis, reference in zip(HYPOTHESES, REFERENCES, strict=True):
         bleu.add_batch(predictions=[hypothesis], references=[reference])
@@ -211,7 +226,7 @@ def test_batches():
         bleu.add_batch(predictions="a", references="a")
 
 
-def test_score_translations():
+def test_score_translations_counts_exact_matches():
     scores = score_translations([*HYPOTHESES, "same"], [*REFERENCES, "same"])
     assert scores["exact_match"] == pytest.approx(100 / 3)
     assert scores["sentences"] == 3
@@ -236,13 +251,14 @@ class WordChrF(SacreBleuMetric):
     """chrF++, with words."""
 
     citation = "Popovic 2017"
-    label, hub_type = "chrF++", "chrf"
+    label = "chrF++"
+    hub_type = "chrf"
 
     def make_scorer(self, **options):
         return CHRF(word_order=2, **options)
 
 
-def test_metrics_need_a_class_and_an_entry(monkeypatch, tokenizer, tmp_path):
+def test_metrics_with_a_new_metric(monkeypatch, tokenizer, tmp_path):
     monkeypatch.setitem(METRICS, "chrf++", WordChrF)
     pairs = Dataset.from_dict({"source": ["one", "two"], "target": ["eins", "zwanzig"]})
     scores, translations = evaluate(FIXTURE, pairs, show_progress=False)
@@ -261,21 +277,22 @@ def test_metrics_need_a_class_and_an_entry(monkeypatch, tokenizer, tmp_path):
     assert write_curve(tmp_path, points)["points"] == [{"updates": 1, "loss": 2.0, "chrf++": 3.0}]
 
 
-def test_evaluate_given_translations():
+def test_evaluate_existing_translations():
     pairs = Dataset.from_dict({"source": ["one", "two"], "target": REFERENCES})
     scores, translations = evaluate(None, pairs, translations=HYPOTHESES, against=REFERENCES)
     assert translations == HYPOTHESES
     expected = score_translations(HYPOTHESES, REFERENCES, against=REFERENCES)
     assert scores == {**expected, "data": "the given data set"}
-    bleu, resampled = next(at for at in enumerate(describe_scores(scores)) if at[1].startswith("  paired bootstrap: "))
-    assert describe_scores(scores)[bleu - 1].startswith("BLEU: ")
-    assert "the other: 100.00, 100.00 ± 0.00; p = " in resampled
+    lines = describe_scores(scores)
+    bleu_row = next(row for row, line in enumerate(lines) if line.startswith("BLEU: "))
+    assert lines[bleu_row + 1].startswith("  paired bootstrap: ")
+    assert "the other: 100.00, 100.00 ± 0.00; p = " in lines[bleu_row + 1]
     equal = evaluate(None, pairs, translations=HYPOTHESES, against=HYPOTHESES).scores
     assert [line.endswith("; equal scores") for line in describe_scores(equal)[2:]] == [False, True] * 3
-    both = [[*each] for each in zip(REFERENCES, HYPOTHESES, strict=True)]
+    both = [list(alternatives) for alternatives in zip(REFERENCES, HYPOTHESES, strict=True)]
     assert evaluate(None, pairs, translations=HYPOTHESES, references=both).scores["exact_match"] == 100
     for model, translations in ((None, None), (FIXTURE, HYPOTHESES)):
-        with pytest.raises(ValueError, match=r"give either a model \(--model_name_or_path\) or translations \(--tra"):
+        with pytest.raises(ValueError, match=r"--model_name_or_path.*--translations_file"):
             evaluate(model, pairs, translations=translations)
 
 
@@ -333,8 +350,9 @@ def test_compute_metrics_passes_options(tokenizer):
 
 
 def test_compute_metrics_of_logits(tokenizer):
-    logits, labels = np.zeros((2, 3, 5)), np.zeros((2, 3), dtype=int)
-    with pytest.raises(ValueError, match="the predictions are logits; set predict_with_generate=True"):
+    logits = np.zeros((2, 3, 5))
+    labels = np.zeros((2, 3), dtype=int)
+    with pytest.raises(ValueError, match=r"logits.*predict_with_generate=True"):
         make_compute_metrics(tokenizer)(EvalPrediction(predictions=logits, label_ids=labels))
 
 
