@@ -43,46 +43,49 @@ def loss_by_torch(logits, labels, weight, label_smoothing):
 
 @pytest.mark.parametrize("tokens_at_once", [1, 3, 512])
 @pytest.mark.parametrize(("weight", "label_smoothing"), [(1.0, 0.0), (5.0, 0.1), (0.3, 0.4)])
-def test_loss_and_gradients_equal_torch_s(weight, label_smoothing, tokens_at_once, monkeypatch):
+def test_r_drop_loss_and_gradients_equal_torch_s(weight, label_smoothing, tokens_at_once, monkeypatch):
     monkeypatch.setattr(r_drop, "_TOKENS_PER_CHUNK_ON_CPUS", tokens_at_once)
     logits, labels = two_predictions()
-    found, sums = r_drop_loss(logits, labels, weight, label_smoothing)
-    expected = loss_by_torch(logits, labels, weight, label_smoothing)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
-    gradients, by_torch = (torch.autograd.grad(3 * loss, logits) for loss in (found, expected))
-    torch.testing.assert_close(gradients, by_torch, atol=1e-12, rtol=1e-10)
+    loss, sums = r_drop_loss(logits, labels, weight, label_smoothing)
+    expected_loss = loss_by_torch(logits, labels, weight, label_smoothing)
+    assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-12)
+    gradients = torch.autograd.grad(3 * loss, logits)
+    expected_gradients = torch.autograd.grad(3 * expected_loss, logits)
+    torch.testing.assert_close(gradients, expected_gradients, atol=1e-12, rtol=1e-10)
     both = labels.repeat(2)
     plain = nn.functional.cross_entropy(logits.flatten(0, 1), both, reduction="sum")
     correct = (logits.flatten(0, 1).argmax(dim=-1) == both).sum()
     torch.testing.assert_close(sums, torch.stack([plain.detach(), correct.double(), (both != -100).sum().double()]))
 
 
-def test_gradients_equal_finite_differences():
+def test_r_drop_loss_gradients_equal_finite_differences():
     logits, labels = two_predictions(tokens=3, vocabulary=5)
-    assert torch.autograd.gradcheck(lambda given: r_drop_loss(given, labels, 2.0, 0.1)[0], logits)
+    assert torch.autograd.gradcheck(lambda some_logits: r_drop_loss(some_logits, labels, 2.0, 0.1)[0], logits)
 
 
-def test_equal_predictions_have_the_loss_of_one():
+def test_r_drop_loss_of_equal_predictions():
     (logits, _), labels = two_predictions()
     expected = nn.functional.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum")
-    found, _ = r_drop_loss(torch.stack([logits, logits]), labels, 9.0, 0.1)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    loss, _ = r_drop_loss(torch.stack([logits, logits]), labels, 9.0, 0.1)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_half_precision_is_computed_in_float32():
+def test_r_drop_loss_of_bfloat16_is_computed_in_float32():
     logits, labels = two_predictions()
     half = logits.detach().bfloat16().requires_grad_()
     double = half.detach().double().requires_grad_()
-    loss, exact = (r_drop_loss(each, labels, 2.0, 0.1)[0] for each in (half, double))
+    loss, _ = r_drop_loss(half, labels, 2.0, 0.1)
+    exact_loss, _ = r_drop_loss(double, labels, 2.0, 0.1)
     assert loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
+    assert loss.item() == pytest.approx(exact_loss.item(), rel=1e-5)
     # bfloat16 cannot represent this scale; only the gradients are rounded.
-    (rounded,), (expected,) = torch.autograd.grad(loss / 1237, half), torch.autograd.grad(exact / 1237, double)
+    (rounded,) = torch.autograd.grad(loss / 1237, half)
+    (expected,) = torch.autograd.grad(exact_loss / 1237, double)
     assert rounded.dtype == torch.bfloat16
     torch.testing.assert_close(rounded.double(), expected, atol=1e-9, rtol=2**-7)
 
 
-def test_it_does_without_a_label():
+def test_r_drop_loss_without_a_label():
     logits, labels = two_predictions()
     loss, _ = r_drop_loss(logits, torch.full_like(labels, -100), 2.0, 0.1)
     (gradient,) = torch.autograd.grad(loss, logits)
@@ -104,8 +107,10 @@ def make_trainer(folder, tokenizer, weight, dropout=0.0, **arguments):
     }
     args = PaperTrainingArguments(output_dir=str(folder), **{**defaults, **arguments})
     model = small_model(vocab_size=len(tokenizer), dropout=dropout).double()
-    kind = Seq2SeqTrainer if weight is None else partial(RDropTrainer, r_drop_alpha=weight)
-    return kind(
+    trainer_class = Seq2SeqTrainer
+    if weight is not None:
+        trainer_class = partial(RDropTrainer, r_drop_alpha=weight)
+    return trainer_class(
         model=model,
         args=args,
         train_dataset=copy_task(tokenizer, 64),
@@ -123,16 +128,16 @@ def losses_and_gradients(trainer):
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], gradients.kept
 
 
-def test_without_dropout_it_is_the_stock_trainer(tmp_path, tokenizer):
+def test_r_drop_trainer_without_dropout_is_the_stock_trainer(tmp_path, tokenizer):
     losses, gradients = losses_and_gradients(make_trainer(tmp_path, tokenizer, None))
-    found_losses, found_gradients = losses_and_gradients(make_trainer(tmp_path, tokenizer, 3.0))
+    r_drop_losses, r_drop_gradients = losses_and_gradients(make_trainer(tmp_path, tokenizer, 3.0))
     assert len(losses) == 3
-    assert found_losses == pytest.approx(losses, rel=1e-9)
+    assert r_drop_losses == pytest.approx(losses, rel=1e-9)
     for name, gradient in gradients.items():
-        torch.testing.assert_close(found_gradients[name], gradient, atol=1e-10, rtol=1e-7)
+        torch.testing.assert_close(r_drop_gradients[name], gradient, atol=1e-10, rtol=1e-7)
 
 
-def test_with_dropout_predictions_that_differ_cost_more(tmp_path, tokenizer):
+def test_r_drop_trainer_with_dropout_adds_the_divergence(tmp_path, tokenizer):
     first_losses = []
     for weight in (1e-9, 1.0, 3.0):
         trainer = make_trainer(tmp_path, tokenizer, weight, dropout=0.3, max_steps=1)
@@ -145,7 +150,7 @@ def test_with_dropout_predictions_that_differ_cost_more(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("predict_with_generate", [False, True])
-def test_evaluation_does_not_change(tmp_path, tokenizer, predict_with_generate):
+def test_r_drop_trainer_evaluates_as_the_stock_trainer(tmp_path, tokenizer, predict_with_generate):
     stock, ours = (
         make_trainer(tmp_path, tokenizer, weight, dropout=0.3, predict_with_generate=predict_with_generate)
         for weight in (None, 3.0)
@@ -154,11 +159,15 @@ def test_evaluation_does_not_change(tmp_path, tokenizer, predict_with_generate):
     ours.train()
     stock.model.load_state_dict(ours.model.state_dict())
     assert ours.evaluate()["eval_loss"] == pytest.approx(stock.evaluate()["eval_loss"], rel=1e-12)
-    predictions = [trainer.predict(copy_task(tokenizer, 4, seed=3)).predictions for trainer in (stock, ours)]
-    assert np.array_equal(*(each if isinstance(each, np.ndarray) else each[0] for each in predictions))
+    predictions = []
+    for trainer in (stock, ours):
+        outputs = trainer.predict(copy_task(tokenizer, 4, seed=3)).predictions
+        # Without `predict_with_generate`, the outputs are a tuple that begins with the logits.
+        predictions.append(outputs[0] if isinstance(outputs, tuple) else outputs)
+    assert np.array_equal(*predictions)
 
 
-def test_invalid_arguments(tmp_path, tokenizer):
+def test_r_drop_trainer_rejects_invalid_arguments(tmp_path, tokenizer):
     with pytest.raises(ValueError, match=r"r_drop_alpha is 0\.0; it must be above 0"):
         make_trainer(tmp_path, tokenizer, 0.0)
     with pytest.raises(ValueError, match="compute_loss_func was given"):

@@ -8,7 +8,7 @@ from hf_vanilla_transformer.training import trainer_callbacks
 from hf_vanilla_transformer.training.trainer_callbacks import RecordFacts
 
 
-def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
+def test_record_facts_counts_from_the_beginning_of_a_resumed_run(tmp_path, monkeypatch):
     now = iter([100, 130, 500, 507])
     first = RecordFacts("user/base", "Adam")
     monkeypatch.setattr(trainer_callbacks.time, "monotonic", lambda: next(now))
@@ -22,7 +22,7 @@ def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
     assert (second.base_model, second.optimizer, second.seconds) == ("user/base", "Adam", 37)
 
 
-def test_a_checkpoint_without_facts(tmp_path):
+def test_record_facts_of_a_checkpoint_without_facts(tmp_path):
     (tmp_path / "trainer_state.json").write_text("{}")
-    found = RecordFacts.read_checkpoint(tmp_path)
-    assert (found.base_model, found.optimizer, found.seconds) == (None, None, 0)
+    facts = RecordFacts.read_checkpoint(tmp_path)
+    assert (facts.base_model, facts.optimizer, facts.seconds) == (None, None, 0)

@@ -29,23 +29,23 @@ def pairs() -> DatasetDict:
     return DatasetDict(train=Dataset.from_list(train), test=Dataset.from_list(train[5:7]))
 
 
-def test_by_default_all_pairs_stay(pairs):
+def test_prepare_pairs_keeps_all_by_default(pairs):
     prepared = prepare_pairs(pairs, TrainingDataArguments())
     assert {name: split._fingerprint for name, split in prepared.items()} == {
         name: split._fingerprint for name, split in pairs.items()
     }
 
 
-def test_sampled_then_cleaned_then_held_out(pairs, caplog):
+def test_prepare_pairs_samples_then_cleans_then_holds_out(pairs, caplog):
     caplog.set_level("INFO")
-    given = {name: split.to_list() for name, split in pairs.items()}
+    rows_before = {name: split.to_list() for name, split in pairs.items()}
     arguments = TrainingDataArguments(max_train_samples=100, clean=True, validation_size=7)
     prepared = prepare_pairs(pairs, arguments)
     sampled = pairs["train"].select([index * 103 // 100 for index in range(100)])
     train, validation = hold_out(clean_pairs(sampled, [pairs["test"]])[0], 7)
     assert {name: split.to_list() for name, split in prepared.items()} == {
         "train": train.to_list(),
-        "test": given["test"],
+        "test": rows_before["test"],
         "validation": validation.to_list(),
     }
     # The first two rules also remove what was sampled once only: its copy stays, or not.
@@ -53,10 +53,10 @@ def test_sampled_then_cleaned_then_held_out(pairs, caplog):
         "removed 5 of 100 training pairs: 2 duplicates, 1 identical sides, 2 in the test"
     )
     assert caplog.messages[1:] == ["held out 7 training pairs for validation"]
-    assert {name: split.to_list() for name, split in pairs.items()} == given
+    assert {name: split.to_list() for name, split in pairs.items()} == rows_before
 
 
-def test_more_samples_than_pairs(pairs):
+def test_prepare_pairs_with_more_samples_than_pairs(pairs):
     assert (
         prepare_pairs(pairs, TrainingDataArguments(max_train_samples=500))["train"].to_list()
         == pairs["train"].to_list()
@@ -72,12 +72,12 @@ def test_more_samples_than_pairs(pairs):
         ({"max_train_samples": 5, "validation_size": 5}, "5 of 5 training pairs are too many to hold out"),
     ],
 )
-def test_numbers_out_of_range(pairs, arguments, message):
+def test_prepare_pairs_rejects_numbers_out_of_range(pairs, arguments, message):
     with pytest.raises(ValueError, match=message):
         prepare_pairs(pairs, TrainingDataArguments(**arguments))
 
 
-def test_wrong_splits(pairs):
+def test_prepare_pairs_holds_nothing_out_beside_validation_pairs(pairs):
     arguments = TrainingDataArguments(validation_size=5)
     with pytest.raises(
         ValueError, match="validation_size is 5, but validation pairs are given; leave out one of the two"
@@ -95,7 +95,7 @@ def files(tmp_path) -> list[str]:
     return [str(tmp_path / name) for name in ("a.en", "a.fr", "b.en", "b.fr")]
 
 
-def test_a_run_on_two_pairs_of_files(tmp_path, files, capsys):
+def test_train_on_two_pairs_of_files(tmp_path, files, capsys):
     changes = {
         "dataset_name": None,
         "source_lang": None,
@@ -114,13 +114,13 @@ def test_a_run_on_two_pairs_of_files(tmp_path, files, capsys):
     assert "| pairs | 54 |" in (folder / "README.md").read_text()
     arguments = {**TINY, **changes, "output_dir": str(tmp_path / "run")}
     settings = [Settings.from_arguments(**arguments) for _ in range(2)]
-    once, again = (load_training_pairs(each.args, each.data) for each in settings)
+    once, again = (load_training_pairs(run_settings.args, run_settings.data) for run_settings in settings)
     assert {name: split._fingerprint for name, split in once.items()} == {
         name: split._fingerprint for name, split in again.items()
     }
 
 
-def test_two_copies_of_one_file(tmp_path, files):
+def test_train_on_two_copies_of_one_file(tmp_path, files):
     (tmp_path / "a.fr").write_text((tmp_path / "a.en").read_text())
     changes = {"dataset_name": None, "train_file": files[:2], "clean": True}
     with pytest.raises(
@@ -129,6 +129,6 @@ def test_two_copies_of_one_file(tmp_path, files):
         train.main(recipe(tmp_path, **changes))
 
 
-def test_validation_pairs_of_a_data_set_are_not_held_out_again(tmp_path):
+def test_train_holds_nothing_out_beside_validation_pairs(tmp_path):
     with pytest.raises(SystemExit, match="validation_size is 6, but validation pairs are given"):
         train.main(recipe(tmp_path, max_digits=5, validation_size=6))

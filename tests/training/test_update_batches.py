@@ -50,8 +50,8 @@ def gpu(gigabytes):
     return DeviceMemory(gigabytes * GIB - 600_000_000, gigabytes * GIB)
 
 
-def arguments(**given):
-    return RunArguments("unused", **{"bf16": True, "use_cpu": True, **given})
+def arguments(**changes):
+    return RunArguments("unused", **{"bf16": True, "use_cpu": True, **changes})
 
 
 def pretend_to_have_processes(count, monkeypatch):
@@ -89,7 +89,8 @@ def test_split_update(processes, tokens_that_fit, expected):
 )
 def test_split_update_fits_and_has_no_more_batches_than_needed(tokens_per_update, processes, fit, longest):
     batches = split_update(tokens_per_update, processes, fit, longest)
-    tokens, count = batches.tokens_per_batch, batches.gradient_accumulation_steps
+    tokens = batches.tokens_per_batch
+    count = batches.gradient_accumulation_steps
     assert tokens <= max(fit, longest)
     assert tokens >= longest
     # With one batch less in each process, the batches would not fit.
@@ -115,7 +116,7 @@ def test_split_update_keeps_what_is_given(explicit, expected, fit):
 
 
 @pytest.mark.parametrize("preset", PEAKS)
-def test_training_memory_is_the_measured_one(preset):
+def test_bytes_for_batch_are_the_measured_ones(preset):
     memory = TrainingMemory.for_model(model_of(preset), arguments(), gpu(80), in_16_bits=True)
     assert memory.bytes_for_batch(UPDATE) == pytest.approx(PEAKS[preset], rel=0.05)
 
@@ -124,7 +125,7 @@ def test_training_memory_is_the_measured_one(preset):
 @pytest.mark.parametrize("gigabytes", [6, 8, 11, 16, 24, 40, 80])
 @pytest.mark.parametrize("bf16", [True, False])
 @pytest.mark.parametrize("processes", [1, 8])
-def test_small_cards_do_not_run_out_of_memory(preset, gigabytes, bf16, processes, monkeypatch):
+def test_tokens_that_fit_into_small_gpus(preset, gigabytes, bf16, processes, monkeypatch):
     """The measured peak, scaled to the tokens of a batch; without 16 bits, activations have twice the bytes."""
     pretend_to_have_processes(processes, monkeypatch)
     model = model_of(preset)
@@ -144,7 +145,7 @@ def test_small_cards_do_not_run_out_of_memory(preset, gigabytes, bf16, processes
     [(8, (2, 3), (5, 10)), (16, (1, 2), (2, 3)), (24, (1, 1), (1, 2)), (80, (1, 1), (1, 1))],
 )
 @pytest.mark.parametrize("bf16", [True, False])
-def test_number_of_batches_on_a_gpu(gigabytes, base, big, bf16):
+def test_split_update_on_gpus(gigabytes, base, big, bf16):
     """The table in docs/train.md."""
     for preset, (in_16_bits, in_float32) in (("base", base), ("big", big)):
         fit = count_tokens_that_fit(model_of(preset), arguments(bf16=bf16), gpu(gigabytes))
@@ -152,7 +153,7 @@ def test_number_of_batches_on_a_gpu(gigabytes, base, big, bf16):
         assert count == (in_16_bits if bf16 else in_float32), preset
 
 
-def test_r_drop_needs_all_logits():
+def test_tokens_that_fit_into_a_gpu_with_r_drop():
     model = model_of("base")
     plain, r_drop = (count_tokens_that_fit(model, arguments(r_drop_alpha=alpha), gpu(80)) for alpha in (0.0, 2.0))
     assert 0 < r_drop < plain / 2
@@ -179,7 +180,7 @@ def test_read_device_memory(monkeypatch):
     assert read_device_memory(torch.device("mps")) is None
 
 
-def test_the_smallest_device_decides(monkeypatch):
+def test_read_smallest_device_memory(monkeypatch):
     memories = [gpu(24), gpu(8), gpu(80)]
     monkeypatch.setattr(update_batches, "gather_object", lambda own: memories)
     assert read_smallest_device_memory(torch.device("cpu")) == gpu(8)
@@ -190,7 +191,7 @@ def test_the_smallest_device_decides(monkeypatch):
 @pytest.mark.parametrize("processes", [1, 2, 8])
 @pytest.mark.parametrize("memory", [None, gpu(6), gpu(8), gpu(80)], ids=["CPU", "6 GiB", "8 GiB", "80 GiB"])
 @pytest.mark.parametrize("way", ["plan", "config"])
-def test_an_update_of_base_has_25_000_tokens(way, memory, processes, monkeypatch):
+def test_update_of_base_has_25_000_tokens(way, memory, processes, monkeypatch):
     pretend_to_have_processes(processes, monkeypatch)
     recipe = read_recipe("base", Settings)
     settings = Settings.from_arguments(**recipe, output_dir="unused", bf16=True, use_cpu=True)
@@ -223,10 +224,10 @@ def test_an_update_of_base_has_25_000_tokens(way, memory, processes, monkeypatch
     ],
     ids=str,
 )
-def test_plans_on_cpus_are_those_of_earlier_releases(name, processes, longest, explicit):
+def test_fit_recipe_on_cpus_as_in_earlier_releases(name, processes, longest, explicit):
     recipe = read_recipe(name, Settings)
-    of = Corpus(29_000, 0, 0, torch.tensor([2, longest, 7]).numpy(), torch.tensor([3, 4, 9]).numpy())
-    chosen = fit_recipe(recipe, of, processes, explicit)
+    measured_corpus = Corpus(29_000, 0, 0, torch.tensor([2, longest, 7]).numpy(), torch.tensor([3, 4, 9]).numpy())
+    chosen = fit_recipe(recipe, measured_corpus, processes, explicit)
     # The formula of the releases before this one.
     accumulated = explicit.get("gradient_accumulation_steps", 1)
     tokens = max(recipe["tokens_per_batch"] // (accumulated * processes), min(longest, recipe["tokens_per_batch"]))
@@ -266,34 +267,36 @@ def on_a_gpu(monkeypatch):
     ],
     ids=str,
 )
-def test_a_plan_on_a_gpu(memory, given_arguments, expected, on_a_gpu):
+def test_plan_on_a_gpu(memory, given_arguments, expected, on_a_gpu):
     options = {"bf16": True, "use_cpu": True, "output_dir": "unused", **given_arguments}
-    found = plan(pairs_of(30), memory=memory, **options).arguments
-    merged = {**found, **given_arguments}
+    planned_arguments = plan(pairs_of(30), memory=memory, **options).arguments
+    merged = {**planned_arguments, **given_arguments}
     names = ("tokens_per_batch", "gradient_accumulation_steps", "max_tokens")
     assert tuple(merged.get(name) for name in names) == expected
-    assert "tokens_per_update" not in found
+    assert "tokens_per_update" not in planned_arguments
 
 
-def test_a_plan_asks_the_gpu_for_its_memory(on_a_gpu, monkeypatch):
+def test_plan_asks_the_gpu_for_its_memory(on_a_gpu, monkeypatch):
     monkeypatch.setattr(plan_module, "read_device_memory", lambda device: gpu(8))
-    found = plan(pairs_of(30), bf16=True, use_cpu=True, output_dir="unused").arguments
-    assert found["gradient_accumulation_steps"] == 2
+    planned_arguments = plan(pairs_of(30), bf16=True, use_cpu=True, output_dir="unused").arguments
+    assert planned_arguments["gradient_accumulation_steps"] == 2
 
 
-def test_a_plan_for_a_gpu_elsewhere_has_one_batch(monkeypatch):
+def test_plan_for_a_gpu_elsewhere_has_one_batch(monkeypatch):
     monkeypatch.setattr(plan_module, "choose_recipe", lambda pairs, has_gpu: "base")
-    found = plan(pairs_of(30), tflops=989, output_dir="unused")
-    assert (found.arguments["tokens_per_batch"], found.arguments["gradient_accumulation_steps"]) == (25_000, 1)
+    base_plan = plan(pairs_of(30), tflops=989, output_dir="unused")
+    assert base_plan.arguments["tokens_per_batch"] == 25_000
+    assert base_plan.arguments["gradient_accumulation_steps"] == 1
     # The pairs fill a part of a batch only.
-    assert 16 * found.costs.parameters < found.costs.memory < PEAKS["base"]
+    assert 16 * base_plan.costs.parameters < base_plan.costs.memory < PEAKS["base"]
 
 
-def test_costs_without_a_choice_know_the_batches():
-    found = plan(pairs_of(200), tflops=1, chooses=False, tokens_per_update=100, num_train_epochs=1, **SMALL)
-    split = plan(pairs_of(200), tflops=1, chooses=False, tokens_per_batch=100, num_train_epochs=1, **SMALL)
-    assert found.arguments == {}
-    assert found.costs == split.costs
+def test_plan_without_a_choice_knows_the_batches():
+    options = {"tflops": 1, "chooses": False, "num_train_epochs": 1, **SMALL}
+    plan_by_update = plan(pairs_of(200), tokens_per_update=100, **options)
+    plan_by_batch = plan(pairs_of(200), tokens_per_batch=100, **options)
+    assert plan_by_update.arguments == {}
+    assert plan_by_update.costs == plan_by_batch.costs
 
 
 # The tiny run with batches by tokens of an update instead of pairs.
@@ -305,7 +308,7 @@ def saved_arguments(folder):
 
 
 @pytest.mark.parametrize(("fit", "expected"), [(3_125, (200, 1)), (100, (100, 2)), (60, (50, 4))])
-def test_a_run_saves_its_batches(fit, expected, tmp_path, monkeypatch):
+def test_train_saves_its_batches(fit, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(run_setup, "count_tokens_that_fit", lambda model, args, memory: fit)
     arguments = {**RUN, "tokens_per_update": 200, "results": str(tmp_path / "results.json"), "max_steps": 2}
     folder = run.train(output_dir=tmp_path / "run", **arguments)
@@ -329,7 +332,7 @@ def train_base_as_one_of_two(folder):
 
 
 @pytest.mark.parametrize(("processes", "expected"), [(1, (3_125, 8)), (2, (3_125, 4))])
-def test_config_base_on_cpus(processes, expected, tmp_path):
+def test_train_with_config_base_on_cpus(processes, expected, tmp_path):
     if processes == 1:
         train_base(tmp_path / "run")
     else:
@@ -350,14 +353,14 @@ def train_with_unequal_memory(folder):
         run.train(output_dir=Path(folder) / "run", **{**RUN, "tokens_per_update": 200, "max_steps": 2})
 
 
-def test_two_devices_have_the_batches_of_the_smaller_one(tmp_path):
+def test_train_on_two_devices_fits_the_smaller_one(tmp_path):
     """Otherwise one process would wait for a batch that the other one does not have."""
     run_as_two(train_with_unequal_memory, str(tmp_path), folder=tmp_path)
     saved = saved_arguments(tmp_path / "run")
     assert (saved["tokens_per_batch"], saved["gradient_accumulation_steps"]) == (50, 2)
 
 
-def test_a_resumed_run_keeps_its_batches(tmp_path, monkeypatch):
+def test_train_resumes_with_its_batches(tmp_path, monkeypatch):
     """Even if another number would fit now, and the command names the tokens of an update again."""
     monkeypatch.setattr(run_setup, "count_tokens_that_fit", lambda model, args, memory: 100)
     arguments = {**RUN, "tokens_per_update": 200}
@@ -370,7 +373,7 @@ def test_a_resumed_run_keeps_its_batches(tmp_path, monkeypatch):
     assert after["gradient_accumulation_steps"] == 2
 
 
-def test_the_longest_pair_fits_into_a_batch(tmp_path, monkeypatch):
+def test_train_fits_the_longest_pair_into_a_batch(tmp_path, monkeypatch):
     """No pair is removed because the memory is small."""
     monkeypatch.setattr(run_setup, "count_tokens_that_fit", lambda model, args, memory: 1)
     arguments = {**RUN, "tokens_per_update": 200, "max_steps": 1}
@@ -380,7 +383,7 @@ def test_the_longest_pair_fits_into_a_batch(tmp_path, monkeypatch):
     assert saved["gradient_accumulation_steps"] == -(-200 // saved["tokens_per_batch"])
 
 
-def test_tokens_of_an_update_override_the_batches_of_a_recipe(tmp_path):
+def test_train_tokens_per_update_override_a_recipe(tmp_path):
     (tmp_path / "mine.yaml").write_text("tokens_per_batch: 100\ngradient_accumulation_steps: 3\n")
     arguments = {**RUN, "tokens_per_update": 200, "max_steps": 1}
     saved = saved_arguments(run.train(output_dir=tmp_path / "run", config=str(tmp_path / "mine.yaml"), **arguments))
@@ -400,11 +403,11 @@ def test_tokens_of_an_update_override_the_batches_of_a_recipe(tmp_path):
     ],
     ids=str,
 )
-def test_the_longest_pair_does_not_depend_on_memory(given_arguments, expected):
+def test_max_tokens_does_not_depend_on_memory(given_arguments, expected):
     settings = Settings.from_arguments(output_dir="unused", use_cpu=True, **given_arguments)
     assert settings.data.max_tokens == expected
 
 
-def test_tokens_per_update_is_checked(tmp_path):
+def test_train_rejects_tokens_per_update_of_0(tmp_path):
     with pytest.raises(ValueError, match="tokens_per_update is 0"):
         run.train(output_dir=tmp_path / "run", **RUN, tokens_per_update=0)
