@@ -65,14 +65,14 @@ def files(tmp_path, sources) -> list[str]:
 @pytest.fixture
 def counted(monkeypatch) -> list[str]:
     """The sentences that teachers translate."""
-    asked: list[str] = []
+    translated_sentences: list[str] = []
 
     def counting(model, tokenizer, sentences, **options):
-        asked.extend(sentences)
+        translated_sentences.extend(sentences)
         return translate(model, tokenizer, sentences, **options)
 
     monkeypatch.setattr(distillation, "translate", counting)
-    return asked
+    return translated_sentences
 
 
 def words(settings: dict) -> list[str]:
@@ -83,9 +83,9 @@ def teacher_of(tmp_path, **arguments) -> Teacher:
     return Teacher(Settings.from_arguments(teacher=[str(TEACHER)], output_dir=str(tmp_path / "run"), **arguments))
 
 
-def pairs_of(sources, **others) -> DatasetDict:
+def pairs_of(sources, **other_splits) -> DatasetDict:
     train = Dataset.from_dict({"source": sources, "target": ["acht"] * len(sources)})
-    return DatasetDict(train=train, **others)
+    return DatasetDict(train=train, **other_splits)
 
 
 def expected_translations(sources, **search) -> list[str]:
@@ -93,7 +93,7 @@ def expected_translations(sources, **search) -> list[str]:
     return translate(model, tokenizer, sources, **search)
 
 
-def test_a_student_learns_what_its_teacher_says(tmp_path, files, sources, capsys):
+def test_distill_student_learns_what_its_teacher_says(tmp_path, files, sources, capsys):
     options = {**SMALL, "output_dir": str(tmp_path / "student"), "max_steps": "150", "save_strategy": "no"}
     folder = distill.main(
         ["--teacher", str(TEACHER), "--distilled_only", "--train_file", *files, "--test_file", *files, *words(options)]
@@ -101,8 +101,8 @@ def test_a_student_learns_what_its_teacher_says(tmp_path, files, sources, capsys
     tokenizer, student = load(str(folder))
     expected = expected_translations(sources)
     assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(TEACHER).get_vocab()
-    found = translate(student, tokenizer, sources)
-    assert sum(map(str.__eq__, found, expected)) >= 0.9 * len(sources)
+    translations = translate(student, tokenizer, sources)
+    assert sum(map(str.__eq__, translations, expected)) >= 0.9 * len(sources)
     small = AutoModelForSeq2SeqLM.from_pretrained(folder / "int8")
     assert small.config.quantization_config.quant_method == Int8Config().quant_method
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -129,7 +129,7 @@ def test_distill_from_python_needs_a_teacher(tmp_path, files):
         distill_from_python([], files, tmp_path / "student")
 
 
-def test_the_translations_join_the_given_targets(tmp_path, sources, counted):
+def test_add_translations_joins_the_given_targets(tmp_path, sources, counted):
     sources = [*sources[:4], sources[0]]
     pairs, facts = teacher_of(tmp_path).add_translations(pairs_of(sources))
     expected = expected_translations(sources[:4])
@@ -143,35 +143,35 @@ def test_the_translations_join_the_given_targets(tmp_path, sources, counted):
     assert counted == sources[:4]
 
 
-def test_sources_without_targets(tmp_path, counted):
+def test_add_translations_of_sources_without_targets(tmp_path, counted):
     (tmp_path / "more.en").write_text("twenty\n\n \nthirty\n")
     teacher = teacher_of(tmp_path, monolingual_source_file=str(tmp_path / "more.en"))
-    given = pairs_of(["one", "two"])
-    pairs, _ = teacher.add_translations(given)
+    given_pairs = pairs_of(["one", "two"])
+    pairs, _ = teacher.add_translations(given_pairs)
     assert pairs["train"]["source"][:] == ["one", "two", "one", "two", "twenty", "thirty"]
     assert pairs["train"]["target"][4:] == expected_translations(["twenty", "thirty"])
-    assert teacher.make_expected_pairs(given)["train"]["source"][:] == pairs["train"]["source"][:]
+    assert teacher.make_expected_pairs(given_pairs)["train"]["source"][:] == pairs["train"]["source"][:]
     (tmp_path / "more.en").unlink()  # As a pipe that has been read.
-    assert teacher.add_translations(given)[0]["train"]["source"][:] == pairs["train"]["source"][:]
+    assert teacher.add_translations(given_pairs)[0]["train"]["source"][:] == pairs["train"]["source"][:]
 
 
-def test_monolingual_sources_of_test_pairs_are_left_out_and_counted(tmp_path, counted, caplog):
+def test_add_translations_leaves_out_sources_of_test_pairs(tmp_path, counted, caplog):
     (tmp_path / "more.en").write_text("twenty\nnine\n thirty \nten\nnine\n")
     validation = Dataset.from_dict({"source": ["nine"], "target": ["9"]})
     test = Dataset.from_dict({"source": ["thirty"], "target": ["30"]})
-    given = pairs_of(["one", "two"], validation=validation, test=test)
+    given_pairs = pairs_of(["one", "two"], validation=validation, test=test)
     teacher = teacher_of(tmp_path, monolingual_source_file=str(tmp_path / "more.en"))
     with caplog.at_level(logging.INFO, logger="hf_vanilla_transformer"):
-        pairs, facts = teacher.add_translations(given)
+        pairs, facts = teacher.add_translations(given_pairs)
     assert pairs["train"]["source"][:] == ["one", "two", "one", "two", "twenty", "ten"]
     assert counted == ["one", "two", "twenty", "ten"]
-    assert teacher.make_expected_pairs(given)["train"]["source"][:] == pairs["train"]["source"][:]
+    assert teacher.make_expected_pairs(given_pairs)["train"]["source"][:] == pairs["train"]["source"][:]
     assert "removed 3 of 5 monolingual sources: 3 in the test or validation pairs" in caplog.text
     assert "3 monolingual sources in the test or validation pairs" in facts["targets of the teacher"]
-    assert "4 sentences to translate" not in teacher.describe_work(given)
+    assert "4 sentences to translate" not in teacher.describe_work(given_pairs)
 
 
-def test_a_translation_that_is_a_test_pair_is_removed(tmp_path):
+def test_add_translations_removes_test_pairs(tmp_path):
     sources = ["one", "two", "six"]
     expected = expected_translations(sources)
     evaluated = {
@@ -183,7 +183,7 @@ def test_a_translation_that_is_a_test_pair_is_removed(tmp_path):
     assert facts["targets of the teacher"] == "1; removed 2 in the test or validation pairs"
 
 
-def test_nearest_to_reference_takes_the_best_hypothesis_of_a_source_without_one(tmp_path):
+def test_nearest_to_reference_without_a_reference(tmp_path):
     (tmp_path / "more.en").write_text("two hundred and forty-six\n")
     teacher = teacher_of(
         tmp_path, nearest_to_reference=True, teacher_num_beams=3, monolingual_source_file=str(tmp_path / "more.en")
@@ -192,33 +192,33 @@ def test_nearest_to_reference_takes_the_best_hypothesis_of_a_source_without_one(
     assert pairs["train"]["target"][-1] == expected_translations(["two hundred and forty-six"], num_beams=3)[0]
 
 
-def test_teacher_revisions_are_their_own(tmp_path, monkeypatch):
-    asked = []
+def test_teacher_revision_is_not_the_revision_of_the_student(tmp_path, monkeypatch):
+    requests = []
 
     def note(name, revision=None, token=None):
-        asked.append((name, revision, token))
+        requests.append((name, revision, token))
         return TEACHER
 
     monkeypatch.setattr(distillation, "native_folder", note)
     arguments = {"teacher": ["user/a", "user/b"], "token": "hf_mine", "output_dir": str(tmp_path / "run")}
     Teacher(Settings.from_arguments(**arguments, model_name_or_path="user/student", revision="v2"))
-    assert asked == [("user/a", None, "hf_mine"), ("user/b", None, "hf_mine")]
-    asked.clear()
+    assert requests == [("user/a", None, "hf_mine"), ("user/b", None, "hf_mine")]
+    requests.clear()
     Teacher(Settings.from_arguments(**arguments, teacher_revision=["v1", "main"]))
-    assert asked == [("user/a", "v1", "hf_mine"), ("user/b", "main", "hf_mine")]
+    assert requests == [("user/a", "v1", "hf_mine"), ("user/b", "main", "hf_mine")]
     with pytest.raises(InputError, match=r"teacher_revision.*v1.*2 teachers"):
         Settings.from_arguments(**arguments, teacher_revision=["v1"])
     with pytest.raises(InputError, match=r"revision is v2.*--teacher_revision"):
         Teacher(Settings.from_arguments(**arguments, revision="v2"))
 
 
-def test_faulty_translations_are_removed_and_counted(tmp_path, monkeypatch, caplog):
+def test_add_translations_removes_and_counts_faulty_ones(tmp_path, monkeypatch, caplog):
     answers = {"one": ("eins", []), "two": ("x x x", ["repetition"]), "six": ("sechs", ["truncated"])}
     answers |= {"ten": ("", []), "nine": ("nine", []), "five": ("fünf" * 30, [])}
     answers |= {f"number {number}": (f"Nummer {number}", []) for number in range(50)}
 
     def answer(self, tokenizer, model, sentences):
-        return ((each, [distillation.Hypothesis(*answers[each])]) for each in sentences)
+        return ((sentence, [distillation.Hypothesis(*answers[sentence])]) for sentence in sentences)
 
     monkeypatch.setattr(Teacher, "_translate", answer)
     validation = Dataset.from_dict({"source": ["nine"], "target": ["neun"]})
@@ -237,39 +237,39 @@ def test_faulty_translations_are_removed_and_counted(tmp_path, monkeypatch, capl
         teacher_of(tmp_path, teacher_num_beams=1).add_translations(pairs_of(["one", "six"]))
 
 
-def test_the_hypothesis_nearest_to_the_reference(tmp_path):
+def test_nearest_to_reference_chooses_by_sentence_bleu(tmp_path):
     source = "two hundred and forty-six"
     tokenizer, model = load(str(TEACHER))
     (best,) = translate(model, tokenizer, [source], return_details=True, num_beams=3, num_return_sequences=3)
-    wanted = best.alternatives[1].text
-    given = DatasetDict(train=Dataset.from_dict({"source": [source], "target": [wanted]}))
+    reference = best.alternatives[1].text
+    pairs = DatasetDict(train=Dataset.from_dict({"source": [source], "target": [reference]}))
     options = {"distilled_only": True, "teacher_num_beams": 3}
-    assert teacher_of(tmp_path, **options).add_translations(given)[0]["train"]["target"][:] == [best.text]
-    near = teacher_of(tmp_path, nearest_to_reference=True, **options).add_translations(given)[0]
-    assert near["train"]["target"][:] == [wanted] != [best.text]
+    assert teacher_of(tmp_path, **options).add_translations(pairs)[0]["train"]["target"][:] == [best.text]
+    nearest = teacher_of(tmp_path, nearest_to_reference=True, **options).add_translations(pairs)[0]
+    assert nearest["train"]["target"][:] == [reference] != [best.text]
 
 
-def test_the_nearest_hypothesis_of_a_language_without_spaces(tmp_path, monkeypatch):
-    hypotheses = [Translation(each, 0.0, [], [], None) for each in ("一只狗在吃饭。", "猫坐在红色的垫子上。")]
+def test_nearest_to_reference_in_a_language_without_spaces(tmp_path, monkeypatch):
+    hypotheses = [Translation(text, 0.0, [], [], None) for text in ("一只狗在吃饭。", "猫坐在红色的垫子上。")]
     hypotheses[0] = hypotheses[0]._replace(alternatives=(hypotheses[1],))
     monkeypatch.setattr(distillation, "translate", lambda *args, **options: hypotheses[:1])
-    given = DatasetDict(train=Dataset.from_dict({"source": ["the cat"], "target": ["那只猫坐在红色的垫子上。"]}))
+    pairs = DatasetDict(train=Dataset.from_dict({"source": ["the cat"], "target": ["那只猫坐在红色的垫子上。"]}))
     teacher = teacher_of(tmp_path, nearest_to_reference=True, distilled_only=True, bleu_tokenize="zh")
-    assert teacher.add_translations(given)[0]["train"]["target"][:] == [hypotheses[1].text]
+    assert teacher.add_translations(pairs)[0]["train"]["target"][:] == [hypotheses[1].text]
 
 
-def test_the_teacher_s_tokenizer_changes_no_other_setting(tmp_path, files):
+def test_with_tokenizer_changes_no_other_setting(tmp_path, files):
     targets = Path(files[1]).rename(tmp_path / "mine.zh")
     arguments = {"train_file": [files[0], targets], "test_file": [files[0], targets], "max_steps": 1}
     arguments |= {"teacher": TEACHER, "output_dir": str(tmp_path / "run")}
     settings = Settings.from_arguments(**arguments).for_target_language()
-    found = Teacher(settings).with_tokenizer(settings)
-    assert found.model.tokenizer_name == str(TEACHER)
-    assert found.scoring == settings.scoring
-    assert found.scoring.bleu_tokenize == "zh"
+    changed_settings = Teacher(settings).with_tokenizer(settings)
+    assert changed_settings.model.tokenizer_name == str(TEACHER)
+    assert changed_settings.scoring == settings.scoring
+    assert changed_settings.scoring.bleu_tokenize == "zh"
 
 
-def test_an_interrupted_translation_continues(tmp_path, sources, counted, cache, monkeypatch):
+def test_add_translations_continues_after_an_interruption(tmp_path, sources, counted, cache, monkeypatch):
     monkeypatch.setattr(distillation, "_SENTENCES_PER_WRITE", 16)
     counting = distillation.translate
 
@@ -294,7 +294,7 @@ def test_an_interrupted_translation_continues(tmp_path, sources, counted, cache,
     assert again["train"]["target"][:] == pairs["train"]["target"][::-1]
 
 
-def test_an_interrupted_distillation_resumes(tmp_path, files, counted):
+def test_distill_resumes_after_an_interruption(tmp_path, files, counted):
     """To the weights of one that was not interrupted, from the arguments in its folder."""
     options = [*words({**SMALL, "max_steps": "10", "average_last": "2"}), "--train_file", *files]
     whole = distill.main(["--teacher", str(TEACHER), *options, "--output_dir", str(tmp_path / "whole")])
@@ -313,22 +313,22 @@ def test_an_interrupted_distillation_resumes(tmp_path, files, counted):
     assert len(counted) == translated
 
 
-def test_several_teachers_are_an_ensemble(tmp_path, monkeypatch):
-    seen = []
+def test_teacher_of_several_models_is_an_ensemble(tmp_path, monkeypatch):
+    models = []
 
-    def asked(model, tokenizer, sentences, **options):
-        seen.append(model)
+    def note(model, tokenizer, sentences, **options):
+        models.append(model)
         return translate(model, tokenizer, sentences, **options)
 
-    monkeypatch.setattr(distillation, "translate", asked)
+    monkeypatch.setattr(distillation, "translate", note)
     settings = Settings.from_arguments(teacher=[str(TEACHER)] * 2, output_dir=str(tmp_path / "run"))
     pairs, facts = Teacher(settings).add_translations(pairs_of(["one", "two"]))
-    assert isinstance(seen[0], Ensemble)
+    assert isinstance(models[0], Ensemble)
     assert pairs["train"]["target"][2:] == expected_translations(["one", "two"])
     assert facts["teacher"] == "numbers_tiny, numbers_tiny"
 
 
-def test_the_plan_of_a_student(tmp_path, files, capsys, cache):
+def test_distill_plans_a_student(tmp_path, files, capsys, cache):
     row = adapt_recipe_to_student({"num_layers": 3, "d_model": 256})
     overrides = {"encoder_layers": 6, "decoder_layers": 1}
     assert row == {"num_layers": 3, "d_model": 256, "config_overrides": overrides, "initializer_factor": 0.38}
@@ -355,7 +355,7 @@ def test_the_plan_of_a_student(tmp_path, files, capsys, cache):
         (["--teacher", str(TEACHER), "--monolingual_source_file", "nowhere.en"], r"nowhere\.en"),
     ],
 )
-def test_wrong_starts(tmp_path, files, monkeypatch, arguments, message):
+def test_distill_rejects_wrong_arguments(tmp_path, files, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SystemExit, match=message):
@@ -363,7 +363,7 @@ def test_wrong_starts(tmp_path, files, monkeypatch, arguments, message):
     assert not (tmp_path / "trainer_output").exists()
 
 
-def test_what_cannot_be_pushed_is_not_translated(tmp_path, files, counted, monkeypatch):
+def test_distill_checks_the_push_before_it_translates(tmp_path, files, counted, monkeypatch):
     def refuse(settings):
         raise InputError("the token has no write access.")
 
@@ -374,16 +374,16 @@ def test_what_cannot_be_pushed_is_not_translated(tmp_path, files, counted, monke
     assert not counted
 
 
-def test_a_full_disk_is_known_before_the_teacher_translates(tmp_path, files, counted, monkeypatch):
+def test_distill_checks_the_disk_before_it_translates(tmp_path, files, counted, monkeypatch):
     costs = SimpleNamespace(arguments={}, costs=SimpleNamespace(disk=10), lines=list)
-    monkeypatch.setattr(run, "plan", lambda pairs, **given: costs)
+    monkeypatch.setattr(run, "plan", lambda pairs, **arguments: costs)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=10, free=9))
     with pytest.raises(SystemExit, match="make room"):
         distill.main(["--teacher", str(TEACHER), "--train_file", *files, "--output_dir", str(tmp_path / "student")])
     assert not counted
 
 
-def test_matmuls_are_kept_sparingly_before_a_teacher_translates(tmp_path, files, monkeypatch):
+def test_distill_limits_cached_matmuls_before_it_translates(tmp_path, files, monkeypatch):
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
 
     def stop(self, pairs):

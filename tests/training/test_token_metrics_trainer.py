@@ -17,12 +17,12 @@ from tests.models import small_model
 from tests.training.toy import copy_task
 
 
-def make_trainer(folder, tokenizer, model, kind=TokenMetricsTrainer, rows=11, **arguments):
+def make_trainer(folder, tokenizer, model, trainer_class=TokenMetricsTrainer, rows=11, **arguments):
     defaults = {"per_device_train_batch_size": 3, "per_device_eval_batch_size": 4, "save_strategy": "no"}
     defaults |= {"disable_tqdm": True, "use_cpu": True, "learning_rate": 0.0, "logging_steps": 1, "max_steps": 2}
     args = PaperTrainingArguments(output_dir=str(folder), **{**defaults, **arguments})
-    options = {"r_drop_alpha": 2.0} if kind is RDropTrainer else {}
-    return kind(
+    options = {"r_drop_alpha": 2.0} if trainer_class is RDropTrainer else {}
+    return trainer_class(
         model=model,
         args=args,
         train_dataset=copy_task(tokenizer, rows, vocabulary=12),
@@ -71,16 +71,16 @@ def skewed_model(tokenizer, **settings):
     ],
     ids=["loss only", "with translations", "smoothed by the Trainer"],
 )
-def test_validation_is_exact_by_tokens(tmp_path, tokenizer, changes):
+def test_evaluate_is_exact_by_tokens(tmp_path, tokenizer, changes):
     model = skewed_model(tokenizer, label_smoothing=0.2)
     trainer = make_trainer(tmp_path, tokenizer, model, **changes)
     expected = by_hand(model, trainer.eval_dataset)
-    found = trainer.evaluate()
-    assert {name: found[f"eval_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
-    assert ("eval_bleu" in found) == ("predict_with_generate" in changes)
+    metrics = trainer.evaluate()
+    assert {name: metrics[f"eval_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert ("eval_bleu" in metrics) == ("predict_with_generate" in changes)
 
 
-def test_validation_keeps_the_limit_of_length(tmp_path, tokenizer, caplog):
+def test_evaluate_keeps_the_length_limit(tmp_path, tokenizer, caplog):
     """The Trainer sets another, and transformers would warn of it with every batch."""
     model = skewed_model(tokenizer)
     model.generation_config.update(max_new_tokens=4)
@@ -92,7 +92,7 @@ def test_validation_keeps_the_limit_of_length(tmp_path, tokenizer, caplog):
     assert "max_new_tokens" not in caplog.text
 
 
-def test_validation_calls_the_model_once_for_each_batch(tmp_path, tokenizer):
+def test_evaluate_calls_the_model_once_for_each_batch(tmp_path, tokenizer):
     model = skewed_model(tokenizer)
     trainer = make_trainer(tmp_path, tokenizer, model)
     calls = []
@@ -102,14 +102,14 @@ def test_validation_calls_the_model_once_for_each_batch(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"),
+    ("trainer_class", "changes"),
     [(TokenMetricsTrainer, {}), (TokenMetricsTrainer, {"label_smoothing_factor": 0.3}), (RDropTrainer, {})],
 )
-def test_training_is_exact_over_accumulated_batches(tmp_path, tokenizer, kind, changes):
+def test_train_logs_exact_metrics_of_accumulated_batches(tmp_path, tokenizer, trainer_class, changes):
     """With learning rate 0 and without dropout an epoch measures what an evaluation of its pairs does."""
     model = skewed_model(tokenizer, label_smoothing=0.2)
     epoch = {"max_steps": -1, "num_train_epochs": 1, "gradient_accumulation_steps": 2, "logging_steps": 2}
-    trainer = make_trainer(tmp_path, tokenizer, model, kind, **epoch, **changes)
+    trainer = make_trainer(tmp_path, tokenizer, model, trainer_class, **epoch, **changes)
     expected = by_hand(model, trainer.train_dataset)
     trainer.train()
     (logged,) = [entry for entry in trainer.state.log_history if "loss" in entry]
@@ -120,7 +120,7 @@ def test_training_is_exact_over_accumulated_batches(tmp_path, tokenizer, kind, c
     assert abs(logged["loss"] - expected["loss"]) > 0.1
 
 
-def test_neftune_noise_is_on_training_batches_only(tmp_path, tokenizer):
+def test_train_with_neftune_noise_evaluates_without_it(tmp_path, tokenizer):
     model = skewed_model(tokenizer)
     evaluations = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 2}
     epoch = {"per_device_train_batch_size": 11, "max_steps": 2}
@@ -133,16 +133,16 @@ def test_neftune_noise_is_on_training_batches_only(tmp_path, tokenizer):
     assert abs(training["perplexity"] - without_noise) > 0.01 * without_noise
 
 
-def test_each_entry_of_the_log_has_its_own_batches(tmp_path, tokenizer):
+def test_log_entry_has_its_own_batches(tmp_path, tokenizer):
     trainer = make_trainer(tmp_path, tokenizer, skewed_model(tokenizer), train_sampling_strategy="sequential")
     expected = [by_hand(trainer.model, trainer.train_dataset.select(rows)) for rows in (range(3), range(3, 6))]
     trainer.train()
-    found = [entry["perplexity"] for entry in trainer.state.log_history if "loss" in entry]
-    assert found == pytest.approx([each["perplexity"] for each in expected], rel=1e-5)
+    perplexities = [entry["perplexity"] for entry in trainer.state.log_history if "loss" in entry]
+    assert perplexities == pytest.approx([metrics["perplexity"] for metrics in expected], rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", [TokenMetricsTrainer, RDropTrainer])
-def test_speed_is_that_of_training_without_evaluations(tmp_path, tokenizer, monkeypatch, kind):
+@pytest.mark.parametrize("trainer_class", [TokenMetricsTrainer, RDropTrainer])
+def test_log_has_the_speed_without_evaluations(tmp_path, tokenizer, monkeypatch, trainer_class):
     class Clock(TrainerCallback):
         now = 0.0
 
@@ -152,17 +152,18 @@ def test_speed_is_that_of_training_without_evaluations(tmp_path, tokenizer, monk
         def on_evaluate(self, *args, **kwargs):
             self.now += 1000
 
-    clock, steps = Clock(), {"max_steps": 4, "logging_steps": 2, "eval_steps": 3, "eval_strategy": "steps"}
+    clock = Clock()
+    steps = {"max_steps": 4, "logging_steps": 2, "eval_steps": 3, "eval_strategy": "steps"}
     monkeypatch.setattr(token_metrics_trainer, "time", SimpleNamespace(monotonic=lambda: clock.now))
     steps["train_sampling_strategy"] = "sequential"
-    trainer = make_trainer(tmp_path, tokenizer, small_model(), kind, rows=12, **steps)
+    trainer = make_trainer(tmp_path, tokenizer, small_model(), trainer_class, rows=12, **steps)
     trainer.add_callback(clock)
     trainer.train()
     labels = trainer.train_dataset["labels"]
     expected = [round(sum(map(len, labels[start : start + 6])) / 2) for start in (0, 6)]
-    found = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [entry["target_tokens_per_second"] for entry in found] == expected
-    assert [entry["minutes_left"] for entry in found] == [round(2 / 60, 1), 0]
+    entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [entry["target_tokens_per_second"] for entry in entries] == expected
+    assert [entry["minutes_left"] for entry in entries] == [round(2 / 60, 1), 0]
 
 
 # 11 pairs in batches of 4 fill up the last batch of two processes with a pair of the first.
@@ -173,19 +174,19 @@ def measure_as_one_of_two(folder, tokenizer_folder):
     """What each of two processes measures; the first writes it."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
     trainer = make_trainer(folder, tokenizer, skewed_model(tokenizer), **TWO_PROCESSES)
-    found = trainer.evaluate()
+    metrics = trainer.evaluate()
     trainer.train()
     if trainer.is_world_process_zero():
-        (folder / "log.json").write_text(json.dumps([found, *trainer.state.log_history]))
+        (folder / "log.json").write_text(json.dumps([metrics, *trainer.state.log_history]))
 
 
-def test_two_processes_measure_what_one_does(tmp_path, tokenizer):
+def test_evaluate_and_train_in_two_processes(tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     run_as_two(measure_as_one_of_two, tmp_path, tmp_path / "tokenizer", folder=tmp_path)
     trainer = make_trainer(tmp_path, tokenizer, skewed_model(tokenizer))
-    found, *log = json.loads((tmp_path / "log.json").read_text())
+    metrics, *log = json.loads((tmp_path / "log.json").read_text())
     expected = by_hand(trainer.model, trainer.eval_dataset)
-    assert {name: found[f"eval_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert {name: metrics[f"eval_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
     (update,) = [entry for entry in log if "loss" in entry]
     expected = by_hand(trainer.model, trainer.train_dataset.select(range(8)))
     assert {name: update[name] for name in ("perplexity", "token_accuracy")} == pytest.approx(
@@ -223,7 +224,7 @@ def translate_as_one_of_two(folder, tokenizer_folder):
         (folder / "translated.json").write_text(json.dumps(translated))
 
 
-def test_two_processes_score_each_translation_once(tmp_path, tokenizer):
+def test_evaluate_in_two_processes_scores_translations_once(tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     run_as_two(translate_as_one_of_two, tmp_path, tmp_path / "tokenizer", folder=tmp_path)
     translated = json.loads((tmp_path / "translated.json").read_text())
