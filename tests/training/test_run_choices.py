@@ -25,7 +25,7 @@ def saved_arguments(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((folder / "arguments.yaml").read_text())
 
 
-def test_a_resumed_run_has_the_arguments_of_its_folder(tmp_path, monkeypatch):
+def test_train_resumes_with_the_arguments_of_its_folder(tmp_path, monkeypatch):
     _, path = recipe(tmp_path)
     whole = train(config=path, output_dir=tmp_path / "whole", seed=3)
 
@@ -49,7 +49,7 @@ def test_a_resumed_run_has_the_arguments_of_its_folder(tmp_path, monkeypatch):
     assert not (tmp_path / "overwritten.json").exists()
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path):
+def test_train_after_a_kill_before_the_first_checkpoint(tmp_path):
     _, path = recipe(tmp_path)
     output = tmp_path / "run"
     output.mkdir()
@@ -60,27 +60,31 @@ def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path):
     assert "seed" not in saved_arguments(train(config=path, output_dir=tmp_path / "other"))
 
 
-def test_epochs_win_over_the_updates_of_a_recipe(tmp_path):
+def test_train_epochs_win_over_the_updates_of_a_recipe(tmp_path):
     _, path = recipe(tmp_path)
     folder = train(config=path, num_train_epochs=1)
     assert (folder / "checkpoint-8").is_dir()
 
 
-def test_the_better_of_last_checkpoint_and_average(tmp_path, monkeypatch, capsys):
+def test_keep_better_of_last_checkpoint_and_average(tmp_path, monkeypatch, capsys):
     command = recipe(tmp_path, **evaluated(tmp_path), average_last=2, keep_better=True)
     compare = after_training.compare_average
 
     def compared(*args):
         comparison = compare(*args)
-        comparison.average["bleu"], comparison.last_checkpoint["bleu"] = of_both
+        comparison.average["bleu"] = average_bleu
+        comparison.last_checkpoint["bleu"] = last_bleu
         return comparison
 
     monkeypatch.setattr(after_training, "compare_average", compared)
-    of_both = (2.0, 1.0)
+    average_bleu = 2.0
+    last_bleu = 1.0
     folder = train_verb.main(command)
-    last, average = weights_of(folder / "checkpoint-6"), weights_of(folder)
+    last = weights_of(folder / "checkpoint-6")
+    average = weights_of(folder)
     assert any((weight != last[name]).any() for name, weight in average.items())
-    of_both = (1.0, 2.0)
+    average_bleu = 1.0
+    last_bleu = 2.0
     train_verb.main([*command, "--overwrite"])
     assert all((weight == last[name]).all() for name, weight in weights_of(folder).items())
     assert "| weights | of checkpoint-6, better than the average |" in (folder / "README.md").read_text()
@@ -88,7 +92,7 @@ def test_the_better_of_last_checkpoint_and_average(tmp_path, monkeypatch, capsys
     assert (folder / "curve.json").is_file()
 
 
-def test_the_search_is_chosen_by_bleu_on_validation_pairs(tmp_path, capsys):
+def test_choose_search_by_bleu_on_validation_pairs(tmp_path, capsys):
     data = evaluated(tmp_path)
     changes = {"max_steps": 60, "eval_steps": 60, "save_steps": 60, "d_model": 32, "learning_rate": 0.01}
     folder = train_verb.main(recipe(tmp_path, **{**data, **changes}, choose_search=True, max_new_tokens=None))
@@ -97,8 +101,8 @@ def test_the_search_is_chosen_by_bleu_on_validation_pairs(tmp_path, capsys):
     pairs = load_pairs(test_files=data["validation_file"], source="en", target="fr")["test"]
 
     def bleu(**search: Any) -> float:
-        found = translate(chosen, tokenizer, list(pairs["source"]), show_progress=False, **search)
-        return score_translations(found, pairs["target"], tokenize="char")["bleu"]
+        translations = translate(chosen, tokenizer, list(pairs["source"]), show_progress=False, **search)
+        return score_translations(translations, pairs["target"], tokenize="char")["bleu"]
 
     scores = {alpha: bleu(length_penalty=alpha, early_stopping="never") for alpha in ALPHAS}
     best = max(scores, key=scores.get)
@@ -110,7 +114,7 @@ def test_the_search_is_chosen_by_bleu_on_validation_pairs(tmp_path, capsys):
     assert f"validation BLEU {scores[0.6]:.2f}: beam search, 4 beams, length penalty 0.6" in capsys.readouterr().out
 
 
-def test_a_search_that_is_given_is_not_chosen(tmp_path, capsys):
+def test_choose_search_keeps_a_given_length_penalty(tmp_path, capsys):
     folder = train_verb.main(recipe(tmp_path, **evaluated(tmp_path), choose_search=True, length_penalty=0.9))
     assert AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config.length_penalty == 0.9
     assert "the best of 2" in (folder / "README.md").read_text()
@@ -143,7 +147,7 @@ def test_choose_search_keeps_a_given_stopping_rule(monkeypatch, rule):
 
 
 @pytest.mark.parametrize(
-    ("given", "steps"),
+    ("arguments", "steps"),
     [
         ({"eval_steps": 3}, 3),
         ({"save_steps": 3}, 3),
@@ -151,15 +155,16 @@ def test_choose_search_keeps_a_given_stopping_rule(monkeypatch, rule):
         ({}, 500),
     ],
 )
-def test_load_best_model_saves_what_it_evaluates(tmp_path, given, steps):
-    args = Settings.from_arguments(output_dir=str(tmp_path), load_best_model_at_end=True, max_steps=6, **given).args
+def test_load_best_model_saves_what_it_evaluates(tmp_path, arguments, steps):
+    arguments = {**arguments, "load_best_model_at_end": True, "max_steps": 6}
+    args = Settings.from_arguments(output_dir=str(tmp_path), **arguments).args
     assert (args.eval_steps, args.save_steps) == (steps, steps)
 
 
 def test_load_best_model_by_epochs(tmp_path):
     for name in ("eval_strategy", "save_strategy"):
-        given = {"load_best_model_at_end": True, name: "epoch", "max_steps": 6}
-        args = Settings.from_arguments(output_dir=str(tmp_path), **given).args
+        arguments = {"load_best_model_at_end": True, name: "epoch", "max_steps": 6}
+        args = Settings.from_arguments(output_dir=str(tmp_path), **arguments).args
         assert (args.eval_strategy, args.save_strategy) == ("epoch", "epoch")
 
 
@@ -172,7 +177,7 @@ def test_load_best_model_runs_with_evaluation_steps_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("changes", "words"),
     [
         ({"eval_steps": 300, "save_steps": 500}, ["save_steps is 500", "eval_steps 300"]),
         ({"save_strategy": "no"}, ["eval_strategy", "no"]),
@@ -183,11 +188,11 @@ def test_load_best_model_runs_with_evaluation_steps_alone(tmp_path):
         ({"eval_strategy": "epoch", "save_strategy": "steps"}, ["save and eval strategy to match", "STEPS", "EPOCH"]),
     ],
 )
-def test_load_best_model_with_strategies_that_do_not_fit(tmp_path, given, words):
+def test_load_best_model_with_strategies_that_do_not_fit(tmp_path, changes, words):
     settings = {**TINY, **evaluated(tmp_path), "load_best_model_at_end": True}
     del settings["save_steps"], settings["eval_strategy"]
     with pytest.raises(SystemExit) as error:
-        train_verb.main(write_recipe({**settings, **given}, tmp_path))
+        train_verb.main(write_recipe({**settings, **changes}, tmp_path))
     assert str(error.value).startswith("error: ")
     assert "load_best_model_at_end" in str(error.value)
     assert "\n" not in str(error.value)
