@@ -28,7 +28,13 @@ from .model_arguments import ModelArguments
 from .run_arguments import TOKENS_PER_PROCESS, Arguments, RunArguments, Settings
 from .run_checks import check_numbers
 from .training_pairs import find_target_language
-from .update_batches import DeviceMemory, count_tokens_that_fit, read_device_memory, set_batches_of_update, split_update
+from .update_batches import (
+    DeviceMemory,
+    count_tokens_that_fit,
+    read_device_memory,
+    split_update,
+    with_batches_of_update,
+)
 
 
 # The recipes that a plan chooses from, each with the minimum number of training pairs. The recipes small, medium and
@@ -356,7 +362,7 @@ def _forecast_run(
     """
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     short_pairs = measured_pairs.drop_pairs_over(max_tokens)
-    batched = set_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
+    batched = with_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
     args = batched.args
 
     updates_per_epoch = count_updates_per_epoch(measured_pairs.corpus, batched.given_arguments, args.world_size)

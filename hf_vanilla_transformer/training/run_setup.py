@@ -48,7 +48,7 @@ from .update_batches import (
     count_tokens_that_fit,
     find_longest_sentence,
     read_smallest_device_memory,
-    set_batches_of_update,
+    with_batches_of_update,
 )
 
 
@@ -142,7 +142,7 @@ def choose_trainer_arguments(settings: Settings, model: PreTrainedModel, data: D
     memory = read_smallest_device_memory(settings.args.device)
     tokens_that_fit = count_tokens_that_fit(model, settings.args, memory)
     longest_sentence = find_longest_sentence(data)
-    return set_batches_of_update(limited_settings, tokens_that_fit, longest_sentence)
+    return with_batches_of_update(limited_settings, tokens_that_fit, longest_sentence)
 
 
 def choose_checkpoint_limit(average_last: int | None) -> int:

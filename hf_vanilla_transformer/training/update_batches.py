@@ -217,7 +217,7 @@ def split_update(
     return UpdateBatches(tokens_per_batch, gradient_accumulation_steps)
 
 
-def set_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sentence: int) -> Settings:
+def with_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sentence: int) -> Settings:
     """Return settings with the batch size and the gradient accumulation that follow from `tokens_per_update`.
 
     `settings` itself is not changed. Settings without `tokens_per_update` are returned as they are.

@@ -26,8 +26,8 @@ from hf_vanilla_transformer.training.update_batches import (
     count_tokens_that_fit,
     read_device_memory,
     read_smallest_device_memory,
-    set_batches_of_update,
     split_update,
+    with_batches_of_update,
 )
 from tests.apps.cli.tiny_run import TINY
 from tests.invariants.killed import run_as_two
@@ -197,7 +197,7 @@ def test_update_of_base_has_25_000_tokens(way, memory, processes, monkeypatch):
     settings = Settings.from_arguments(**recipe, output_dir="unused", bf16=True, use_cpu=True)
     fit = count_tokens_that_fit(model_of("base"), settings.args, memory)
     if way == "config":
-        settings = set_batches_of_update(settings, fit, longest_sentence=40)
+        settings = with_batches_of_update(settings, fit, longest_sentence=40)
     else:
         chosen = fit_recipe(recipe, corpus(), processes, {}, tokens_that_fit=fit)
         settings = Settings.from_arguments(**chosen, output_dir="unused", use_cpu=True)
