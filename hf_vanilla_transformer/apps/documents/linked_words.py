@@ -19,7 +19,7 @@ _SURROUNDING_PUNCTUATION = re.compile(r"^[\W_]+|[\W_]+$")
 
 @dataclass(frozen=True)
 class CharacterRange:
-    """A range of characters in a text. `end` is exclusive."""
+    """A range of characters in a text, such as a word. `end` is exclusive."""
 
     start: int
     end: int
@@ -67,18 +67,22 @@ class LinkedWords:
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
         self._source = source
         self._target = target
+        # `_add_source_words` adds items to the first list, and `_add_target_words` to the other two.
         self.source_words: list[CharacterRange] = []
         self.target_words: list[CharacterRange] = []
         self.linked_sources: list[set[int]] = []
 
         parts_of_source_words = self._add_source_words(sorted(borders))
-        self._add_target_words(_link_equal_words(links, source, target), parts_of_source_words)
+        links_of_whole_words = _link_equal_words(links, source, target)
+        self._add_target_words(links_of_whole_words, parts_of_source_words)
 
+        # The same links in the other direction.
         self.linked_targets: list[list[int]] = [[] for _ in self.source_words]
         for target_word, source_words in enumerate(self.linked_sources):
             for source_word in source_words:
                 self.linked_targets[source_word].append(target_word)
 
+        # The positions at which the source words start and end. They are sorted, so they can be searched by bisection.
         self._source_starts = [word.start for word in self.source_words]
         self._source_ends = [word.end for word in self.source_words]
 
@@ -107,12 +111,15 @@ class LinkedWords:
         return parts_of_words
 
     def _add_target_words(self, links: set[tuple[int, int]], parts_of_source_words: list[range]) -> None:
-        """Add the words of the translation, split like the source words that they are linked with.
+        """Add the words of the translation to `target_words`, and their links to `linked_sources`.
+
+        The words are split like the source words that they are linked with.
 
         Args:
-            links: the links between whole words.
+            links: the links between whole words. Each consists of the index of a source word and of a target word.
             parts_of_source_words: for each whole source word, the indices of its parts in `source_words`.
         """
+        # For each whole target word, the source words that it is linked with, each as the range of its parts.
         linked_source_words = defaultdict[int, list[range]](list)
         for source_index, target_index in sorted(links):
             linked_source_words[target_index].append(parts_of_source_words[source_index])
@@ -137,7 +144,8 @@ class LinkedWords:
         for parts in linked_source_words:
             all_source_words.update(parts)
         for parts in linked_source_words:
-            if len(parts) > 1:
+            is_split = len(parts) > 1
+            if is_split:
                 return self._split_like(parts, word, all_source_words)
         return [_TargetWord(word, all_source_words)]
 
@@ -153,30 +161,31 @@ class LinkedWords:
             all_source_words: the source words that the whole word is linked with, including the parts.
         """
         other_source_words = all_source_words.difference(source_parts)
-        parts: list[_TargetWord] = []
-        # The end of the previous part in the translation, and the source part that is expected next.
+        target_words: list[_TargetWord] = []
+        # The word has been split up to this position.
         position = word.start
-        expected_part = source_parts.start
+        # The source parts that were not found after this position. Other characters stand in their place.
+        missing_parts: list[int] = []
         for source_part in source_parts:
-            found = self._find_in_target(source_part, position, word.end)
-            if found is None:
+            characters = self._find_in_target(source_part, position, word.end)
+            if characters is None:
+                missing_parts.append(source_part)
                 continue
-            if position < found.start:
-                # The translation has other characters in the place of the source parts that were not found.
-                missing_parts = range(expected_part, source_part)
-                source_words = _source_words_of_rest(missing_parts, other_source_words, all_source_words)
-                parts.append(_TargetWord(CharacterRange(position, found.start), source_words))
-            parts.append(_TargetWord(found, {source_part, *other_source_words}))
-            position = found.end
-            expected_part = source_part + 1
+            if position < characters.start:
+                skipped = CharacterRange(position, characters.start)
+                source_words = _source_words_of_skipped(missing_parts, other_source_words, all_source_words)
+                target_words.append(_TargetWord(skipped, source_words))
+            target_words.append(_TargetWord(characters, {source_part, *other_source_words}))
+            position = characters.end
+            missing_parts = []
         if position < word.end:
-            missing_parts = range(expected_part, source_parts.stop)
-            source_words = _source_words_of_rest(missing_parts, other_source_words, all_source_words)
-            parts.append(_TargetWord(CharacterRange(position, word.end), source_words))
-        return parts
+            skipped = CharacterRange(position, word.end)
+            source_words = _source_words_of_skipped(missing_parts, other_source_words, all_source_words)
+            target_words.append(_TargetWord(skipped, source_words))
+        return target_words
 
     def _find_in_target(self, source_word: int, start: int, end: int) -> CharacterRange | None:
-        """Return the place between two positions of the translation at which it has the characters of a source word."""
+        """Return the characters between two positions of the translation that are the same as a source word, if any."""
         characters = self.source_words[source_word]
         text = self._source[characters.start : characters.end]
         position = self._target.find(text, start, end)
@@ -185,11 +194,18 @@ class LinkedWords:
         return CharacterRange(position, position + len(text))
 
 
-def _source_words_of_rest(missing_parts: range, other_source_words: set[int], all_source_words: set[int]) -> set[int]:
-    """Return the source words for characters of a translated word that no part of the split source word contains.
+def _source_words_of_skipped(
+    missing_parts: list[int], other_source_words: set[int], all_source_words: set[int]
+) -> set[int]:
+    """Return the source words with which the characters between two parts of a translated word are linked.
 
-    If parts of the source word are missing in the translation at this place, the characters are linked with the first
-    of them. Otherwise, they are linked with all source words that the whole translated word is linked with.
+    Args:
+        missing_parts: the parts of the split source word that were not found at this place. The characters are linked
+            with the first one.
+        other_source_words: the source words that the whole translated word is linked with, without the parts of the
+            split source word.
+        all_source_words: the source words that the whole translated word is linked with. If no part is missing, the
+            characters are linked with all of them.
     """
     if not missing_parts:
         return all_source_words
@@ -201,6 +217,7 @@ def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[Charact
 
     For example, a word from 4 to 7 and the borders [4, 5, 9] result in one part from 4 to 5 and one from 5 to 7.
     """
+    # A border at the start or the end of the word does not split it.
     first_border = bisect_right(sorted_borders, word.start)
     end_of_borders = bisect_left(sorted_borders, word.end)
     parts: list[CharacterRange] = []
@@ -219,23 +236,25 @@ def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) ->
     on. The given links of these words are dropped, because alignments of names are often wrong. For example, "Calc" is
     linked with "Calc" in "<b>Calc</b> and Writer" and "Writer und Calc".
     """
-    positions_in_source = _find_names(source)
-    positions_in_target = _find_names(target)
-    all_links: set[tuple[int, int]] = set()
+    # For each name, the indices of the words at which it occurs.
+    names_in_source = _find_names(source)
+    names_in_target = _find_names(target)
+    new_links: set[tuple[int, int]] = set()
     source_words_of_names: set[int] = set()
     target_words_of_names: set[int] = set()
-    for name, source_positions in positions_in_source.items():
-        target_positions = positions_in_target[name]
-        if len(source_positions) != len(target_positions):
+    for name, source_words in names_in_source.items():
+        target_words = names_in_target[name]
+        if len(source_words) != len(target_words):
             continue
-        all_links.update(zip(source_positions, target_positions, strict=True))
-        source_words_of_names.update(source_positions)
-        target_words_of_names.update(target_positions)
+        new_links.update(zip(source_words, target_words, strict=True))
+        source_words_of_names.update(source_words)
+        target_words_of_names.update(target_words)
 
     for source_word, target_word in links:
-        if source_word not in source_words_of_names and target_word not in target_words_of_names:
-            all_links.add((source_word, target_word))
-    return all_links
+        is_replaced = source_word in source_words_of_names or target_word in target_words_of_names
+        if not is_replaced:
+            new_links.add((source_word, target_word))
+    return new_links
 
 
 def _find_names(text: str) -> defaultdict[str, list[int]]:

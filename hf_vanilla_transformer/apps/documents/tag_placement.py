@@ -13,6 +13,7 @@ The placement has three steps:
 3. Punctuation at the ends of the range is moved outside if it is outside the element in the source.
 """
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -105,74 +106,68 @@ class TagPlacement:
         Returns:
             `list[Token]`: the text of the translation, with the tags and protected elements in their places.
         """
-        tokens: list[Token] = []
         # An element without tags that encloses the whole content.
         root = Element(Node(Role.BLOCK, ""), list(content), start=0, end=len(self._source))
         all_words = _WordRange(0, len(self._words.target_words))
         all_characters = CharacterRange(0, len(self._target))
-        self._add_content(root, all_words, all_characters, tokens, is_translated_base=False)
-        return tokens
+        return self._translate_content(_PlacedElement(root, all_words), all_characters, is_in_translated_ruby=False)
 
-    def _add_content(
-        self,
-        parent: Element,
-        words: _WordRange,
-        characters: CharacterRange,
-        tokens: list[Token],
-        *,
-        is_translated_base: bool,
-    ) -> None:
-        """Append the translated content of an element, including all tags inside it, to a list of tokens.
+    def _translate_content(
+        self, parent: _PlacedElement, characters: CharacterRange, is_in_translated_ruby: bool
+    ) -> list[Token]:
+        """Return the translated content of an element: text, and the elements inside it at their places in this text.
 
         Args:
-            parent: the element.
-            words, characters: the part of the translation that is inside the element.
-            tokens: the list to which the content is appended.
-            is_translated_base: True if the element is, or is inside, a `<ruby>` whose text is translated. Readings are
-                then left out, because a translation is not pronounced like the original.
+            parent: the element, and the words of the translation that it encloses.
+            characters: the characters of the translation that the element encloses.
+            is_in_translated_ruby: True if the element is, or is inside, a `<ruby>` whose text is translated. Readings,
+                such as `<rt>`, are then added to `dropped_readings` instead of the content, because a translation is
+                not pronounced like the original.
         """
+        tokens: list[Token] = []
+        # The tokens contain the translation up to this position.
         position = characters.start
-        for child in self._place_children(parent, words):
-            if is_translated_base and child.element.is_reading:
+        for child in self._place_children(parent):
+            if is_in_translated_ruby and child.element.is_reading:
                 self.dropped_readings.append(child.element.node)
                 continue
             # A child must not start before the end of the previous one. Otherwise, punctuation inside the previous
             # one would be written twice.
-            allowed = CharacterRange(position, characters.end)
-            inside = self._characters_inside(child, allowed)
-            tokens.append(self._target[position : inside.start])
-            self._add_element(child, inside, tokens, is_translated_base)
-            position = inside.end
+            remaining = CharacterRange(position, characters.end)
+            inside_child = self._characters_inside(child, remaining)
+            tokens.append(self._target[position : inside_child.start])
+            tokens += self._translate_element(child, inside_child, is_in_translated_ruby)
+            position = inside_child.end
         tokens.append(self._target[position : characters.end])
+        return tokens
 
-    def _add_element(
-        self, placed: _PlacedElement, inside: CharacterRange, tokens: list[Token], is_translated_base: bool
-    ) -> None:
-        """Append an element with its tags and its translated content to a list of tokens.
+    def _translate_element(
+        self, placed: _PlacedElement, characters: CharacterRange, is_in_translated_ruby: bool
+    ) -> list[Token]:
+        """Return an element with its tags and its translated content.
 
         Args:
-            placed: the element, and its words in the translation.
-            inside: the characters of the translation that the element encloses.
-            tokens: the list to which the element is appended.
-            is_translated_base: True if the element is inside a `<ruby>` whose text is translated.
+            placed: the element, and the words of the translation that it encloses.
+            characters: the characters of the translation that the element encloses.
+            is_in_translated_ruby: True if the element is inside a `<ruby>` whose text is translated.
         """
         element = placed.element
         if element.is_protected:
-            tokens.append(element)
-            return
-        is_in_ruby = is_translated_base or element.node.name == "ruby"
-        translated_text = self._target[inside.start : inside.end]
-        is_copied = translated_text == self._source[element.start : element.end]
-        tokens.append(Tag(element, is_opening=True))
-        if is_in_ruby and is_copied:
+            # The element is written unchanged.
+            return [element]
+        is_in_ruby = is_in_translated_ruby or element.node.name == "ruby"
+        source_text = self._source[element.start : element.end]
+        translated_text = self._target[characters.start : characters.end]
+        if is_in_ruby and translated_text == source_text:
             # The text is not translated, so its readings are still correct.
-            self._add_copied_content(element, tokens)
+            content = self._copy_content(element)
         else:
-            self._add_content(element, placed.words, inside, tokens, is_translated_base=is_in_ruby)
-        tokens.append(Tag(element, is_opening=False))
+            content = self._translate_content(placed, characters, is_in_translated_ruby=is_in_ruby)
+        return [Tag(element, is_opening=True), *content, Tag(element, is_opening=False)]
 
-    def _add_copied_content(self, parent: Element, tokens: list[Token]) -> None:
-        """Append the content of an element exactly as in the source, because the translation copies its text."""
+    def _copy_content(self, parent: Element) -> list[Token]:
+        """Return the content of an element exactly as in the source, because the translation copies its text."""
+        tokens: list[Token] = []
         position = parent.start
         for element in parent.child_elements:
             tokens.append(self._source[position : element.start])
@@ -180,28 +175,26 @@ class TagPlacement:
                 tokens.append(element)
             else:
                 tokens.append(Tag(element, is_opening=True))
-                self._add_copied_content(element, tokens)
+                tokens += self._copy_content(element)
                 tokens.append(Tag(element, is_opening=False))
             position = element.end
         tokens.append(self._source[position : parent.end])
+        return tokens
 
-    def _place_children(self, parent: Element, words: _WordRange) -> list[_PlacedElement]:
-        """Choose ranges of words for the child elements of an element, so that the ranges do not overlap.
-
-        Args:
-            parent: the element.
-            words: the words of the translation that are inside the element.
+    def _place_children(self, parent: _PlacedElement) -> list[_PlacedElement]:
+        """Choose the words of the translation that each child of an element encloses, so that no two ranges overlap.
 
         Returns:
-            `list[_PlacedElement]`: the child elements with their ranges, in the order of the translation.
+            `list[_PlacedElement]`: the child elements with their words, in the order of the translation.
         """
-        words_of_children = self._place_around_words(parent, words)
-        occupied = sorted(words_of_children.values(), key=lambda word_range: word_range.start)
+        words_of_children = self._place_around_words(parent)
+        occupied = sorted(words_of_children.values(), key=lambda words: words.start)
         children: list[_PlacedElement] = []
-        for child in parent.child_elements:
+        for child in parent.element.child_elements:
             words_of_child = words_of_children.get(child)
             if words_of_child is None:
-                place = self._find_place_without_words(child, parent, words)
+                place = self._find_place_without_words(child, parent)
+                # The place must not be between two words of a different child.
                 place = _move_outside(occupied, place)
                 words_of_child = _WordRange(place, place)
             children.append(_PlacedElement(child, words_of_child))
@@ -210,87 +203,87 @@ class TagPlacement:
         children.sort(key=lambda child: (child.words.start, child.words.end))
         return children
 
-    def _place_around_words(self, parent: Element, words: _WordRange) -> dict[Element, _WordRange]:
+    def _place_around_words(self, parent: _PlacedElement) -> dict[Element, _WordRange]:
         """Choose words of the translation for each child element that contains words in the source.
 
         No word is assigned to two children. There are two passes, and in each, children with more source words choose
         first. In the first pass, a word whose links lead mostly to words outside a child counts against this child. In
         the second pass, children without words may take a free word if at least one of its links leads to them.
 
-        Args:
-            parent: the element whose children are placed.
-            words: the words of the translation that are inside the parent.
-
         Returns:
             `dict[Element, _WordRange]`: the words of each child; children without words are missing.
         """
+        children_with_words = [child for child in parent.element.child_elements if self._source_words_of(child)]
+        largest_first = sorted(children_with_words, key=lambda child: len(self._source_words_of(child)), reverse=True)
         words_of_children: dict[Element, _WordRange] = {}
         # The words of the translation that are assigned to a child.
         taken_words: set[int] = set()
-        covered_by_parent = self._covered_words(parent)
-        # For each child, the source words that it covers.
-        covered = {child: self._covered_words(child) for child in parent.child_elements}
-        children_with_words = [child for child in parent.child_elements if covered[child]]
-        largest_first = sorted(children_with_words, key=lambda child: len(covered[child]), reverse=True)
         for is_strict in (True, False):
             for child in largest_first:
-                is_placed = child in words_of_children
-                if is_placed:
+                if child in words_of_children:
+                    # The child was placed in the first pass.
                     continue
-                if covered[child] == covered_by_parent and not words_of_children:
-                    # The child has the same source words as its parent, so it gets the same translated words, too.
-                    words_of_child = words
-                else:
-                    words_of_child = self._find_best_range(covered[child], words, taken_words, is_strict)
-                if not words_of_child.is_empty:
-                    words_of_children[child] = words_of_child
-                    taken_words.update(range(words_of_child.start, words_of_child.end))
+                words_of_child = self._choose_words(child, parent, taken_words, is_strict)
+                if words_of_child.is_empty:
+                    continue
+                words_of_children[child] = words_of_child
+                taken_words.update(range(words_of_child.start, words_of_child.end))
         return words_of_children
 
-    def _covered_words(self, element: Element) -> range:
+    def _choose_words(
+        self, child: Element, parent: _PlacedElement, taken_words: set[int], is_strict: bool
+    ) -> _WordRange:
+        """Return the words of the translation that a child should enclose; an empty range if no words fit.
+
+        Args:
+            child: an element with words in the source.
+            parent: the element around it.
+            taken_words: the words of the translation that other children of the parent enclose.
+            is_strict: see `_weight`.
+        """
+        source_words = self._source_words_of(child)
+        has_all_source_words = source_words == self._source_words_of(parent.element)
+        if has_all_source_words and not taken_words:
+            # In the source, the parent has no words outside the child, so it has none in the translation.
+            return parent.words
+        return self._find_best_range(source_words, parent.words, taken_words, is_strict)
+
+    def _source_words_of(self, element: Element) -> range:
         """Return the source words that are at least partly inside an element."""
         return self._words.source_words_between(element.start, element.end)
 
-    def _find_best_range(self, covered: range, words: _WordRange, taken_words: set[int], is_strict: bool) -> _WordRange:
-        """Find the range of words with the largest sum of weights for an element (Kadane's algorithm).
+    def _find_best_range(
+        self, source_words: range, allowed_words: _WordRange, taken_words: set[int], is_strict: bool
+    ) -> _WordRange:
+        """Return the range of translated words that fits an element best; an empty range if no words fit.
 
-        For example, if the weights are 1.0, -0.1, 1.0, -1.0 and 1.0, the range consists of the first three words.
+        This is the range in which the words have the largest sum of weights.
 
         Args:
-            covered: the source words that the element covers.
-            words: the words of the translation that the element may get.
-            taken_words: the words that other elements have. The range does not extend across them.
+            source_words: the source words of the element.
+            allowed_words: the words of the translation that the element may enclose.
+            taken_words: the words that other elements enclose. The range does not extend across them.
             is_strict: see `_weight`.
-
-        Returns:
-            `_WordRange`: the best range; empty if no sum is greater than 0.
         """
-        best_range = _WordRange(0, 0)
         linked_words: list[int] = []
-        for source_word in covered:
-            linked_words += self._linked_words_in(words, source_word)
+        for source_word in source_words:
+            linked_words += self._linked_words_in(allowed_words, source_word)
         if not linked_words:
-            return best_range
+            return _WordRange(0, 0)
 
-        best_sum = 0.0
-        # The range that ends before the current word, and the sum of its weights.
-        start = min(linked_words)
-        sum_from_start = 0.0
-        for word in range(min(linked_words), max(linked_words) + 1):
+        first_word = min(linked_words)
+        last_word = max(linked_words)
+        weights: list[float] = []
+        for word in range(first_word, last_word + 1):
             if word in taken_words:
-                sum_from_start = 0.0
-                continue
-            if sum_from_start <= 0:
-                # The words before this one do not increase the sum, so the range starts anew with this word.
-                start = word
-                sum_from_start = 0.0
-            sum_from_start += self._weight(word, covered, is_strict)
-            if sum_from_start > best_sum:
-                best_sum = sum_from_start
-                best_range = _WordRange(start, word + 1)
-        return best_range
+                # A range with this word has the sum minus infinity, so it is never the best one.
+                weights.append(-math.inf)
+            else:
+                weights.append(self._weight(word, source_words, is_strict))
+        heaviest = _find_heaviest_range(weights)
+        return _WordRange(first_word + heaviest.start, first_word + heaviest.stop)
 
-    def _weight(self, word: int, covered: range, is_strict: bool) -> float:
+    def _weight(self, word: int, source_words: range, is_strict: bool) -> float:
         """Return a weight from -1 to 1 that measures how strongly a word of the translation belongs to an element.
 
         For example, a word with two links into the element and one link to a word outside has the weight 1/3 if
@@ -298,7 +291,7 @@ class TagPlacement:
 
         Args:
             word: the word of the translation.
-            covered: the source words that the element covers.
+            source_words: the source words of the element.
             is_strict: True if links to words outside the element reduce the weight, so that a word with mostly such
                 links is left to a different element. If False, a single link into the element makes the weight
                 positive.
@@ -308,7 +301,7 @@ class TagPlacement:
             return _WEIGHT_OF_UNLINKED_WORD
         links_inside = 0
         for source_word in linked_sources:
-            if source_word in covered:
+            if source_word in source_words:
                 links_inside += 1
         links_outside = len(linked_sources) - links_inside
         if links_inside == 0:
@@ -323,7 +316,7 @@ class TagPlacement:
         """Return those words of the translation in a range that are linked with a source word, in order."""
         return [word for word in self._words.linked_targets[source_word] if words.contains(word)]
 
-    def _find_place_without_words(self, element: Element, parent: Element, words: _WordRange) -> int:
+    def _find_place_without_words(self, element: Element, parent: _PlacedElement) -> int:
         """Return the index of the translated word before which an element without words is placed.
 
         The element is placed before the translation of the source word that follows it or, if no following word is
@@ -331,31 +324,29 @@ class TagPlacement:
 
         - The element belongs to the word before it, as a footnote mark does.
         - Punctuation follows the element. This does not help, because the punctuation follows the element to any place.
-
-        Args:
-            element: the element.
-            parent: the element around it.
-            words: the words of the translation that are inside the parent.
         """
-        covered = self._covered_words(parent)
-        next_source_word = self._words.first_source_word_from(element.start)
-        words_before = range(covered.start, min(next_source_word, covered.stop))
-        words_after = range(max(next_source_word, covered.start), covered.stop)
+        source_words = self._source_words_of(parent.element)
+        next_word = self._words.first_source_word_from(element.start)
+        # The next word may be outside the parent.
+        next_word_in_parent = min(max(next_word, source_words.start), source_words.stop)
+        words_before = range(source_words.start, next_word_in_parent)
+        words_after = range(next_word_in_parent, source_words.stop)
         if not words_before:
-            return words.start
+            return parent.words.start
         if not words_after:
-            return words.end
-        places_to_try = [
-            self._place_before_following_word(words_after, words),
-            self._place_after_preceding_word(words_before, words),
-        ]
+            return parent.words.end
+
+        # Each of these places is None if no near source word on its side is linked.
+        place_before_following_word = self._place_before_following_word(words_after, parent.words)
+        place_after_preceding_word = self._place_after_preceding_word(words_before, parent.words)
         if element.follows_word or self._is_source_punctuation(words_after[0]):
-            places_to_try.reverse()
+            places_to_try = [place_after_preceding_word, place_before_following_word]
+        else:
+            places_to_try = [place_before_following_word, place_after_preceding_word]
         for place in places_to_try:
-            # A place is None if no near source word on this side is linked.
             if place is not None:
                 return place
-        return words.end
+        return parent.words.end
 
     def _is_source_punctuation(self, source_word: int) -> bool:
         """Return True if a word of the source consists only of punctuation."""
@@ -404,7 +395,8 @@ class TagPlacement:
             allowed: the characters that may be inside the element. The result is clipped to this range.
         """
         if placed.words.is_empty:
-            position = self._end_of_word(placed.words.start - 1, placed.element)
+            word_before = placed.words.start - 1
+            position = self._end_of_word(word_before, placed.element)
             characters = CharacterRange(position, position)
         else:
             characters = self._without_outer_punctuation(placed)
@@ -415,23 +407,33 @@ class TagPlacement:
 
         For example, if "(<b>one</b>)" is translated as "(eins)", the brackets stay outside `<b>`.
         """
-        start = self._words.target_words[placed.words.start].start
-        end = self._words.target_words[placed.words.end - 1].end
+        first_word = self._words.target_words[placed.words.start]
+        last_word = self._words.target_words[placed.words.end - 1]
+        start = first_word.start
+        end = last_word.end
+        # Punctuation with which the element itself starts or ends in the source stays inside. At least one character of
+        # the translation stays inside, too.
         element = placed.element
-        text_before = self._source[max(0, element.start - _MOST_CHARACTERS) : element.start]
-        text_inside = self._source[element.start : element.end]
-        text_after = self._source[element.end : element.end + _MOST_CHARACTERS]
-
-        # Punctuation with which the element itself starts or ends in the source stays inside.
-        word_before = _LAST_WORD.search(text_before)
-        if word_before is not None and _is_punctuation(word_before[0]):
-            while start < end - 1 and self._is_other_punctuation(start, text_inside[:1]):
+        source_text = self._source[element.start : element.end]
+        if self._is_after_punctuation(element):
+            while start < end - 1 and self._is_other_punctuation(start, source_text[:1]):
                 start += 1
-        word_after = WORDS_AND_LETTERS.match(text_after)
-        if word_after is not None and _is_punctuation(word_after[0]):
-            while end > start + 1 and self._is_other_punctuation(end - 1, text_inside[-1:]):
+        if self._is_before_punctuation(element):
+            while end > start + 1 and self._is_other_punctuation(end - 1, source_text[-1:]):
                 end -= 1
         return CharacterRange(start, end)
+
+    def _is_after_punctuation(self, element: Element) -> bool:
+        """Return True if punctuation directly precedes an element in the source, without white space in between."""
+        text_before = self._source[max(0, element.start - _MOST_CHARACTERS) : element.start]
+        word_before = _LAST_WORD.search(text_before)
+        return word_before is not None and _is_punctuation(word_before[0])
+
+    def _is_before_punctuation(self, element: Element) -> bool:
+        """Return True if punctuation directly follows an element in the source, without white space in between."""
+        text_after = self._source[element.end : element.end + _MOST_CHARACTERS]
+        word_after = WORDS_AND_LETTERS.match(text_after)
+        return word_after is not None and _is_punctuation(word_after[0])
 
     def _is_other_punctuation(self, position: int, character: str) -> bool:
         """Return True if the translation has a punctuation character at `position` that differs from `character`."""
@@ -446,13 +448,36 @@ class TagPlacement:
         if word < 0:
             return 0
         characters = self._words.target_words[word]
-        end = characters.end
-        character_before = self._source[max(0, element.start - 1) : element.start]
-        if element.follows_word and not _is_punctuation(character_before):
+        position = characters.end
+        character_before_element = self._source[max(0, element.start - 1) : element.start]
+        if element.follows_word and not _is_punctuation(character_before_element):
             # At least one character of the word stays before the mark.
-            while end > characters.start + 1 and _is_punctuation(self._target[end - 1]):
-                end -= 1
-        return end
+            while position > characters.start + 1 and _is_punctuation(self._target[position - 1]):
+                position -= 1
+        return position
+
+
+def _find_heaviest_range(weights: Sequence[float]) -> range:
+    """Return the range of indices at which the weights have the largest sum (Kadane's algorithm).
+
+    For example, the weights 1.0, -0.1, 1.0, -1.0 and 1.0 have the largest sum in `range(0, 3)`. The result is empty if
+    no sum is greater than 0.
+    """
+    heaviest_range = range(0)
+    largest_sum = 0.0
+    # The current range ends with the last index that was visited.
+    start = 0
+    sum_from_start = 0.0
+    for index, weight in enumerate(weights):
+        if sum_from_start <= 0:
+            # The indices before this one do not increase the sum, so the current range starts anew.
+            start = index
+            sum_from_start = 0.0
+        sum_from_start += weight
+        if sum_from_start > largest_sum:
+            largest_sum = sum_from_start
+            heaviest_range = range(start, index + 1)
+    return heaviest_range
 
 
 def _move_outside(occupied: list[_WordRange], place: int) -> int:

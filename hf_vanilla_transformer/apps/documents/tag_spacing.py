@@ -74,6 +74,16 @@ class _Joint:
         return self.element_after is None and not self.character_after
 
     @property
+    def follows_opening_punctuation(self) -> bool:
+        """True if the word before the joint ends with an opening bracket or quotation mark."""
+        return self.character_before in OPENING_PUNCTUATION
+
+    @property
+    def precedes_closing_punctuation(self) -> bool:
+        """True if the word after the joint starts with a period, a closing bracket, or similar punctuation."""
+        return self.character_after in CLOSING_PUNCTUATION
+
+    @property
     def expected_space(self) -> str:
         """The white space of a joint in the translation that corresponds exactly to this joint of the source.
 
@@ -95,6 +105,7 @@ class _Joint:
             if tag.is_opening:
                 break
             number_of_end_tags += 1
+        # The space with the index n is placed after n tags.
         spaces = [""] * (len(self.tags) + 1)
         spaces[number_of_end_tags] = space
         return spaces
@@ -143,6 +154,14 @@ class _Gap:
         return tags
 
     @property
+    def all_space(self) -> str:
+        """The white space of all joints in order."""
+        space = ""
+        for joint in self.joints:
+            space += "".join(joint.spaces)
+        return space
+
+    @property
     def has_space_in_elements(self) -> bool:
         """True if the text of a protected element starts or ends with white space."""
         for element in self.elements:
@@ -162,16 +181,19 @@ class _Gap:
         first_joint = self.joints[0]
         last_joint = self.joints[-1]
         if first_joint.is_at_start or last_joint.is_at_end:
+            # The text that the model sees has no white space at its ends.
             return ""
         if not self.elements:
             return first_joint.space
-        has_space = self.has_space_in_elements or any(joint.space for joint in self.joints)
-        if not has_space:
+        words_touch = not self.has_space_in_elements and not any(joint.space for joint in self.joints)
+        if words_touch:
             # For example, "one<wbr>two" becomes "onetwo".
             return ""
-        if last_joint.character_after in CLOSING_PUNCTUATION and not last_joint.space:
+        if last_joint.precedes_closing_punctuation and not last_joint.space:
+            # For example, "press <kbd>k</kbd>, then" becomes "press, then".
             return ""
-        if first_joint.character_before in OPENING_PUNCTUATION and not first_joint.space:
+        if first_joint.follows_opening_punctuation and not first_joint.space:
+            # For example, "(<kbd>k</kbd> now)" becomes "(now)".
             return ""
         return " "
 
@@ -192,17 +214,19 @@ class SpacedText:
     """
 
     def __init__(self, tokens: Sequence[Token]):
-        # The joints of the source, by key and by the protected elements next to them.
+        # The joints of the source, which `write` compares with the joints of the translation. They are found by the
+        # tags and neighbors of a joint, and by the protected element after or before it.
         self._source_joints: dict[_JointKey, _Joint] = {}
-        self._joint_before: dict[Element, _Joint] = {}
-        self._joint_after: dict[Element, _Joint] = {}
+        self._source_joint_before: dict[Element, _Joint] = {}
+        self._source_joint_after: dict[Element, _Joint] = {}
         text = ""
         for gap in _divide_tokens(tokens):
+            # The model sees only the white space of a gap, without its tags and protected elements.
             end_of_last_word = len(text)
             text += gap.space_for_model
             start_of_next_word = len(text)
             text += collapse_spaces(gap.word_after)
-            _set_ranges(gap, end_of_last_word, start_of_next_word)
+            _set_ranges_of_elements(gap, end_of_last_word, start_of_next_word)
             self._record_joints(gap)
             for element in gap.elements:
                 element.follows_word = self._follows_word(element)
@@ -215,9 +239,9 @@ class SpacedText:
             if joint.tags or gap.elements:
                 self._source_joints[joint.key] = joint
             if joint.element_before is not None:
-                self._joint_after[joint.element_before] = joint
+                self._source_joint_after[joint.element_before] = joint
             if joint.element_after is not None:
-                self._joint_before[joint.element_after] = joint
+                self._source_joint_before[joint.element_after] = joint
 
     def _follows_word(self, element: Element) -> bool:
         """Return True if a protected element belongs to the word before it.
@@ -225,14 +249,16 @@ class SpacedText:
         This is the case if there is less space before the element than after it. For example, the footnote mark in
         "a word<sup>[1]</sup> here" belongs to "word".
         """
-        before = self._joint_before[element]
-        after = self._joint_after[element]
-        if before.is_at_start or before.closeness <= after.closeness:
+        joint_before = self._source_joint_before[element]
+        joint_after = self._source_joint_after[element]
+        is_closer_to_preceding_word = joint_before.closeness > joint_after.closeness
+        if joint_before.is_at_start or not is_closer_to_preceding_word:
             return False
-        if before.element_before is not None:
-            # The element is close to a protected element, so it belongs to the same word as this one.
-            return before.element_before.follows_word
-        return before.space != "" or _can_have_suffix(before.character_before)
+        preceding_element = joint_before.element_before
+        if preceding_element is not None:
+            # Two adjacent protected elements belong to the same word.
+            return preceding_element.follows_word
+        return joint_before.space != "" or _can_have_suffix(joint_before.character_before)
 
     def write(self, tokens: Sequence[Token], escape: Callable[[str], str]) -> str:
         """Return the markup of a translation, with white space around tags and protected elements as in the source.
@@ -243,8 +269,8 @@ class SpacedText:
         """
         written: list[str] = []
         for gap in _divide_tokens(tokens):
-            spaces_of_joints = self._spaces_of_joints(gap)
-            for joint, space in zip(gap.joints, spaces_of_joints, strict=True):
+            spaces = self._choose_spaces(gap)
+            for joint, space in zip(gap.joints, spaces, strict=True):
                 written.append(self._write_joint(joint, space, escape))
                 if joint.element_after is not None:
                     written.append(write_node(joint.element_after.node, escape))
@@ -254,8 +280,8 @@ class SpacedText:
     def _write_joint(self, joint: _Joint, space: str, escape: Callable[[str], str]) -> str:
         """Return the markup of a joint of the translation: its tags, with `space` before, between, or after them.
 
-        If the source has the same joint with the same space, the space is placed as in the source. Otherwise, it is
-        placed outside the elements.
+        If the source has the same tags between the same neighbors, with the same white space, this space is divided
+        among the tags as in the source. Otherwise, it is placed outside the elements.
         """
         source_joint = self._source_joints.get(joint.key)
         if source_joint is not None and source_joint.expected_space == space:
@@ -270,31 +296,34 @@ class SpacedText:
             written += escape(space_after_tag)
         return written
 
-    def _spaces_of_joints(self, gap: _Gap) -> list[str]:
+    def _choose_spaces(self, gap: _Gap) -> list[str]:
         """Return the white space for each joint of a gap in the translation.
 
-        The model's translation contains only the space between the gap's two words. For example, if "k" in
-        "press k now" is protected, the model translates "press now", and the spaces around "k" come from the source.
+        The gap is between two words, and its joints are before, between, and after its protected elements. The model
+        does not see these elements, so its translation contains only the space between the two words. For example, if
+        "k" in "press k now" is protected, the model translates "press now". The spaces around "k" come from the source.
         """
-        word_space = ""
+        word_space = gap.all_space
+        spaces: list[str] = []
         for joint in gap.joints:
-            word_space += "".join(joint.spaces)
-        if not gap.elements:
-            return [word_space]
+            element_before = joint.element_before
+            element_after = joint.element_after
+            if element_before is not None and element_after is not None:
+                spaces.append(self._space_between(element_before, element_after))
+            elif element_after is not None:
+                spaces.append(self._space_before(element_after, joint, word_space))
+            elif element_before is not None:
+                spaces.append(self._space_after(element_before, joint, word_space))
+            else:
+                # The gap has no protected elements, so this is its only joint.
+                spaces.append(word_space)
 
-        first_element = gap.elements[0]
-        last_element = gap.elements[-1]
-        spaces = [self._space_before(first_element, gap.joints[0], word_space)]
-        for joint in gap.joints[1:-1]:
-            spaces.append(self._space_between(joint))
-        spaces.append(self._space_after(last_element, gap.joints[-1], word_space))
-
-        has_space = gap.has_space_in_elements or any(spaces)
-        if word_space and not has_space:
-            # The two words need a space. It is placed on the side on which the source does not attach the element to a
-            # word.
-            character_in_source = self._joint_before[first_element].character_before
-            if _can_have_suffix(character_in_source):
+        words_touch = not gap.has_space_in_elements and not any(spaces)
+        if word_space and words_touch:
+            # The two words need a space. It is placed after the elements if they directly follow a word in the source,
+            # as a footnote mark does, and otherwise before them.
+            source_joint = self._source_joint_before[gap.elements[0]]
+            if _can_have_suffix(source_joint.character_before):
                 spaces[-1] = word_space
             else:
                 spaces[0] = word_space
@@ -303,21 +332,24 @@ class SpacedText:
     def _space_before(self, element: Element, joint: _Joint, word_space: str) -> str:
         """Return the white space before the first protected element of a gap in the translation.
 
-        The element follows a word or the start of the translation.
+        The space is the same as in the source, unless the element has a different neighbor there.
 
         Args:
-            element: the first protected element of the gap.
-            joint: the first joint of the gap.
+            element: the protected element, which is "k" in the examples below.
+            joint: the joint before the element in the translation. It follows a word or the start of the text.
             word_space: the white space that the translation has between the words before and after the gap.
         """
-        source_joint = self._joint_before[element]
+        source_joint = self._source_joint_before[element]
         if joint.is_at_start:
+            if source_joint.is_at_start:
+                return source_joint.space
             # "k now" starts without a space, even if the source is "press k".
-            return source_joint.space if source_joint.is_at_start else ""
-        if joint.character_before in OPENING_PUNCTUATION:
+            return ""
+        if joint.follows_opening_punctuation:
+            if source_joint.follows_opening_punctuation:
+                return source_joint.space
             # "(k now)" has no space after the bracket, even if the source is "press k".
-            is_after_opening_in_source = source_joint.character_before in OPENING_PUNCTUATION
-            return source_joint.space if is_after_opening_in_source else word_space
+            return word_space
         if source_joint.space:
             # "press k" has a space, like the source.
             return source_joint.space
@@ -325,26 +357,31 @@ class SpacedText:
             # "a word[1]" has no space, like the source.
             return ""
         # In the source, the element is at the start or after a bracket: "k now" becomes "jetzt k", with a new space.
-        return " " if _needs_space(element, joint.character_before, word_space) else ""
+        if _needs_space(element, joint.character_before, word_space):
+            return " "
+        return ""
 
     def _space_after(self, element: Element, joint: _Joint, word_space: str) -> str:
         """Return the white space after the last protected element of a gap in the translation.
 
-        The element is followed by a word or by the end of the translation.
+        The space is the same as in the source, unless the element has a different neighbor there.
 
         Args:
-            element: the last protected element of the gap.
-            joint: the last joint of the gap.
+            element: the protected element, which is "k" in the examples below.
+            joint: the joint after the element in the translation. It precedes a word or the end of the text.
             word_space: the white space that the translation has between the words before and after the gap.
         """
-        source_joint = self._joint_after[element]
+        source_joint = self._source_joint_after[element]
         if joint.is_at_end:
+            if source_joint.is_at_end:
+                return source_joint.space
             # "press k" ends without a space, even if the source is "k now".
-            return source_joint.space if source_joint.is_at_end else ""
-        if joint.character_after in CLOSING_PUNCTUATION:
+            return ""
+        if joint.precedes_closing_punctuation:
+            if source_joint.precedes_closing_punctuation:
+                return source_joint.space
             # "press k." has no space before the period, even if the source is "k now".
-            is_before_closing_in_source = source_joint.character_after in CLOSING_PUNCTUATION
-            return source_joint.space if is_before_closing_in_source else word_space
+            return word_space
         if source_joint.space:
             # "k now" has a space, like the source.
             return source_joint.space
@@ -353,38 +390,39 @@ class SpacedText:
             return ""
         # In the source, the element is at the end or before punctuation: "press k." becomes "k drücken.", with a new
         # space.
-        return " " if _needs_space(element, joint.character_after, word_space) else ""
+        if _needs_space(element, joint.character_after, word_space):
+            return " "
+        return ""
 
-    def _space_between(self, joint: _Joint) -> str:
-        """Return the white space between two adjacent protected elements of the translation."""
-        assert joint.element_before is not None
-        assert joint.element_after is not None
-        source_joint = self._joint_after[joint.element_before]
-        if source_joint.element_after is joint.element_after:
-            return source_joint.space
-        # The elements are not adjacent in the source, so either element's space can be used.
-        if source_joint.space:
-            return source_joint.space
-        return self._joint_before[joint.element_after].space
+    def _space_between(self, element_before: Element, element_after: Element) -> str:
+        """Return the white space between two protected elements that are adjacent in the translation.
+
+        It is the space after the first element in the source or, if there is none, the space before the second one.
+        """
+        space_after_first = self._source_joint_after[element_before].space
+        if space_after_first:
+            return space_after_first
+        return self._source_joint_before[element_after].space
 
 
-def _set_ranges(gap: _Gap, end_of_last_word: int, start_of_next_word: int) -> None:
-    """Set the character ranges of the elements that start or end in a gap of the source.
+def _set_ranges_of_elements(gap: _Gap, end_of_last_word: int, start_of_next_word: int) -> None:
+    """Set the attributes `start` and `end` of the elements that start or end in a gap of the source.
 
     Args:
-        gap: the gap.
-        end_of_last_word, start_of_next_word: the range of the gap in the text that the model sees.
+        gap: the white space, tags, and protected elements between two words.
+        end_of_last_word, start_of_next_word: the positions of the gap in the text that the model sees.
     """
-    started_here: set[Element] = set()
+    elements_that_start_here: set[Element] = set()
     for tag in gap.tags:
+        element = tag.element
         if tag.is_opening:
-            tag.element.start = start_of_next_word
-            started_here.add(tag.element)
-        else:
-            tag.element.end = end_of_last_word
-            if tag.element in started_here:
-                # There is no word between the tags, so the range is empty.
-                tag.element.start = end_of_last_word
+            element.start = start_of_next_word
+            elements_that_start_here.add(element)
+            continue
+        element.end = end_of_last_word
+        if element in elements_that_start_here:
+            # There is no word between the tags, so the range is empty.
+            element.start = end_of_last_word
     for protected_element in gap.elements:
         protected_element.start = end_of_last_word
         protected_element.end = end_of_last_word
@@ -420,21 +458,23 @@ def _divide_tokens(tokens: Sequence[Token]) -> list[_Gap]:
     """
     gaps = [_Gap()]
     for token in tokens:
-        gap = gaps[-1]
+        current_gap = gaps[-1]
         if isinstance(token, Tag):
-            gap.add_tag(token)
+            current_gap.add_tag(token)
             continue
         if isinstance(token, Element):
-            gap.add_element(token)
+            current_gap.add_element(token)
             continue
         word = token.strip()
         if not word:
-            gap.add_space(token)
+            current_gap.add_space(token)
             continue
+        # The word ends the current gap, and the white space after the word starts the next one.
         space_before, _, space_after = token.partition(word)
-        gap.add_space(space_before)
-        gap.end_before(word)
-        next_gap = _Gap([_Joint(character_before=word[-1])])
+        current_gap.add_space(space_before)
+        current_gap.end_before(word)
+        joint_after_word = _Joint(character_before=word[-1])
+        next_gap = _Gap(joints=[joint_after_word])
         next_gap.add_space(space_after)
         gaps.append(next_gap)
     return gaps
