@@ -143,11 +143,14 @@ class Document:
                 elements are nested in a way that HTML does not allow.
         """
         runs = self._translated_runs
+        # The readings of `<ruby>` elements that are left out.
         dropped_readings: list[Node] = []
         # The first translations belong to the runs, and the remaining ones to the inner documents.
         for run, translation, word_links in zip(runs, translations, links, strict=False):
             dropped_readings += run.place_tags(translation, word_links)
-        written_inner_documents = self._render_inner_documents(translations[len(runs) :], links[len(runs) :])
+        remaining_translations = translations[len(runs) :]
+        remaining_links = links[len(runs) :]
+        written_inner_documents = self._render_inner_documents(remaining_translations, remaining_links)
         with self._translated_attributes():
             written = "".join(self._write_block(self._root, written_inner_documents))
         if self._format == "html":
@@ -173,13 +176,16 @@ class Document:
 
         The original attributes are restored at the end, because a document is rendered once for each alternative.
         """
-        # A node with several translated attributes is stored once.
+        # For each node, all of its attributes. A node with several translated attributes is stored once.
         original_attributes = {attribute.node: attribute.node.attributes for attribute in self._attributes}
         try:
             for attribute in self._attributes:
                 # The value is not escaped here, because it is escaped when the start tag is written.
-                value = attribute.run.write(escape=str)
-                attribute.node.attributes = {**attribute.node.attributes, attribute.name: value}
+                translated_value = attribute.run.write(escape=str)
+                # The original attributes are not changed, because they are needed again.
+                changed_attributes = dict(attribute.node.attributes)
+                changed_attributes[attribute.name] = translated_value
+                attribute.node.attributes = changed_attributes
             yield
         finally:
             for node, attributes in original_attributes.items():
@@ -203,9 +209,10 @@ class Document:
 
         The readings in `dropped_readings` may be missing.
         """
+        # How often each element name should occur at each depth of the tree.
         expected_counts = Counter(self._name_counts)
-        for node in dropped_readings:
-            expected_counts -= self._name_counts_of_readings[node]
+        for reading in dropped_readings:
+            expected_counts -= self._name_counts_of_readings[reading]
         written_root = read_html(written_html)
         written_counts = Counter(iterate_names(written_root))
         if written_counts != expected_counts:
@@ -223,8 +230,11 @@ class _InlineRun:
     """
 
     def __init__(self, nodes: list[Node | str]):
+        # The original, which `write` returns if there is no text to translate.
         self._nodes = nodes
+        # The strings and elements of the run, from which white space at both ends is removed below.
         self._content = read_elements(nodes)
+        # The strings, tags, and protected elements of the translation, which `place_tags` sets.
         self._translated_tokens: list[Token] = []
         # White space at the ends of a block stays there, whichever words and tags the translation has at its ends.
         self._space_before = _remove_space_at_start(self._content)
@@ -238,7 +248,7 @@ class _InlineRun:
         return any(isinstance(child, Element) for child in self._content)
 
     def place_tags(self, translation: str, links: list[tuple[int, int]]) -> list[Node]:
-        """Place the run's tags in its translation, which `write` then returns.
+        """Place the run's tags in its translation, and store the result for `write`.
 
         Args:
             translation: the translation of `text`.
@@ -247,6 +257,7 @@ class _InlineRun:
         Returns:
             `list[Node]`: the readings of `<ruby>` elements that are left out because their text is translated.
         """
+        # The positions of the text at which elements start or end.
         borders: set[int] = set()
         for element in iterate_elements(self._content):
             borders.add(element.start)
@@ -264,23 +275,24 @@ class _InlineRun:
 
 
 def _remove_space_at_start(content: list[str | Element]) -> str:
-    """Remove the white space with which some content starts, and return it."""
+    """Remove the white space with which some content starts from its first string, and return this white space."""
     if not content or not isinstance(content[0], str):
         return ""
     text = content[0]
     text_without_space = text.lstrip()
     content[0] = text_without_space
-    return text.removesuffix(text_without_space)
+    length_of_space = len(text) - len(text_without_space)
+    return text[:length_of_space]
 
 
 def _remove_space_at_end(content: list[str | Element]) -> str:
-    """Remove the white space with which some content ends, and return it."""
+    """Remove the white space with which some content ends from its last string, and return this white space."""
     if not content or not isinstance(content[-1], str):
         return ""
     text = content[-1]
     text_without_space = text.rstrip()
     content[-1] = text_without_space
-    return text.removeprefix(text_without_space)
+    return text[len(text_without_space) :]
 
 
 @dataclass
@@ -303,7 +315,11 @@ def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
 def _count_names_of_readings(node: Node, depth: int) -> Iterator[tuple[Node, Counter[tuple[int, str]]]]:
     """Yield each `<ruby>` reading inside a node, and how often each element name occurs in it at each depth.
 
-    The reading itself is counted, too. The children of the node have the given depth.
+    The reading itself is counted, too.
+
+    Args:
+        node: the node in which readings are searched.
+        depth: the depth of the node's children in the document.
     """
     for child in node.children:
         if not isinstance(child, Node):

@@ -31,8 +31,12 @@ def _assign_roles_inside(
 ) -> None:
     """Assign roles to the elements inside a node.
 
-    `escape` and `is_sentence` are described in `assign_roles`. In addition, `is_translated` is True if the texts of the
-    node are translated, and `is_in_ruby` is True if the node is, or is inside, a `<ruby>`.
+    Args:
+        parent: the node, whose elements and texts are changed.
+        escape: escapes texts that are not translated, which become nodes.
+        is_sentence: True if elements that HTML does not define are part of a sentence even without text next to them.
+        is_translated: True if the texts of the node are translated.
+        is_in_ruby: True if the node is, or is inside, a `<ruby>`.
     """
     texts = [child for child in parent.children if isinstance(child, str)]
     has_sentence = is_sentence or any(text.strip() for text in texts)
@@ -44,12 +48,15 @@ def _assign_roles_inside(
             continue
         is_reading = is_in_ruby and child.name in READINGS
         if is_reading or _is_foreign(child):
+            # The element stays unchanged, with everything inside it.
             child.role = Role.KEPT
             child.is_translated = False
             continue
         child.is_translated = _is_translated_inside(child, is_translated)
-        may_be_inline = child.name not in BLOCKS and (has_sentence or child.name in PHRASING)
-        _assign_role(child, escape, may_be_inline, is_in_ruby or child.name == "ruby")
+        belongs_to_sentence = has_sentence or child.name in PHRASING
+        may_be_inline = belongs_to_sentence and child.name not in BLOCKS
+        is_child_in_ruby = is_in_ruby or child.name == "ruby"
+        _assign_role(child, escape, may_be_inline, is_child_in_ruby)
 
 
 def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: bool, is_in_ruby: bool) -> None:
@@ -62,10 +69,12 @@ def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: boo
         is_in_ruby: True if the element is, or is inside, a `<ruby>`.
     """
     if element.is_translated and not may_be_inline:
+        # An XML element outside of sentences may contain HTML as text, which is translated as a document.
         replace_escaped_html(element)
     _assign_roles_inside(element, escape, may_be_inline, element.is_translated, is_in_ruby)
     element.role = _role_of_element(element, may_be_inline)
     if element.role is Role.BLOCK and not element.is_translated:
+        # Blocks may contain elements that are translated, so only the texts stay unchanged.
         _keep_texts(element, escape)
 
 
@@ -106,12 +115,12 @@ def _role_of_element(element: Node, may_be_inline: bool) -> Role:
 
     An element with `may_be_inline` is part of a sentence unless there are blocks inside it.
     """
-    roles_inside = {child.role for child in element.children if isinstance(child, Node)}
-    if Role.BLOCK in roles_inside or not may_be_inline:
+    roles_of_children = {child.role for child in element.children if isinstance(child, Node)}
+    if Role.BLOCK in roles_of_children or not may_be_inline:
         return Role.BLOCK
     if element.is_translated:
         return Role.INLINE
-    if Role.INLINE in roles_inside:
+    if Role.INLINE in roles_of_children:
         # A nested element is translated, as in <code>x <b translate="yes">one</b></code>.
         return Role.BLOCK
     return Role.KEPT

@@ -47,6 +47,7 @@ def read_html(markup: str) -> Node:
     else:
         parser = LexborHTMLParser(markup, is_fragment=True, fragment_tag=_parent_of_fragment(markup), options=options)
         first_node = parser.root
+    # The document type as it is written in the markup, because lexbor does not preserve its spelling.
     doctype_match = _DOCTYPE.match(markup)
     doctype = doctype_match["doctype"] if doctype_match else ""
     children = list(_read_siblings(first_node, doctype, depth=1, is_html=True))
@@ -85,27 +86,53 @@ def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, i
 
 
 def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
-    """Convert a lexbor element and its descendants to a node."""
+    """Convert a lexbor element and its descendants to a node.
+
+    Args:
+        lexbor_node: the element.
+        depth: the number of elements around it, plus 1.
+        is_html: False inside SVG and MathML.
+    """
     name = lexbor_node.tag or ""
     check_depth(depth, f"<{name}>")
+    # `assign_roles` changes the role later.
     node = Node(Role.INLINE, name=name, attributes=dict(lexbor_node.attributes))
-    is_void = is_html and name in VOID
-    if not is_void:
+    has_end_tag = not (is_html and name in VOID)
+    if has_end_tag:
         node.closing = f"</{name}>"
-    first_child = lexbor_node.first_child
     if is_html and name in RAW:
-        # The content is either empty or one text. It becomes part of the start tag because it must not be escaped.
-        node.raw = node.opening
-        if first_child is not None:
-            node.raw += first_child.text_content or ""
+        # Browsers do not parse the content, such as a script, so it must not be escaped when the node is written.
+        # Therefore, it becomes part of `raw`, which replaces the start tag.
+        node.raw = node.opening + _read_only_text(lexbor_node)
         return node
     if is_html and name == "template":
         # lexbor keeps the content of a template in a separate tree.
         first_child = lexbor_node.template_fragments()[0].first_child
-    starts_foreign_content = name in ("svg", "math")
-    is_html_inside = name in HTML_INSIDE_FOREIGN or (is_html and not starts_foreign_content)
+    else:
+        first_child = lexbor_node.first_child
+    is_html_inside = _is_html_inside(name, is_html)
     node.children = list(_read_siblings(first_child, "", depth + 1, is_html_inside))
     return node
+
+
+def _read_only_text(lexbor_node: "LexborNode") -> str:
+    """Return the content of an element that is either empty or one text."""
+    text_node = lexbor_node.first_child
+    if text_node is None:
+        return ""
+    return text_node.text_content or ""
+
+
+def _is_html_inside(name: str, is_html: bool) -> bool:
+    """Return True if the content of an element is HTML, and False if it is SVG or MathML.
+
+    Args:
+        name: the name of the element.
+        is_html: True if the element itself is in HTML.
+    """
+    if name in HTML_INSIDE_FOREIGN:
+        return True
+    return is_html and name not in ("svg", "math")
 
 
 def _read_comment(lexbor_node: "LexborNode") -> str:
@@ -114,10 +141,11 @@ def _read_comment(lexbor_node: "LexborNode") -> str:
     is_first_of_fragment = lexbor_node.parent is None and lexbor_node.prev is None
     if not is_first_of_fragment:
         return source
-    # For the first node of a fragment, lexbor returns the source of the whole fragment.
-    end = len(source)
+    # For the first node of a fragment, lexbor returns the source of the whole fragment, so the source of all siblings
+    # after the node is removed.
+    length = len(source)
     sibling = lexbor_node.next
     while sibling is not None:
-        end -= len(sibling.html or "")
+        length -= len(sibling.html or "")
         sibling = sibling.next
-    return source[:end]
+    return source[:length]

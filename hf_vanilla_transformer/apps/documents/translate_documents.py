@@ -153,17 +153,18 @@ def _translate_document(document: Document, translations: list[Translation]) -> 
     # For each text, its best translation and the alternatives to it.
     hypotheses_of_texts = [[translation, *translation.alternatives] for translation in translations]
     # A document without texts has one translation, which is the document itself.
-    most_hypotheses = max(map(len, hypotheses_of_texts), default=1)
-    written: list[Translation] = []
-    for rank in range(most_hypotheses):
-        chosen: list[Translation] = []
+    number_of_documents = max(map(len, hypotheses_of_texts), default=1)
+    translated_documents: list[Translation] = []
+    for rank in range(number_of_documents):
+        chosen_hypotheses: list[Translation] = []
         for hypotheses in hypotheses_of_texts:
-            worst_rank = len(hypotheses) - 1
-            hypothesis = hypotheses[min(rank, worst_rank)]
-            chosen.append(hypothesis._replace(alternatives=()))
-        written.append(_write_document(document, chosen))
-    alternatives = tuple(written[1:])
-    return written[0]._replace(alternatives=alternatives)
+            last_rank = len(hypotheses) - 1
+            hypothesis = hypotheses[min(rank, last_rank)]
+            chosen_hypotheses.append(hypothesis._replace(alternatives=()))
+        translated_documents.append(_write_document(document, chosen_hypotheses))
+    best_document = translated_documents[0]
+    alternatives = tuple(translated_documents[1:])
+    return best_document._replace(alternatives=alternatives)
 
 
 def _check_alignments(document: Document, translations: list[Translation]) -> None:
@@ -184,13 +185,14 @@ def _check_alignments(document: Document, translations: list[Translation]) -> No
 def _write_document(document: Document, translations: list[Translation]) -> Translation:
     """Write a document with one translation of each of its texts, and combine the details of these translations.
 
-    The details, such as tokens and scores, are joined as if each text were one line of a longer text.
+    The details are, for example, tokens and scores.
     """
     translated_texts = [translation.text for translation in translations]
     links = [translation.alignment or [] for translation in translations]
     translated_document = document.render(translated_texts, links)
     if len(translations) == 1:
         return translations[0]._replace(text=translated_document)
+    # The details of several texts are combined as if each text were one line.
     lines = [Piece(text, "\n") for text in document.texts]
     details = join_without_alternatives(lines, translations, WORDS_AND_LETTERS)
     return details._replace(text=translated_document)

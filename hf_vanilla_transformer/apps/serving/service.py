@@ -194,20 +194,21 @@ class Service:
         with several target languages has no known source language, only the target languages are listed. The result is
         empty if the languages are unknown.
         """
-        source = self.source_language
-        target = self.card.target_language
+        source_language = self.source_language
+        target_language = self.card.target_language
         if self.target_codes:
-            targets = [short_name(self.target_codes, code) for code in self.target_codes]
-        elif source is not None and target is not None:
-            targets = [target]
+            target_languages = [short_name(self.target_codes, code) for code in self.target_codes]
+        elif source_language is not None and target_language is not None:
+            target_languages = [target_language]
         else:
             return {}
         languages: dict[str, list[str]] = {}
-        if source is not None:
-            languages[source] = targets
-        for target_language in targets:
+        if source_language is not None:
+            languages[source_language] = target_languages
+        for language in target_languages:
             # No text is translated from a target language, unless it is the source language, too.
-            languages.setdefault(target_language, [])
+            if language not in languages:
+                languages[language] = []
         return languages
 
     def target_options(self, target: str | None) -> TranslateOptions:
@@ -301,15 +302,18 @@ class Service:
     async def _divide_texts(
         self, texts: Sequence[str], options: TranslateOptions, codes: TargetCodes, split: bool
     ) -> list[list[Piece]]:
-        """Return the sentences of each text, after checking the lengths and the work of the texts.
+        """Return the sentences of each text; if `split` is False, each text is one sentence.
 
-        If `split` is False, each text is one sentence. Each sentence starts with the code of its target language if the
-        model needs one.
+        Each sentence starts with the code of its target language if the model needs one.
+
+        Raises:
+            TooMuchError: if a text that is not split is too long, or if texts that are split may take too much work.
         """
-        tokens = await asyncio.to_thread(self._count_tokens, texts, codes, may_be_long=split)
         if not split:
+            await asyncio.to_thread(self._count_allowed_tokens, texts, codes)
             return [[Piece(self._with_code(text, codes), "")] for text in texts]
-        # The work is checked before splitting, because splitting a long text takes time.
+        # Texts of any length may be split. The work is checked before, because splitting a long text takes time.
+        tokens = await asyncio.to_thread(self._count_tokens, texts, codes)
         self._check_work(tokens, options)
         return await asyncio.to_thread(self._split_texts, texts, codes)
 
@@ -345,13 +349,13 @@ class Service:
         texts_of_documents = self._read_texts(documents, options["format"], codes)
         if self.split_sentences:
             # The work is checked before splitting, because splitting a long text takes time.
-            tokens_of_long_texts = [self._count_tokens(texts, codes, may_be_long=True) for texts in texts_of_documents]
-            self._check_work(_flatten(tokens_of_long_texts), options)
+            tokens_of_texts = [self._count_tokens(texts, codes) for texts in texts_of_documents]
+            self._check_work(_flatten(tokens_of_texts), options)
             sentences_of_documents = [self._split_into_sentences(texts, codes) for texts in texts_of_documents]
         else:
             sentences_of_documents = texts_of_documents
 
-        tokens_of_documents = [self._count_tokens(sentences, codes) for sentences in sentences_of_documents]
+        tokens_of_documents = [self._count_allowed_tokens(sentences, codes) for sentences in sentences_of_documents]
         all_tokens = _flatten(tokens_of_documents)
         all_sentences = _flatten(sentences_of_documents)
         work = self._check_work_with_terms(all_tokens, options, all_sentences, codes)
@@ -378,7 +382,7 @@ class Service:
         self, sentences: Sequence[str], codes: TargetCodes, options: TranslateOptions
     ) -> tuple[list[int], int]:
         """Return the number of tokens in each sentence and the total work, after checking both against the limits."""
-        tokens = self._count_tokens(sentences, codes)
+        tokens = self._count_allowed_tokens(sentences, codes)
         work = self._check_work_with_terms(tokens, options, sentences, codes)
         return tokens, work
 
@@ -411,16 +415,19 @@ class Service:
         return TargetCodes(self.tokenizer, target_lang, argument, advised_argument=argument)
 
     def _with_code(self, text: str, codes: TargetCodes, default: str = "") -> str:
-        """Return a text with the code of its target language before it; see `TargetCodes.read`.
+        """Return a text with the code of its target language before it.
 
-        Blank texts get no code. A text without letters that is copied instead of translated has a code only if the
-        client wrote one before it.
+        Args:
+            text: the text. If it starts with a code, this code is used.
+            codes: the codes of the model's target languages; see `TargetCodes.read`.
+            default: the code for a text that does not start with one; if empty, the target language of the request.
         """
         source = codes.read(text, default)
         if is_blank(source.text):
             return source.text
         is_copied = self._copies_letterless and not has_letters(source.text)
         if is_copied and not source.code:
+            # It is no error that the code is unknown, because the text is not translated.
             return source.text
         return codes.join(source)
 
@@ -439,6 +446,8 @@ class Service:
     ) -> int:
         """Return the work of a request's sentences, including the work of the glossary terms that occur in them.
 
+        The work measures how expensive a request is; see `TextLimits.check_work`.
+
         Args:
             tokens: the number of source tokens in each sentence.
             options: the arguments of `translate()` that the request sets.
@@ -453,7 +462,7 @@ class Service:
         glossary = settings.get("glossary")
         if glossary is None:
             return work
-        # For each sentence, the size of the tables in the search for translations with its terms.
+        # For each sentence, the size of the tables that a search for translations with its terms computes.
         cells: list[int] = []
         for sentence in sentences:
             # Terms are searched only in the sentence itself, not in the code before it.
@@ -490,27 +499,26 @@ class Service:
             self.is_failing = True
             raise
 
-    def _count_tokens(self, texts: Sequence[str], codes: TargetCodes, may_be_long: bool = False) -> list[int]:
-        """Return the number of tokens in each text.
-
-        Raises:
-            TooMuchError: if a text has too many tokens and `may_be_long` is False.
-        """
-        coded_texts = [self._with_code(text, codes) for text in check_strings("the request", texts)]
-        tokens: list[int] = []
-        # Tokenizers do not accept an empty list.
-        if coded_texts:
-            tokens = [len(ids) for ids in encode(self.tokenizer, coded_texts).input_ids]
-        if not may_be_long:
-            self._limits.check_tokens(tokens)
+    def _count_allowed_tokens(self, texts: Sequence[str], codes: TargetCodes) -> list[int]:
+        """Return the number of tokens in each text; raise TooMuchError if a text has more than the limit."""
+        tokens = self._count_tokens(texts, codes)
+        self._limits.check_tokens(tokens)
         return tokens
+
+    def _count_tokens(self, texts: Sequence[str], codes: TargetCodes) -> list[int]:
+        """Return the number of tokens in each text, including the code of its target language."""
+        coded_texts = [self._with_code(text, codes) for text in check_strings("the request", texts)]
+        if not coded_texts:
+            # Tokenizers do not accept an empty list.
+            return []
+        return [len(ids) for ids in encode(self.tokenizer, coded_texts).input_ids]
 
     def _translate_batch(
         self, texts: list[str], options: TranslateOptions, is_abandoned: Callable[[], bool]
     ) -> Sequence[Translation]:
         """Translate a batch of texts or documents. A lane calls this in its worker thread; see `TranslateBatch`."""
-        # The options of the request take precedence over the service's arguments, and these over the first two.
         kwargs: TranslateOptions = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
+        # The service's default arguments may replace these two, and the options of the request may replace all.
         kwargs.update(self._generate_kwargs)
         kwargs.update(options)
         kwargs["stopping_criteria"] = [Interruption(is_abandoned)]

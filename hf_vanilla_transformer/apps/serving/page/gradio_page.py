@@ -7,12 +7,12 @@ import asyncio
 import math
 from collections.abc import Awaitable
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import gradio as gr
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import RedirectResponse
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from ....data.target_language import short_name
 from ....model.input_checks import is_blank, sides_of
@@ -98,14 +98,15 @@ def add_page(app: FastAPI, service: Service) -> None:
         app, build_page(service), PATH, theme=gr.themes.Default(), css=_CSS, ssr_mode=False, footer_links=[]
     )
     # Each open page keeps a connection open. The server calls `end_streams` when it shuts down, because it would
-    # otherwise wait until all pages are closed. Gradio's app is the route that was added last. The variable has the
-    # type Any, because Starlette's route class does not declare the app.
+    # otherwise wait until all pages are closed.
+    # Gradio's app is in the route that was added last. Starlette's route class does not declare this app.
     gradio_route: Any = app.routes[-1]
     app.state.end_streams = gradio_route.app.stop_event.set
 
 
 def build_page(service: Service) -> gr.Blocks:
     """Build the page. `service` runs all translations and plots, and applies its limits to them."""
+    callbacks = _PageCallbacks(service)
     with gr.Blocks(title=service.card.title, analytics_enabled=False) as page:
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():
@@ -115,8 +116,8 @@ def build_page(service: Service) -> gr.Blocks:
                 terms = gr.Textbox(label="Glossary", lines=2, info=_HELP, placeholder="machine = Maschine")
                 terms.visible = service.runtime.takes_phrases
                 beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
-                splits = gr.Checkbox(service.split_sentences, label="Split into sentences")
-                inputs = [source, terms, beams, splits]
+                split = gr.Checkbox(service.split_sentences, label="Split into sentences")
+                inputs = [source, terms, beams, split]
                 if service.target_codes:
                     inputs.append(_build_target_menu(service))
                 button = gr.Button("Translate", variant="primary")
@@ -135,38 +136,92 @@ def build_page(service: Service) -> gr.Blocks:
         # A list of `_Sentence`: the sentences that were last translated on this open page.
         sentences_state = gr.State([])
 
-        async def translate(
-            text: str, lines: str, count: int, split: bool, target_code: str | None = None
-        ) -> tuple[object, ...]:
-            """Translate a text, and return the new values of all components in `outputs`."""
-            options = _read_options(lines, int(count))
-            options.update(service.target_options(target_code))
-            results = await _show_errors(service, service.translate_sentences([text], options, split))
-            sentences_of_text = results[0]
-            whole = join_translations(sentences_of_text.pieces, sentences_of_text.translations)
-            sentences = _translated_sentences(sentences_of_text)
-            menu = _build_sentence_menu(sentences)
-            hypotheses_table, token_row = show_sentence(sentences, 0)
-            return whole.text, _describe_flags(whole), menu, hypotheses_table, token_row, sentences
-
-        def show_sentence(sentences: list[_Sentence], index: int | None) -> tuple[str, str]:
-            """Return the HTML of the tabs "Beams" and "Tokens" for a sentence; empty if there is no such sentence."""
-            if index is None or index >= len(sentences):
-                return "", ""
-            translation = sentences[index].translation
-            return _write_hypotheses(translation), _write_tokens(service, translation)
-
+        # `translate` takes the values of `inputs` as arguments, and returns the new values of `outputs`.
         outputs = [target, notes, sentence_menu, hypotheses, tokens, sentences_state]
-        events = [button.click, source.submit, terms.submit]
-        gr.on(events, translate, inputs, outputs, api_name="translate")
-        sentence_menu.input(show_sentence, [sentences_state, sentence_menu], [hypotheses, tokens], api_name="sentence")
+        translate_events = [button.click, source.submit, terms.submit]
+        gr.on(translate_events, callbacks.translate, inputs, outputs, api_name="translate")
+        sentence_menu.input(
+            callbacks.show_sentence, [sentences_state, sentence_menu], [hypotheses, tokens], api_name="sentence"
+        )
         if service.runtime.has_forward_pass:
-            _add_attention(service, page, sentences_state, sentence_menu)
+            _add_attention(callbacks, service.model.config, page, sentences_state, sentence_menu)
     # The service limits the number of concurrent texts, so Gradio's queue only has to be large enough for all of them.
     most_requests = service.settings.max_in_flight
     page.queue(max_size=most_requests, default_concurrency_limit=most_requests)
     page.state_session_capacity = _MOST_SESSIONS
     return page
+
+
+class _PageCallbacks:
+    """The functions that Gradio calls when a user translates a text, chooses a sentence, or changes the plot."""
+
+    def __init__(self, service: Service):
+        self._service = service
+
+    async def translate(
+        self, text: str, glossary_lines: str, beams: int, split: bool, target_code: str | None = None
+    ) -> tuple[str, str, gr.Dropdown, str, str, list[_Sentence]]:
+        """Translate a text, and return the new values of the components that show the translation.
+
+        Returns:
+            `tuple`: the translation, sentences that explain its flags, the menu of sentences, the HTML of the tabs
+            "Beams" and "Tokens", and the translated sentences.
+        """
+        options = _read_options(glossary_lines, int(beams))
+        options.update(self._service.target_options(target_code))
+        results = await _show_errors(self._service, self._service.translate_sentences([text], options, split))
+        # There is one result, because there is one text.
+        sentences_of_text = results[0]
+        translation = join_translations(sentences_of_text.pieces, sentences_of_text.translations)
+        sentences = _translated_sentences(sentences_of_text)
+        menu = _build_sentence_menu(sentences)
+        hypotheses_table, token_row = self.show_sentence(sentences, 0)
+        return translation.text, _describe_flags(translation), menu, hypotheses_table, token_row, sentences
+
+    def show_sentence(self, sentences: list[_Sentence], index: int | None) -> tuple[str, str]:
+        """Return the HTML of the tabs "Beams" and "Tokens" for a sentence; empty if there is no such sentence."""
+        if index is None or index >= len(sentences):
+            return "", ""
+        translation = sentences[index].translation
+        return _write_hypotheses(translation), _write_tokens(self._service, translation)
+
+    async def plot_attention(
+        self,
+        sentences: list[_Sentence],
+        index: int | None,
+        attention_kind: str,
+        layer: int,
+        head: int | Literal["all"],
+        is_dark: bool,
+    ) -> "Figure | None":
+        """Return the attention plot of the chosen sentence.
+
+        It is None if no sentence is chosen, if its translation is blank, or if it is too long to plot.
+        """
+        if index is None or index >= len(sentences):
+            return None
+        source = sentences[index].source
+        target = sentences[index].translation.text
+        if is_blank(target):
+            return None
+        head_number = None if head == "all" else head
+        theme = "dark" if is_dark else "light"
+        plotting = self._service.call(self._plot_in_worker, source, target, attention_kind, layer, head_number, theme)
+        return await _show_errors(self._service, plotting)
+
+    def _plot_in_worker(
+        self, source: str, target: str, attention_kind: str, layer: int, head: int | None, theme: str
+    ) -> "Figure | None":
+        """Plot the attention weights of a sentence pair in the service's worker thread; None if a text is too long."""
+        tokenizer = self._service.tokenizer
+        for text in (source, target):
+            if len(encode(tokenizer, text).input_ids) > _MOST_TOKENS_OF_PICTURE:
+                return None
+        # The page has this plot only if the model is a PyTorch module.
+        model = cast(PreTrainedModel, self._service.model)
+        return plot_attention(
+            model, tokenizer, source, target, kind=attention_kind, layer=layer, head=head, theme=theme
+        )
 
 
 def _translated_sentences(sentences_of_text: SentenceTranslations) -> list[_Sentence]:
@@ -196,15 +251,28 @@ def _build_target_menu(service: Service) -> gr.Dropdown:
     return gr.Dropdown(choices, value=service.default_target_code or service.target_codes[0], label="Into")
 
 
-def _add_attention(service: Service, page: gr.Blocks, sentences_state: gr.State, sentence_menu: gr.Dropdown) -> None:
-    """Add a tab that plots the attention weights of the chosen sentence."""
-    config = service.model.config
+def _add_attention(
+    callbacks: _PageCallbacks,
+    config: PretrainedConfig,
+    page: gr.Blocks,
+    sentences_state: gr.State,
+    sentence_menu: gr.Dropdown,
+) -> None:
+    """Add a tab to the page that plots the attention weights of the chosen sentence.
+
+    Args:
+        callbacks: the functions that Gradio calls.
+        config: the configuration of the model.
+        page: the page.
+        sentences_state: the translated sentences.
+        sentence_menu: the menu in which users choose one of them.
+    """
     with gr.Tab("Attention"):
         with gr.Row():
-            kinds = [(_TITLES[attention_kind], attention_kind) for attention_kind in reversed(KINDS)]
+            titles_and_kinds = [(_TITLES[attention_kind], attention_kind) for attention_kind in reversed(KINDS)]
             layers = list(range(config.num_hidden_layers))
             heads = ["all", *range(config.num_attention_heads)]
-            kind_menu = gr.Dropdown(kinds, value="cross", label="Attention", min_width=240)
+            kind_menu = gr.Dropdown(titles_and_kinds, value="cross", label="Attention", min_width=240)
             layer_menu = gr.Dropdown(layers, value=layers[-1], label="Layer", min_width=240)
             head_menu = gr.Dropdown(heads, value="all", label="Head", min_width=240)
         plot = gr.Plot(show_label=False, elem_classes="attention")
@@ -212,59 +280,17 @@ def _add_attention(service: Service, page: gr.Blocks, sentences_state: gr.State,
     dark_box = gr.Checkbox(visible=False)
     page.load(None, None, dark_box, js="() => document.body.classList.contains('dark')")
 
-    def plot_in_worker(
-        source: str, target: str, attention_kind: str, layer: int, head: int | None, theme: str
-    ) -> "Figure | None":
-        """Plot the attention weights of a sentence pair in the service's worker thread; None if a text is too long."""
-        for text in (source, target):
-            if len(encode(service.tokenizer, text).input_ids) > _MOST_TOKENS_OF_PICTURE:
-                return None
-        # The page has this tab only if the model is a PyTorch module.
-        model = cast(PreTrainedModel, service.model)
-        return plot_attention(
-            model,
-            service.tokenizer,
-            source,
-            target,
-            kind=attention_kind,
-            layer=layer,
-            head=head,
-            theme=theme,
-        )
-
-    async def draw(
-        sentences: list[_Sentence],
-        index: int | None,
-        attention_kind: str,
-        layer: int,
-        head: int | str,
-        is_dark: bool,
-    ) -> "Figure | None":
-        """Return the attention plot of the chosen sentence.
-
-        It is None if no sentence is chosen, if its translation is blank, or if it is too long to plot.
-        """
-        if index is None or index >= len(sentences):
-            return None
-        sentence = sentences[index]
-        if is_blank(sentence.translation.text):
-            return None
-        target = sentence.translation.text
-        theme = "dark" if is_dark else "light"
-        head_number = None if head == "all" else head
-        plotting = service.call(plot_in_worker, sentence.source, target, attention_kind, layer, head_number, theme)
-        return await _show_errors(service, plotting)
-
-    inputs = [sentences_state, sentence_menu, kind_menu, layer_menu, head_menu, dark_box]
+    # The plot is drawn again whenever a sentence is translated, or a choice in one of the menus changes.
     events = [sentences_state.change, sentence_menu.input, kind_menu.change, layer_menu.change, head_menu.change]
-    gr.on(events, draw, inputs, plot, api_name="attention")
+    inputs = [sentences_state, sentence_menu, kind_menu, layer_menu, head_menu, dark_box]
+    gr.on(events, callbacks.plot_attention, inputs, plot, api_name="attention")
 
 
-def _read_options(lines: str, beams: int) -> TranslateOptions:
+def _read_options(glossary_lines: str, beams: int) -> TranslateOptions:
     """Convert the page's inputs to arguments of `translate()`.
 
     Args:
-        lines: the glossary, with a term and its translation in each line.
+        glossary_lines: the glossary, with a term and its translation in each line.
         beams: the beam size. The arguments request all hypotheses.
 
     Raises:
@@ -272,7 +298,7 @@ def _read_options(lines: str, beams: int) -> TranslateOptions:
     """
     options: TranslateOptions = {"num_beams": beams, "num_return_sequences": beams, "return_details": True}
     try:
-        terms = parse_terms(lines.splitlines(), "the glossary", r"\t|=", 'a tab or "="')
+        terms = parse_terms(glossary_lines.splitlines(), "the glossary", r"\t|=", 'a tab or "="')
     except ValueError as error:
         raise gr.Error(str(error), duration=None) from error
     if terms:
@@ -320,6 +346,7 @@ def _write_tokens(service: Service, translation: Translation) -> str:
 
     The less probable a token is, the redder is its background.
     """
+    # A tokenizer with separate vocabularies consists of one for sources and one for targets.
     _, target_tokenizer = sides_of(service.tokenizer)
     ids = target_tokenizer.convert_tokens_to_ids(translation.tokens)
     texts = token_texts(service.tokenizer, ids, of_target=True)
