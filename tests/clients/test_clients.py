@@ -7,7 +7,7 @@ from urllib.error import HTTPError
 import pytest
 
 
-def test_the_client_of_the_hub(url):
+def test_serve_answers_hub_client(url):
     from huggingface_hub import InferenceClient
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -19,7 +19,7 @@ def test_the_client_of_the_hub(url):
         client.translation("nine " * 40_000)
 
 
-def test_the_client_of_libretranslate(url):
+def test_serve_answers_libretranslate_client(url):
     from libretranslatepy import LibreTranslateAPI
 
     client = LibreTranslateAPI(url)
@@ -34,7 +34,7 @@ def test_the_client_of_libretranslate(url):
     assert caught.value.code == 400
 
 
-def test_a_client_that_sends_parameters_in_the_query(url):
+def test_serve_reads_parameters_in_query(url):
     from deep_translator import LibreTranslator
 
     client = LibreTranslator(source="auto", target="de", custom_url=f"{url}/", api_key="none")
@@ -43,13 +43,13 @@ def test_a_client_that_sends_parameters_in_the_query(url):
 
 
 @pytest.mark.parametrize("path", ["/health", "/languages", "/metrics"])
-def test_a_client_that_asks_by_head(url, path):
+def test_serve_answers_head_requests(url, path):
     with urllib.request.urlopen(urllib.request.Request(url + path, method="HEAD")) as response:
         assert response.status == 200
         assert response.read() == b""
 
 
-def test_a_client_behind_a_proxy(url):
+def test_serve_behind_proxy(url):
     """A client that takes the server for a proxy names the whole address in its request."""
     import requests
 
@@ -58,7 +58,7 @@ def test_a_client_behind_a_proxy(url):
     assert answer.json() == {"translatedText": "neun"}
 
 
-def test_the_page_stores_no_files(url):
+def test_add_page_refuses_to_store_files(url):
     """By the routes of gradio that store."""
     from gradio import routes
 
@@ -75,7 +75,7 @@ def test_the_page_stores_no_files(url):
     assert caught.value.code == 403
 
 
-def test_the_parser_of_prometheus(url):
+def test_metrics_are_read_by_prometheus_parser(url):
     from prometheus_client.parser import text_string_to_metric_families
 
     with urllib.request.urlopen(f"{url}/metrics") as response:
@@ -85,7 +85,7 @@ def test_the_parser_of_prometheus(url):
     assert families["process_resident_memory_bytes"].samples[0].value > 1e7
 
 
-def test_random_requests_of_schemathesis(url):
+def test_serve_answers_random_requests(url):
     """Whatever fits or breaks the description gets an answer that the description has, and never a status of 5xx."""
     import schemathesis
     from hypothesis import HealthCheck, given, settings

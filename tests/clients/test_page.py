@@ -97,7 +97,7 @@ def page(driver, url):
     return Page(driver, url)
 
 
-def test_it_translates_and_shows_why(page):
+def test_page_shows_translation_and_its_reasons(page):
     page.source.send_keys("two hundred and twelve")
     page.button("Translate").click()
     page.wait(lambda: page.translation() == "zweihundertzwölf")
@@ -119,7 +119,7 @@ def test_it_translates_and_shows_why(page):
     page.save("head")
 
 
-def test_terms(page):
+def test_page_uses_terms(page):
     page.source.send_keys("nine")
     page.terms.send_keys("nine = zehn")
     page.button("Translate").click()
@@ -130,7 +130,7 @@ def test_terms(page):
     page.wait(lambda: any(expected in toast.text for toast in page.find(".toast-body")))
 
 
-def test_each_sentence_of_a_text(page):
+def test_page_shows_sentences_of_text(page):
     page.source.send_keys("seven\n\nnine. six")
     page.button("Translate").click()
     page.wait(lambda: page.translation() == "sieben\n\nneun sechs")
@@ -150,7 +150,7 @@ def test_each_sentence_of_a_text(page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pictures_are_as_dark_as_the_page(driver, url, scheme):
+def test_page_plots_attention_in_its_color_scheme(driver, url, scheme):
     feature = {"name": "prefers-color-scheme", "value": scheme}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     try:
@@ -170,12 +170,12 @@ def test_pictures_are_as_dark_as_the_page(driver, url, scheme):
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_an_example_of_the_card(page):
+def test_page_offers_examples_of_card(page):
     page.button("seven", ".gallery-item").click()
     page.wait(lambda: page.source.get_attribute("value") == "seven")
 
 
-def test_by_keyboard(page, driver):
+def test_page_by_keyboard(page, driver):
     from selenium.webdriver.common.keys import Keys
 
     page.wait(lambda: driver.switch_to.active_element == page.source)
@@ -196,7 +196,7 @@ def test_by_keyboard(page, driver):
     page.wait(lambda: any(token.is_displayed() for token in page.find(".tokens > span")))
 
 
-def test_on_a_narrow_screen(page, driver):
+def test_page_on_narrow_screen(page, driver):
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 780, "deviceScaleFactor": 1, "mobile": True}
     )
@@ -210,7 +210,7 @@ def test_on_a_narrow_screen(page, driver):
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_an_error_is_shown(page):
+def test_page_shows_errors(page):
     page.driver.execute_script("arguments[0].value = 'nine '.repeat(40000)", page.source)
     page.source.send_keys("x")
     page.button("Translate").click()
@@ -220,7 +220,7 @@ def test_an_error_is_shown(page):
     page.save("error")
 
 
-def test_the_page_loads_nothing_from_elsewhere(page, driver):
+def test_page_loads_nothing_from_elsewhere(page, driver):
     messages = [json.loads(message["message"])["message"] for message in driver.get_log("performance")]
     urls = {
         message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"
@@ -230,7 +230,7 @@ def test_the_page_loads_nothing_from_elsewhere(page, driver):
     assert not [url for url in loaded if not url.startswith("http://127.0.0.1:")]
 
 
-def test_a_folder_for_a_space(driver, tmp_path):
+def test_write_space_runs_the_page(driver, tmp_path):
     space = tmp_path / "space"
     main(["serve", "--model_name_or_path", str(FIXTURE), "--write_space", str(space)])
     environment = {**ENVIRONMENT, "GRADIO_SERVER_PORT": "0", "PYTHONPATH": str(ROOT)}

@@ -18,17 +18,17 @@ class WeightCasts(TorchDispatchMode):
 
     def __init__(self, model: torch.nn.Module):
         super().__init__()
-        self.names = {weight.data_ptr(): name for name, weight in model.named_parameters()}
-        self.weights: Counter[str] = Counter()
-        self.others: Counter[tuple[int, ...]] = Counter()
+        self.names_of_addresses = {weight.data_ptr(): name for name, weight in model.named_parameters()}
+        self.casts_by_weight: Counter[str] = Counter()
+        self.casts_by_shape: Counter[tuple[int, ...]] = Counter()
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation._schema.name == "aten::_to_copy" and kwargs.get("dtype") == torch.bfloat16:
-            name = self.names.get(args[0].data_ptr())
+            name = self.names_of_addresses.get(args[0].data_ptr())
             if name is not None:
-                self.weights[name] += 1
+                self.casts_by_weight[name] += 1
             else:
-                self.others[tuple(args[0].shape)] += 1
+                self.casts_by_shape[tuple(args[0].shape)] += 1
         return operation(*args, **(kwargs or {}))
 
 
@@ -53,8 +53,8 @@ def test_each_weight_is_cast_once_per_call(settings, inputs):
         with WeightCasts(model) as casts:
             tokens = model.generate(**inputs, **settings)
         assert tokens.shape[1] > 3
-        assert {"lm_head.weight", "model.decoder.layers.0.fc1.weight"} <= {*casts.weights}
-        assert {*casts.weights.values()} == {1}, casts.weights
+        assert {"lm_head.weight", "model.decoder.layers.0.fc1.weight"} <= {*casts.casts_by_weight}
+        assert {*casts.casts_by_weight.values()} == {1}, casts.casts_by_weight
         with torch.no_grad():
             model.lm_head.weight.neg_()
         assert not torch.equal(model.generate(**inputs, **settings), tokens)
@@ -99,6 +99,6 @@ def test_the_encoder_s_output_is_cast_once_for_all_layers_on_accelerators(monkey
     target = torch.stack(sentences(7, 7, 7))
     with torch.autocast("cpu", torch.bfloat16), WeightCasts(model) as casts:
         states = model.get_encoder()(source).last_hidden_state
-        casts.others.clear()
+        casts.casts_by_shape.clear()
         model.get_decoder()(target, encoder_hidden_states=states, use_cache=False)
-    assert casts.others[tuple(states.shape)] == 1
+    assert casts.casts_by_shape[tuple(states.shape)] == 1
