@@ -17,8 +17,8 @@ of a sentence are laid out one after the other, and each of their tokens is call
 After the token 5, a hypothesis has matched positions 0 and 3, so either phrase needs only one more token. If 6 follows,
 it matches position 1. This is the last position of its alternative, so phrase 0 occurs.
 
-Shapes use the axis names of `model/beam_search.py`, and three more: phrases (of a sentence), positions (as above), and
-hypotheses (running ones or candidates).
+Shapes use the axis names of `model/beam_search.py`, and four more: phrases (of a sentence), positions (as above),
+hypotheses (running ones or candidates), and next_tokens (tokens that might follow each hypothesis).
 """
 
 from collections import Counter
@@ -86,7 +86,7 @@ class Tables(NamedTuple):
     Args:
         token_of_position (`torch.LongTensor` of shape `(positions,)`): the token of each position.
         phrase_of_position (`torch.LongTensor` of shape `(positions,)`): the index of each position's phrase.
-        column_of_position (`torch.LongTensor` of shape `(positions,)`): the index of each position's token in
+        tracked_index_of_position (`torch.LongTensor` of shape `(positions,)`): the index of each position's token in
             `tracked_tokens`.
         is_first (`torch.BoolTensor` of shape `(positions,)`): whether a position is the first of its alternative.
         is_last (`torch.BoolTensor` of shape `(positions,)`): whether a position is the last of its alternative.
@@ -103,7 +103,7 @@ class Tables(NamedTuple):
 
     token_of_position: torch.Tensor
     phrase_of_position: torch.Tensor
-    column_of_position: torch.Tensor
+    tracked_index_of_position: torch.Tensor
     is_first: torch.Tensor
     is_last: torch.Tensor
     letter_follows: torch.Tensor
@@ -114,18 +114,95 @@ class Tables(NamedTuple):
 
 
 class _NextTokens(NamedTuple):
-    """How next tokens continue the texts of hypotheses. The tensors broadcast to the shape of hypotheses and tokens.
+    """How next tokens continue the texts of hypotheses. Each tensor has shape `(active, hypotheses, next_tokens)`.
 
     Args:
         letters_meet (`torch.BoolTensor`): whether the token begins with a letter that directly follows a letter, so
             that both belong to one word.
-        have_no_text (`torch.BoolTensor`): whether the token has no text.
+        have_no_text (`torch.BoolTensor`): whether the token has no text. Its second axis may have size 1.
         end_in_letter (`torch.BoolTensor`): whether the hypothesis ends with a letter after the token.
     """
 
     letters_meet: torch.Tensor
     have_no_text: torch.Tensor
     end_in_letter: torch.Tensor
+
+
+class _PositionGroups:
+    """The positions of each sentence, grouped by the next token that they are compared with, and by phrase.
+
+    The methods convert values between the axis of positions and the axes of the groups, which are next_tokens and
+    phrases.
+
+    Args:
+        next_token_of_position (`torch.LongTensor` of shape `(active, 1, positions)`): the index of each position's
+            token on the axis next_tokens.
+        phrase_of_position (`torch.LongTensor` of shape `(active, 1, positions)`): the index of each position's phrase.
+        num_next_tokens (`int`): the size of the axis next_tokens.
+        num_phrases (`int`): the size of the axis phrases.
+    """
+
+    def __init__(
+        self,
+        next_token_of_position: torch.Tensor,
+        phrase_of_position: torch.Tensor,
+        num_next_tokens: int,
+        num_phrases: int,
+    ):
+        self.next_token_of_position = next_token_of_position
+        # The index of each position's group on a single axis of next_tokens * phrases, (active, 1, positions).
+        self.group_of_position = next_token_of_position * num_phrases + phrase_of_position
+        self.num_next_tokens = num_next_tokens
+        self.num_phrases = num_phrases
+
+    def at_positions(self, values: torch.Tensor) -> torch.Tensor:
+        """Look up the value of each position's next token.
+
+        The values have shape `(active, hypotheses, next_tokens)`, and the result `(active, hypotheses, positions)`.
+        """
+        return _gather_for_hypotheses(values, self.next_token_of_position)
+
+    def phrases_at_positions(self, values: torch.Tensor) -> torch.Tensor:
+        """Look up the value of each position's next token and phrase.
+
+        The values have shape `(active, hypotheses, next_tokens, phrases)`, and the result
+        `(active, hypotheses, positions)`.
+        """
+        values_of_groups = values.flatten(2)  # (active, hypotheses, next_tokens * phrases)
+        return _gather_for_hypotheses(values_of_groups, self.group_of_position)
+
+    def any_in_group(self, flags: torch.Tensor) -> torch.Tensor:
+        """Return True for each group in which a position has the flag True.
+
+        The flags have shape `(active, hypotheses, positions)`, and the result
+        `(active, hypotheses, next_tokens, phrases)`.
+        """
+        num_active, num_hypotheses, _ = flags.shape
+        num_groups = self.num_next_tokens * self.num_phrases
+        # A position with the flag False is assigned to an additional last group, which is then removed.
+        group_to_mark = self.group_of_position.where(flags, num_groups)
+        is_marked = flags.new_zeros(num_active, num_hypotheses, num_groups + 1)
+        is_marked.scatter_(2, group_to_mark, True)
+        return is_marked[..., :num_groups].unflatten(2, (self.num_next_tokens, self.num_phrases))
+
+    def largest_of_next_token(self, counts: torch.Tensor) -> torch.Tensor:
+        """Return the largest of the counts at the positions of each next token, or 0 if it has no positions.
+
+        The counts have shape `(active, hypotheses, positions)`, and the result `(active, hypotheses, next_tokens)`.
+        """
+        num_active, num_hypotheses, _ = counts.shape
+        largest = counts.new_zeros(num_active, num_hypotheses, self.num_next_tokens)
+        return largest.scatter_reduce_(2, self.next_token_of_position.expand_as(counts), counts, "amax")
+
+
+def _gather_for_hypotheses(values: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Look up values by the same indices for every hypothesis.
+
+    The values have shape `(active, hypotheses, n)`, the indices `(active, 1, positions)`, and the result
+    `(active, hypotheses, positions)`.
+    """
+    num_hypotheses = values.shape[1]
+    return values.gather(2, indices.expand(-1, num_hypotheses, -1))
 
 
 class PhraseStates:
@@ -137,9 +214,6 @@ class PhraseStates:
 
     An occurrence counts only if it consists of whole words. It does not count if its first or last token is part of a
     longer word. This is the case if the letters of two tokens meet there. Tokens without text do not separate letters.
-
-    Several methods compute values for each hypothesis and each of several next tokens. The axis of these next tokens is
-    called columns.
 
     Args:
         phrases (`list[list[Phrase]]`): the phrases of each sentence.
@@ -154,6 +228,7 @@ class PhraseStates:
 
         tables = [_build_tables(phrases_of_sentence, self._begins_with_letter, eos) for phrases_of_sentence in phrases]
         self._tables = _pad_tables(tables)
+        self._group_positions()
         # A mask of the vocabulary for each sentence, (active, vocabulary).
         self._is_tracked = _mark_tokens(self.tracked_tokens, vocab_size=letter_edges.shape[1])
 
@@ -174,18 +249,14 @@ class PhraseStates:
 
     def follow(self, states: States, tokens: torch.Tensor) -> States:
         """Return the states after each hypothesis is extended by one token; `tokens` is `(active, hypotheses)`."""
-        next_tokens = self._compare_letters(states.ends_in_letter, tokens)
+        # The axis next_tokens has size 1 in this method, because each hypothesis has a single next token.
+        tokens_with_axis = tokens[..., None]
+        next_tokens = self._compare_letters(states, tokens_with_axis)
 
-        # (active, hypotheses, positions)
-        may_match = self._may_match(states, next_tokens.letters_meet[..., None])
-        matched = may_match & (tokens[..., None] == self._tables.token_of_position)
-
-        # The positions have a single column, because each hypothesis has a single next token.
-        only_column = torch.zeros_like(self._tables.column_of_position)
-        occurs = self._find_occurrences(matched, only_column, num_columns=1)[:, :, 0]  # (active, hypotheses, phrases)
-        missing = _update_missing(states.missing, states.revocable, occurs, next_tokens)
-        revocable = _update_revocable(states.revocable, occurs, next_tokens)
-        return States(matched, missing, revocable, next_tokens.end_in_letter)
+        token_fits = tokens_with_axis == self._tables.token_of_position  # (active, hypotheses, positions)
+        matched = self._may_match(states, next_tokens.letters_meet) & token_fits
+        missing, revocable = self._update_counts(states, matched, next_tokens, self._groups_for_one_token)
+        return States(matched, missing[:, :, 0], revocable[:, :, 0], next_tokens.end_in_letter[:, :, 0])
 
     def needed(self, states: States) -> torch.Tensor:
         """Return how many more tokens each hypothesis needs for its phrases, of shape `(active, hypotheses)`.
@@ -195,47 +266,43 @@ class PhraseStates:
         the hypothesis ends with a letter, a phrase whose alternatives all begin with a letter cannot follow directly.
         The number is an upper bound, because overlapping phrases may take fewer tokens.
         """
-        # The counts get a columns axis of size 1, which is removed from the result.
+        # The counts get the axis next_tokens with size 1, which is removed from the result.
         missing = states.missing[:, :, None]
         revocable = states.revocable[:, :, None]
-        only_column = torch.zeros_like(self._tables.column_of_position)
-        return self._count_needed(states.matched, missing, revocable, only_column)[:, :, 0]
+        return self._count_needed(states.matched, missing, revocable, self._groups_for_one_token)[:, :, 0]
 
     def needed_after_tracked_tokens(self, states: States) -> torch.Tensor:
         """Return how many tokens each hypothesis will need after each tracked token; see [`needed`].
 
-        The result has shape `(active, hypotheses, tracked)`. Only one token matches a given position, so the position
-        belongs to the column of this token. Therefore time and memory grow with positions + tracked tokens x phrases.
-        Calls of [`follow`] for each token would grow with tracked tokens x positions.
+        The result has shape `(active, hypotheses, tracked)`. It is what [`follow`] and [`needed`] would return for each
+        tracked token, but it is computed for all of them at once. Each position is compared only with its own token, so
+        no tensor has both the axes positions and tracked.
         """
-        # Padding becomes a valid token, because tokens are used as indices. The results for padding are never used.
+        # The axis next_tokens holds all tracked tokens in this method. Padding becomes a valid token, because tokens
+        # are used as indices. The results for padding are never used.
         tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
-        next_tokens = self._compare_letters(states.ends_in_letter[..., None], tokens)
+        next_tokens = self._compare_letters(states, tokens)
+        groups = self._groups_by_tracked_token
 
-        # Each position is compared with its own token only, so it matches whenever it may match, unless it is padding.
-        column_of_position = self._tables.column_of_position
-        letters_meet_at_positions = _at_positions(next_tokens.letters_meet, column_of_position)
-        is_position = self._tables.token_of_position != _NO_TOKEN
-        matched = self._may_match(states, letters_meet_at_positions) & is_position  # (active, hypotheses, positions)
-
-        # From here on, counts have the shape (active, hypotheses, tracked, phrases).
-        occurs = self._find_occurrences(matched, column_of_position, num_columns=tokens.shape[2])
-        revocable_before = states.revocable[:, :, None]
-        missing = _update_missing(states.missing[:, :, None], revocable_before, occurs, next_tokens)
-        revocable = _update_revocable(revocable_before, occurs, next_tokens)
-        return self._count_needed(matched, missing, revocable, column_of_position)
+        # The next token of each position is its own token, so the position matches whenever it may match.
+        letters_meet = groups.at_positions(next_tokens.letters_meet)
+        is_padding = self._tables.token_of_position == _NO_TOKEN
+        matched = self._may_match(states, letters_meet) & ~is_padding  # (active, hypotheses, positions)
+        missing, revocable = self._update_counts(states, matched, next_tokens, groups)
+        return self._count_needed(matched, missing, revocable, groups)
 
     def needed_after_other_tokens(self, states: States, tokens: torch.Tensor) -> torch.Tensor:
         """Return how many tokens each hypothesis will need after tokens that are in no phrase; see [`needed`].
 
-        The tokens and the result have shape `(active, hypotheses, tokens)`. These tokens match no position, so it
-        matters only whether they begin with a letter.
+        The tokens and the result have shape `(active, hypotheses, next_tokens)`. The tokens match no position, so the
+        result depends only on whether they begin with a letter that continues a word.
         """
+        missing = states.missing[:, :, None]  # (active, hypotheses, 1, phrases)
+        revocable = states.revocable[:, :, None]
+        # If letters meet, the revocable occurrences end inside a word, so their phrases are missing again.
+        needed_if_letters_meet = self._tokens_of_missing(missing + revocable)  # (active, hypotheses, 1)
+        needed_otherwise = self._tokens_of_missing(missing)  # (active, hypotheses, 1)
         letters_meet = states.ends_in_letter[..., None] & self._begins_with_letter[tokens]
-        # If letters meet, the revocable occurrences no longer count. Both numbers are (active, hypotheses, 1).
-        missing_if_letters_meet = states.missing + states.revocable
-        needed_if_letters_meet = self._tokens_of_missing(missing_if_letters_meet[:, :, None])
-        needed_otherwise = self._tokens_of_missing(states.missing[:, :, None])
         return needed_if_letters_meet.where(letters_meet, needed_otherwise)
 
     def are_tracked(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -245,17 +312,39 @@ class PhraseStates:
     def select(self, sentences: torch.Tensor) -> None:
         """Keep the given sentences, which are indices into the batch, of shape `(remaining,)`, and drop all others."""
         self._tables = Tables(*(table[sentences] for table in self._tables))
+        self._group_positions()
         self._is_tracked = self._is_tracked[sentences]
 
-    def _compare_letters(self, ended_in_letter: torch.Tensor, tokens: torch.Tensor) -> _NextTokens:
+    def _group_positions(self) -> None:
+        """Set the attributes `_groups_for_one_token` and `_groups_by_tracked_token`, which depend on the tables."""
+        tables = self._tables
+        num_phrases = tables.required_counts.shape[2]
+        # Each hypothesis has one next token, with which all positions are compared.
+        self._groups_for_one_token = _PositionGroups(
+            next_token_of_position=torch.zeros_like(tables.token_of_position),
+            phrase_of_position=tables.phrase_of_position,
+            num_next_tokens=1,
+            num_phrases=num_phrases,
+        )
+        # The next tokens are all tracked tokens, and each position is compared only with its own token.
+        self._groups_by_tracked_token = _PositionGroups(
+            next_token_of_position=tables.tracked_index_of_position,
+            phrase_of_position=tables.phrase_of_position,
+            num_next_tokens=tables.tracked_tokens.shape[2],
+            num_phrases=num_phrases,
+        )
+
+    def _compare_letters(self, states: States, tokens: torch.Tensor) -> _NextTokens:
         """Find out whether next tokens continue the words in which the hypotheses end.
 
         Args:
-            ended_in_letter (`torch.BoolTensor`): whether each hypothesis ends with a letter before the token.
-            tokens (`torch.LongTensor`): the next tokens, whose shape broadcasts with the shape of `ended_in_letter`.
+            states (`States`): the states of the hypotheses before the tokens.
+            tokens (`torch.LongTensor` of shape `(active, hypotheses or 1, next_tokens)`): the next tokens.
         """
+        ended_in_letter = states.ends_in_letter[..., None]  # (active, hypotheses, 1)
         letters_meet = ended_in_letter & self._begins_with_letter[tokens]
         have_no_text = self._has_no_text[tokens]
+        # A token without text does not change how the hypothesis ends.
         end_in_letter = self._ends_with_letter[tokens] | (have_no_text & ended_in_letter)
         return _NextTokens(letters_meet, have_no_text, end_in_letter)
 
@@ -273,113 +362,71 @@ class PhraseStates:
         previous_is_matched = states.matched.roll(1, dims=2)
         return torch.where(self._tables.is_first, ~letters_meet, previous_is_matched)
 
-    def _find_occurrences(
-        self, matched: torch.Tensor, column_of_position: torch.Tensor, num_columns: int
-    ) -> torch.Tensor:
-        """Return 1 for each column and phrase where an alternative of the phrase ends with the column's token, else 0.
+    def _update_counts(
+        self, states: States, matched: torch.Tensor, next_tokens: _NextTokens, groups: _PositionGroups
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the counts `missing` and `revocable` of [`States`] after each next token.
 
         Args:
-            matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
-            column_of_position (`torch.LongTensor` of shape `(active, 1, positions)`): the column of each position.
-            num_columns (`int`): number of columns.
+            states (`States`): the states of the hypotheses before the tokens.
+            matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): the positions that are matched
+                after their next token.
+            next_tokens (`_NextTokens`): how the next tokens continue the texts of the hypotheses.
+            groups (`_PositionGroups`): the next token and the phrase of each position.
 
         Returns:
-            `torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`.
+            Two `torch.LongTensor` of shape `(active, hypotheses, next_tokens, phrases)`.
         """
-        num_hypotheses = matched.shape[1]
-        num_phrases = self._tables.required_counts.shape[2]
-        num_cells = num_columns * num_phrases
-        alternative_ends = matched & self._tables.is_last
-        # The cell in which each position is counted. Positions where no alternative ends are counted in an additional
-        # last cell, which is then removed.
-        cell_of_position = torch.where(alternative_ends, self._cells_of_positions(column_of_position), num_cells)
-        occurs_in_cell = matched.new_zeros(len(matched), num_hypotheses, num_cells + 1)
-        occurs_in_cell.scatter_(2, cell_of_position, True)
-        return occurs_in_cell[..., :num_cells].unflatten(2, (num_columns, num_phrases)).long()
+        # The flags and the counts get the axes that they lack, so that all of them broadcast to the result's shape.
+        letters_meet = next_tokens.letters_meet[..., None]
+        have_no_text = next_tokens.have_no_text[..., None]
+        end_in_letter = next_tokens.end_in_letter[..., None]
+        missing_before = states.missing[:, :, None]
+        revocable_before = states.revocable[:, :, None]
+
+        # 1 for each phrase of which an alternative ends with the next token, otherwise 0.
+        occurs = groups.any_in_group(matched & self._tables.is_last).long()
+        # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count.
+        revoked = revocable_before * letters_meet
+        missing = missing_before + revoked - occurs
+        # An earlier occurrence stays revocable only if the token has no text.
+        still_revocable = revocable_before * have_no_text
+        # An occurrence can be revoked only if it ends with a letter, which a second letter may follow.
+        revocable = (occurs + still_revocable) * end_in_letter
+        return missing, revocable
 
     def _count_needed(
-        self, matched: torch.Tensor, missing: torch.Tensor, revocable: torch.Tensor, column_of_position: torch.Tensor
+        self, matched: torch.Tensor, missing: torch.Tensor, revocable: torch.Tensor, groups: _PositionGroups
     ) -> torch.Tensor:
-        """Return how many more tokens hypotheses need for their phrases, of shape `(active, hypotheses, columns)`.
+        """Return how many more tokens hypotheses need for their phrases, of shape `(active, hypotheses, next_tokens)`.
 
         This is the number of tokens in all missing phrases, minus the largest number of tokens that a matched part of
         an alternative saves.
 
         Args:
             matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
-            missing (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
-            revocable (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
-            column_of_position (`torch.LongTensor` of shape `(active, 1, positions)`): the column of each position.
+            missing (`torch.LongTensor` of shape `(active, hypotheses, next_tokens, phrases)`): as in [`States`].
+            revocable (`torch.LongTensor` of shape `(active, hypotheses, next_tokens, phrases)`): as in [`States`].
+            groups (`_PositionGroups`): the next token and the phrase of each position.
         """
-        saved_at_positions = self._count_saved(matched, missing, revocable, column_of_position)
-        needed_without_matches = self._tokens_of_missing(missing)  # (active, hypotheses, columns)
-        # The maximum over the positions of each column, or 0 for a column without positions.
-        most_saved = torch.zeros_like(needed_without_matches)
-        most_saved.scatter_reduce_(2, column_of_position.expand_as(saved_at_positions), saved_at_positions, "amax")
-        return needed_without_matches - most_saved
+        # A position saves nothing if its phrase is not missing.
+        phrase_is_missing = groups.phrases_at_positions(missing > 0)
+        # It also saves nothing if the next token of its alternative begins with a letter that revokes an occurrence
+        # without which a phrase would be missing.
+        has_needed_revocable = ((revocable > 0) & (missing + revocable > 0)).any(dim=3)
+        next_token_revokes = groups.at_positions(has_needed_revocable) & self._tables.letter_follows
+        saves_tokens = matched & phrase_is_missing & ~next_token_revokes  # (active, hypotheses, positions)
 
-    def _count_saved(
-        self, matched: torch.Tensor, missing: torch.Tensor, revocable: torch.Tensor, column_of_position: torch.Tensor
-    ) -> torch.Tensor:
-        """Return how many tokens each matched position saves, of shape `(active, hypotheses, positions)`.
-
-        A position saves nothing if its phrase is not missing, or if the next token of its alternative begins with a
-        letter that would revoke a needed occurrence. The arguments are as in [`_count_needed`].
-        """
-        phrase_is_missing = (missing > 0).flatten(2)  # (active, hypotheses, columns * phrases)
-        is_missing = _at_positions(phrase_is_missing, self._cells_of_positions(column_of_position))
-
-        # A revocable occurrence is needed if its phrase would be missing without it.
-        is_needed_revocable = (revocable > 0) & (missing + revocable > 0)
-        has_needed_revocable = is_needed_revocable.any(dim=3)  # (active, hypotheses, columns)
-        next_token_revokes = _at_positions(has_needed_revocable, column_of_position) & self._tables.letter_follows
-        return self._tables.saved_tokens * (matched & is_missing & ~next_token_revokes)
+        most_saved = groups.largest_of_next_token(self._tables.saved_tokens * saves_tokens)
+        return self._tokens_of_missing(missing) - most_saved  # (active, hypotheses, next_tokens)
 
     def _tokens_of_missing(self, missing: torch.Tensor) -> torch.Tensor:
         """Return the number of tokens in all missing phrases, without regard to partial matches.
 
-        `missing` has shape `(active, hypotheses, columns, phrases)`, and the result has no axis for phrases.
+        `missing` has shape `(active, hypotheses, next_tokens, phrases)`, and the result has no axis for phrases.
         """
         phrase_lengths = self._tables.phrase_lengths[:, :, None]  # (active, 1, 1, phrases)
         return (missing.clamp(min=0) * phrase_lengths).sum(dim=3)
-
-    def _cells_of_positions(self, column_of_position: torch.Tensor) -> torch.Tensor:
-        """Return the cell of each position: the index of its column and phrase on a flattened axis of both.
-
-        The argument and the result have shape `(active, 1, positions)`.
-        """
-        num_phrases = self._tables.required_counts.shape[2]
-        return column_of_position * num_phrases + self._tables.phrase_of_position
-
-
-def _update_missing(
-    missing: torch.Tensor, revocable: torch.Tensor, occurs: torch.Tensor, next_tokens: _NextTokens
-) -> torch.Tensor:
-    """Return how many more times each phrase must occur after a next token.
-
-    The first three arguments are counts whose last axis is phrases, see [`States`]. `next_tokens` has no such axis.
-    """
-    # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count.
-    revoked = revocable * next_tokens.letters_meet[..., None]
-    return missing + revoked - occurs
-
-
-def _update_revocable(revocable: torch.Tensor, occurs: torch.Tensor, next_tokens: _NextTokens) -> torch.Tensor:
-    """Return how many occurrences of each phrase are revocable after a next token; see [`_update_missing`]."""
-    # An earlier occurrence stays revocable only if the token has no text.
-    still_revocable = revocable * next_tokens.have_no_text[..., None]
-    # An occurrence cannot be revoked if no letter precedes the next token.
-    return (occurs + still_revocable) * next_tokens.end_in_letter[..., None]
-
-
-def _at_positions(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Look up, for each position, the value of its column.
-
-    The values have shape `(active, hypotheses, columns)`, the columns have shape `(active, 1, positions)`, and the
-    result has shape `(active, hypotheses, positions)`.
-    """
-    num_hypotheses = values.shape[1]
-    return values.gather(2, columns.expand(-1, num_hypotheses, -1))
 
 
 def _mark_tokens(tokens: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -399,41 +446,36 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
         begins_with_letter (`torch.BoolTensor` of shape `(vocabulary,)`): whether each token begins with a letter.
         eos (`torch.LongTensor` of shape `(num_eos,)`): tokens that end a hypothesis.
     """
-    # Phrases with the same alternatives are one phrase that must occur several times.
-    required_counts = Counter(tuple(sorted(phrase)) for phrase in phrases)
-    alternatives: list[tuple[int, ...]] = []
-    phrase_of_alternative: list[int] = []
-    lengths_of_phrases: list[int] = []
-    for phrase_index, phrase in enumerate(required_counts):
-        alternatives.extend(phrase)
-        phrase_of_alternative.extend([phrase_index] * len(phrase))
-        lengths_of_phrases.append(_shortest_length(phrase, begins_with_letter))
-
     device = begins_with_letter.device
-    positions = _lay_out(alternatives, device)
-    phrase_lengths = torch.tensor(lengths_of_phrases, dtype=torch.long, device=device)
-    phrases_of_alternatives = torch.tensor(phrase_of_alternative, dtype=torch.long, device=device)
-    phrase_of_position = phrases_of_alternatives[positions.alternatives]
+    # Phrases with the same alternatives are one phrase that must occur several times.
+    count_of_phrase = Counter(tuple(sorted(phrase)) for phrase in phrases)
+    distinct_phrases = list(count_of_phrase)
+    required_counts = list(count_of_phrase.values())
+    shortest_lengths = [_shortest_length(phrase, begins_with_letter) for phrase in distinct_phrases]
+    phrase_lengths = torch.tensor(shortest_lengths, dtype=torch.long, device=device)
 
+    positions = _lay_out(distinct_phrases, device)
     is_last = positions.num_following == 0
-    letter_follows = begins_with_letter[positions.tokens].roll(-1) & ~is_last
-    # The next tokens of a long alternative may be more than the shortest one needs, so that nothing is saved.
-    saved_tokens = (phrase_lengths[phrase_of_position] - positions.num_following).clamp(min=0)
-    saved_tokens = saved_tokens.masked_fill(is_last, 0)
+    next_begins_with_letter = begins_with_letter[positions.tokens].roll(-1)
+    # A matched position leaves the rest of its alternative to be generated, instead of the whole phrase. The rest of a
+    # long alternative may be longer than the shortest alternative. Then nothing is saved.
+    saved_tokens = (phrase_lengths[positions.phrases] - positions.num_following).clamp(min=0)
 
-    # unique() also returns the index of each token among the distinct ones.
-    tracked_tokens, columns = torch.cat([positions.tokens, eos.to(device)]).unique(return_inverse=True)
+    # unique() also returns the index of each token among the distinct ones. The first of these indices belong to the
+    # positions, and the others to the EOS tokens.
+    all_tokens = torch.cat([positions.tokens, eos.to(device)])
+    tracked_tokens, tracked_indices = all_tokens.unique(return_inverse=True)
     return Tables(
         token_of_position=positions.tokens,
-        phrase_of_position=phrase_of_position,
-        column_of_position=columns[: len(positions.tokens)],
+        phrase_of_position=positions.phrases,
+        tracked_index_of_position=tracked_indices[: len(positions.tokens)],
         is_first=positions.num_preceding == 0,
         is_last=is_last,
-        letter_follows=letter_follows,
-        saved_tokens=saved_tokens,
+        letter_follows=next_begins_with_letter & ~is_last,
+        saved_tokens=saved_tokens.masked_fill(is_last, 0),
         tracked_tokens=tracked_tokens,
         phrase_lengths=phrase_lengths,
-        required_counts=torch.tensor(list(required_counts.values()), dtype=torch.long, device=device),
+        required_counts=torch.tensor(required_counts, dtype=torch.long, device=device),
     )
 
 
@@ -450,35 +492,44 @@ def _shortest_length(phrase: Phrase, begins_with_letter: torch.Tensor) -> int:
 
 
 class _Positions(NamedTuple):
-    """The tokens of several alternatives, one alternative after the other. All tensors have shape `(positions,)`.
+    """The tokens of all alternatives, one alternative after the other. All tensors have shape `(positions,)`.
 
     Args:
         tokens (`torch.LongTensor`): the token of each position.
-        alternatives (`torch.LongTensor`): the index of each position's alternative.
+        phrases (`torch.LongTensor`): the index of each position's phrase.
         num_preceding (`torch.LongTensor`): how many tokens of the alternative precede the position.
         num_following (`torch.LongTensor`): how many tokens of the alternative follow the position.
     """
 
     tokens: torch.Tensor
-    alternatives: torch.Tensor
+    phrases: torch.Tensor
     num_preceding: torch.Tensor
     num_following: torch.Tensor
 
 
-def _lay_out(alternatives: list[tuple[int, ...]], device: torch.device) -> _Positions:
-    """Lay out the tokens of alternatives, one alternative after the other.
+def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
+    """Lay out the tokens of all alternatives of the phrases, one alternative after the other.
 
     A Python loop over tokens is avoided, because it would take a second for many long phrases, and would block other
     threads during this time.
     """
+    alternatives: list[tuple[int, ...]] = []
+    phrases_of_alternatives: list[int] = []
+    for phrase_index, phrase in enumerate(phrases):
+        alternatives.extend(phrase)
+        phrases_of_alternatives.extend([phrase_index] * len(phrase))
+
     tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)
+    # These three tensors have shape (alternatives,).
     lengths = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)
     starts = lengths.cumsum(0) - lengths
+    phrase_of_alternative = torch.tensor(phrases_of_alternatives, dtype=torch.long, device=device)
 
+    # All other tensors have shape (positions,).
     alternative_of_position = torch.arange(len(alternatives), device=device).repeat_interleave(lengths)
     num_preceding = torch.arange(len(tokens), device=device) - starts[alternative_of_position]
     num_following = lengths[alternative_of_position] - num_preceding - 1
-    return _Positions(tokens, alternative_of_position, num_preceding, num_following)
+    return _Positions(tokens, phrase_of_alternative[alternative_of_position], num_preceding, num_following)
 
 
 def _pad_tables(tables: list[Tables]) -> Tables:
@@ -488,11 +539,11 @@ def _pad_tables(tables: list[Tables]) -> Tables:
     broadcasts over the hypotheses.
     """
     padded = {}
-    for name in Tables._fields:
-        fill = _NO_TOKEN if name in ("token_of_position", "tracked_tokens") else 0
-        tensors_of_sentences = [getattr(table, name) for table in tables]
-        stacked = pad_sequence(tensors_of_sentences, batch_first=True, padding_value=fill)
-        padded[name] = stacked[:, None]
+    for field in Tables._fields:
+        padding = _NO_TOKEN if field in ("token_of_position", "tracked_tokens") else 0
+        tensors_of_sentences = [getattr(tables_of_sentence, field) for tables_of_sentence in tables]
+        stacked = pad_sequence(tensors_of_sentences, batch_first=True, padding_value=padding)
+        padded[field] = stacked[:, None]
     return Tables(**padded)
 
 
@@ -503,6 +554,21 @@ def check_number_of_lists(phrases: Sequence[Sequence], prompts: torch.Tensor) ->
             f"phrases has {len(phrases)} lists for {len(prompts)} sentences; give a list for each sentence, "
             "empty where it has no phrase."
         )
+
+
+class _Proposals(NamedTuple):
+    """Next tokens that are proposed to each running hypothesis. Each tensor has shape `(active, beams, proposals)`.
+
+    Args:
+        tokens (`torch.LongTensor`): the proposed tokens.
+        are_candidates (`torch.BoolTensor`): False for tokens that are not used, because they are proposed twice, or
+            stand for padding.
+        needed (`torch.LongTensor`): how many tokens the hypothesis will need for its phrases after the token.
+    """
+
+    tokens: torch.Tensor
+    are_candidates: torch.Tensor
+    needed: torch.Tensor
 
 
 class ConstrainedBeamSearch(BeamSearch):
@@ -548,17 +614,17 @@ class ConstrainedBeamSearch(BeamSearch):
         self._eos = eos
         self._phrases = PhraseStates(phrases, letter_edges, eos)
 
+        # The states of one hypothesis per sentence, which consists of the prompt.
         prompt_states = self._phrases.start()
-        for tokens in prompts.split(1, dim=1):
+        for tokens in prompts.split(1, dim=1):  # (batch, 1)
             prompt_states = self._phrases.follow(prompt_states, tokens)
         self._check_limits(self._phrases.needed(prompt_states)[:, 0])
 
-        # At the start, all running hypotheses consist of the prompt, which is the only hypothesis of `prompt_states`.
-        prompt_of_beam = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)
-        self._running_states = prompt_states.take(prompt_of_beam)
-        # The number of tokens that each candidate still needs for its phrases, (active, candidates). The candidates
-        # that need the same number form a bank.
-        self._needed = self._phrases.needed(self._running_states)
+        # At the start, all running hypotheses are copies of the prompt, which has the index 0.
+        prompt_index_of_beam = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)  # (batch, beams)
+        self._running_states = prompt_states.take(prompt_index_of_beam)
+        # The bank of each candidate: the number of tokens that it still needs for its phrases, (active, candidates).
+        self._banks = self._phrases.needed(self._running_states)
 
     def _check_limits(self, needed_for_phrases: torch.Tensor) -> None:
         """Raise ValueError if a sentence's phrases do not fit within its length limit.
@@ -581,63 +647,82 @@ class ConstrainedBeamSearch(BeamSearch):
     def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Extend the running hypotheses by the best tokens and by all tracked tokens, and keep the best of each bank.
 
-        The arguments and the result are as in [`BeamSearch.extend`], except that `do_sample` has no effect.
+        The arguments and the result are as in [`BeamSearch.extend`], except that `do_sample` has no effect. The method
+        sets `self._candidates` and `self._banks` to the new candidates and to their banks.
         """
         num_active, num_beams = self._running_scores.shape
         log_probs_by_beam = log_probs.view(num_active, num_beams, -1)  # (active, beams, vocabulary)
-        num_best = min(self.num_candidates, log_probs_by_beam.shape[2])
-        _, best_tokens = top_tokens(log_probs_by_beam.flatten(0, 1), num_best)
-        best_tokens = best_tokens.view(num_active, num_beams, num_best)
-        tracked_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)  # (active, beams, tracked)
+        proposals = self._propose_tokens(log_probs_by_beam)
+        num_proposals = proposals.tokens.shape[2]
+        log_probs_of_proposals = log_probs_by_beam.gather(2, proposals.tokens)  # (active, beams, proposals)
+        scores_by_beam = self._running_scores[..., None] + log_probs_of_proposals
+        scores_by_beam = scores_by_beam.where(proposals.are_candidates, NO_HYPOTHESIS)
 
-        # The best tokens of each hypothesis, followed by the tracked ones, (active, beams, best + tracked). Padding
-        # becomes a valid token, because tokens are used as indices.
-        tokens_by_beam = torch.cat([best_tokens, tracked_tokens.clamp(min=0)], dim=2)
-        # A tracked token among the best tokens would become a candidate twice, so it is removed from the best tokens.
-        is_candidate = torch.cat([~self._phrases.are_tracked(best_tokens), tracked_tokens != _NO_TOKEN], dim=2)
-        scores_by_beam = self._running_scores[..., None] + log_probs_by_beam.gather(2, tokens_by_beam)
-        scores_by_beam = scores_by_beam.where(is_candidate, NO_HYPOTHESIS)
-        needed_after_best = self._phrases.needed_after_other_tokens(self._running_states, best_tokens)
-        needed_after_tracked = self._phrases.needed_after_tracked_tokens(self._running_states)
-        needed_by_beam = torch.cat([needed_after_best, needed_after_tracked], dim=2)
-
-        # From here on, the candidates of all beams are on one axis: (active, candidates).
+        # The candidates of all beams are put on one axis: (active, candidates).
         scores = scores_by_beam.flatten(1)
-        tokens = tokens_by_beam.flatten(1)
-        self._needed = needed_by_beam.flatten(1)
-        num_tokens_per_beam = tokens_by_beam.shape[2]
-        beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_tokens_per_beam).expand_as(tokens)
+        tokens = proposals.tokens.flatten(1)
+        self._banks = proposals.needed.flatten(1)
+        beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_proposals).expand_as(tokens)
 
-        ends_too_early = torch.isin(tokens, self._eos) & (self._needed > 0)
+        ends_too_early = torch.isin(tokens, self._eos) & (self._banks > 0)
         scores = _keep_scores(scores, ~ends_too_early)
-        is_among_best_of_bank = _rank_within_banks(scores, self._needed) < self.num_candidates
+        is_among_best_of_bank = _rank_within_banks(scores, self._banks) < self.num_candidates
         scores = _keep_scores(scores, is_among_best_of_bank)
 
         self._candidates = Candidates(scores, beams, tokens)
         self.length += 1
         return self._rows_of(beams), tokens
 
+    def _propose_tokens(self, log_probs: torch.Tensor) -> _Proposals:
+        """Return the best tokens after each running hypothesis, followed by the tracked tokens of its sentence.
+
+        Args:
+            log_probs (`torch.FloatTensor` of shape `(active, beams, vocabulary)`): the log-probabilities of the next
+                tokens.
+        """
+        num_active, num_beams, vocab_size = log_probs.shape
+        num_best = min(self.num_candidates, vocab_size)
+        _, best_tokens = top_tokens(log_probs.flatten(0, 1), num_best)  # (active * beams, best)
+        best_tokens = best_tokens.view(num_active, num_beams, num_best)
+        # A tracked token among the best tokens would become a candidate twice, so it is not one as a best token.
+        best_are_candidates = ~self._phrases.are_tracked(best_tokens)
+        needed_after_best = self._phrases.needed_after_other_tokens(self._running_states, best_tokens)
+
+        tracked_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)  # (active, beams, tracked)
+        tracked_are_candidates = tracked_tokens != _NO_TOKEN
+        needed_after_tracked = self._phrases.needed_after_tracked_tokens(self._running_states)
+        # Padding becomes a valid token, because tokens are used as indices.
+        valid_tracked_tokens = tracked_tokens.clamp(min=0)
+
+        return _Proposals(
+            tokens=torch.cat([best_tokens, valid_tracked_tokens], dim=2),
+            are_candidates=torch.cat([best_are_candidates, tracked_are_candidates], dim=2),
+            needed=torch.cat([needed_after_best, needed_after_tracked], dim=2),
+        )
+
     def prune(self, is_finished: torch.Tensor, is_truncated: torch.Tensor) -> None:
         """Drop candidates that end without all of their phrases, then continue as [`BeamSearch.prune`] does."""
-        lacks_phrases = (is_finished | is_truncated) & (self._needed > 0)
+        # A candidate that needs no more tokens contains all phrases.
+        lacks_phrases = (is_finished | is_truncated) & (self._banks > 0)
         self._candidates.scores = _keep_scores(self._candidates.scores, ~lacks_phrases)
         super().prune(is_finished, is_truncated)
 
     def _best_running(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose the next running hypotheses from all banks in turn, and update their phrase states.
+        """Choose the next running hypotheses from all banks in turn, and update `self._running_states`.
 
         The arguments and the result are as in [`BeamSearch._best_running`].
         """
         chosen = self._choose_from_banks(scores)  # (active, beams)
         # `BeamSearch` expects the best hypothesis first.
-        chosen_scores, by_score = scores.gather(1, chosen).sort(dim=1, descending=True)
-        chosen = chosen.gather(1, by_score)
+        best_scores, best_first = scores.gather(1, chosen).sort(dim=1, descending=True)
+        best_candidates = chosen.gather(1, best_first)  # (active, beams)
 
-        # Each chosen candidate extends the running hypothesis `beams` by the token `tokens`, both (active, beams).
-        beams = self._candidates.beams.gather(1, chosen)
-        tokens = self._candidates.tokens.gather(1, chosen)
-        self._running_states = self._phrases.follow(self._running_states.take(beams), tokens)
-        return chosen_scores, chosen
+        # Each chosen candidate continues a running hypothesis by one token.
+        continued_beams = self._candidates.beams.gather(1, best_candidates)
+        new_tokens = self._candidates.tokens.gather(1, best_candidates)
+        states_before = self._running_states.take(continued_beams)
+        self._running_states = self._phrases.follow(states_before, new_tokens)
+        return best_scores, best_candidates
 
     def _choose_from_banks(self, scores: torch.Tensor) -> torch.Tensor:
         """Choose `num_beams` candidates: the best of each bank, then the second best of each bank, and so on.
@@ -650,14 +735,16 @@ class ConstrainedBeamSearch(BeamSearch):
         Returns:
             The indices of the chosen candidates, `(active, beams)`.
         """
-        bank = self._needed
-        num_banks = bank.max() + 1
-        rank = _rank_within_banks(scores, bank)
-        # The number of each candidate in the order of choosing. It sorts by rank first, and by bank second.
-        turn = rank * num_banks + bank
+        # The bank of each candidate is the number of tokens that it still needs, (active, candidates).
+        banks = self._banks
+        num_banks = banks.max() + 1
+        ranks = _rank_within_banks(scores, banks)
+        # Each candidate gets a number by which it waits for its turn: sorted by rank, and within a rank by bank.
+        turns = ranks * num_banks + banks
         # Candidates that do not exist are chosen last.
-        turn = turn.where(exists(scores), torch.iinfo(turn.dtype).max)
-        return turn.topk(self.num_beams, largest=False).indices
+        last_turn = torch.iinfo(turns.dtype).max
+        turns = turns.where(exists(scores), last_turn)
+        return turns.topk(self.num_beams, largest=False).indices
 
     def drop_finished(self) -> torch.Tensor:
         """Remove finished sentences from the batch, and return the indices `(remaining,)` of the other sentences."""
@@ -683,10 +770,12 @@ def _rank_within_banks(scores: torch.Tensor, banks: torch.Tensor) -> torch.Tenso
     # Sort by score, and then by bank. The second sort is stable, so it keeps the order by score within each bank.
     by_score = scores.argsort(dim=1, descending=True, stable=True)
     banks_by_score = banks.gather(1, by_score)
-    by_bank_and_score = by_score.gather(1, banks_by_score.argsort(dim=1, stable=True))
-    sorted_banks = banks.gather(1, by_bank_and_score)
+    by_bank = banks_by_score.argsort(dim=1, stable=True)
+    sorted_candidates = by_score.gather(1, by_bank)
+    sorted_banks = banks.gather(1, sorted_candidates)
 
-    # In sorted order, each bank starts at a place where the previous candidate is in a different bank.
+    # For example, the sorted banks [2, 2, 2, 5, 5] start at the places [0, 0, 0, 3, 3], so the ranks are
+    # [0, 1, 2, 0, 1].
     is_bank_start = torch.ones_like(sorted_banks, dtype=torch.bool)
     is_bank_start[:, 1:] = sorted_banks[:, 1:] != sorted_banks[:, :-1]
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(sorted_banks)
@@ -695,4 +784,4 @@ def _rank_within_banks(scores: torch.Tensor, banks: torch.Tensor) -> torch.Tenso
     sorted_ranks = places - start_of_bank
 
     # Put the ranks back into the order of the candidates.
-    return torch.empty_like(sorted_ranks).scatter_(1, by_bank_and_score, sorted_ranks)
+    return torch.empty_like(sorted_ranks).scatter_(1, sorted_candidates, sorted_ranks)
