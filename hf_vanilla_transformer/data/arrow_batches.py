@@ -37,6 +37,8 @@ class TokenColumn:
     """
 
     def __init__(self, column: pyarrow.ChunkedArray) -> None:
+        # The lists of a column are stored in chunks. The list with the index i in a chunk has the chunk's tokens from
+        # offsets[i] up to, but not including, offsets[i + 1].
         self.tokens_of_chunks: list[NDArray[np.integer]] = []
         self.offsets_of_chunks: list[NDArray[np.integer]] = []
         chunk_sizes = []
@@ -46,8 +48,8 @@ class TokenColumn:
             self.tokens_of_chunks.append(chunk.values.to_numpy())
             self.offsets_of_chunks.append(chunk.offsets.to_numpy())
             chunk_sizes.append(len(chunk))
-        # The index of each chunk's first row in the column.
         sizes = np.array(chunk_sizes, dtype=np.int64)
+        # The row of the column with which each chunk begins, `(chunks,)`.
         self.first_rows = np.cumsum(sizes) - sizes
 
     def pad(self, rows: NDArray[np.integer], value: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -60,23 +62,26 @@ class TokenColumn:
         Returns:
             The tokens, and a mask that is True for tokens and False for padding, both `(rows, longest)`.
         """
-        # The chunk that contains each row, and the row's index in this chunk.
-        chunks = np.searchsorted(self.first_rows, rows, side="right") - 1
-        rows_in_chunks = rows - self.first_rows[chunks]
-        sentences = []
-        for chunk, row in zip(chunks.tolist(), rows_in_chunks.tolist(), strict=True):
-            # The tokens of a row begin at its offset, and end at the offset of the next row.
-            offsets = self.offsets_of_chunks[chunk]
-            tokens = self.tokens_of_chunks[chunk]
-            sentences.append(tokens[offsets[row] : offsets[row + 1]])
-
+        sentences = self._read(rows)
         lengths = np.array([len(sentence) for sentence in sentences])
-        positions = np.arange(lengths.max())
-        is_token = positions < lengths[:, None]
+        is_token = np.arange(lengths.max()) < lengths[:, None]  # (rows, longest)
         padded = np.full(is_token.shape, value, dtype=np.int64)
-        # The mask selects positions row by row, in the order of the concatenated sentences.
+        # The mask selects positions row by row, which is the order of the tokens in the concatenated sentences.
         padded[is_token] = np.concatenate(sentences)
         return padded, is_token
+
+    def _read(self, rows: NDArray[np.integer]) -> list[NDArray[np.integer]]:
+        """Return the token lists with the given indices as views of the table's memory."""
+        # The last chunk that begins at or before a row contains the row.
+        chunk_of_row = np.searchsorted(self.first_rows, rows, side="right") - 1
+        index_in_chunk = rows - self.first_rows[chunk_of_row]
+        token_lists = []
+        for chunk, index in zip(chunk_of_row.tolist(), index_in_chunk.tolist(), strict=True):
+            offsets = self.offsets_of_chunks[chunk]
+            start = offsets[index]
+            end = offsets[index + 1]
+            token_lists.append(self.tokens_of_chunks[chunk][start:end])
+        return token_lists
 
 
 @dataclass(frozen=True)
@@ -107,10 +112,11 @@ class ArrowPairs(torch.utils.data.Dataset):
         self.pad_token_id = pad_token_id
         self.source = TokenColumn(data.data.column("input_ids"))
         self.target = TokenColumn(data.data.column("labels"))
-        # `select` and `shuffle` do not change the table. They store which rows of the table remain, in which order.
-        self.rows_of_table = None
+        # `select` and `shuffle` do not change the table. They store the table's row for each row of the dataset. None
+        # means that the dataset has all rows of the table, in the same order.
+        self.table_rows = None
         if data._indices is not None:
-            self.rows_of_table = data._indices.column(0).to_numpy()
+            self.table_rows = data._indices.column(0).to_numpy()
 
     def __reduce__(self) -> tuple[type["ArrowPairs"], tuple[Dataset, int]]:
         # A dataset is pickled as its file name, but arrays would be pickled with all their tokens.
@@ -125,12 +131,13 @@ class ArrowPairs(torch.utils.data.Dataset):
 
     def __getitems__(self, rows: Sequence[int]) -> PaddedPairs:
         """Return the given rows as a padded batch. PyTorch's data loader calls this with the indices of a batch."""
-        rows_of_table = np.asarray(rows, dtype=np.int64)
-        if self.rows_of_table is not None:
-            rows_of_table = self.rows_of_table[rows_of_table].astype(np.int64)
-        input_ids, is_token = self.source.pad(rows_of_table, self.pad_token_id)
-        labels, _ = self.target.pad(rows_of_table, NO_LABEL)
-        return PaddedPairs(input_ids, is_token.astype(np.int64), labels)
+        rows_of_batch = np.asarray(rows, dtype=np.int64)
+        if self.table_rows is not None:
+            rows_of_batch = self.table_rows[rows_of_batch].astype(np.int64)
+        input_ids, is_source_token = self.source.pad(rows_of_batch, self.pad_token_id)
+        labels, _ = self.target.pad(rows_of_batch, NO_LABEL)
+        attention_mask = is_source_token.astype(np.int64)
+        return PaddedPairs(input_ids, attention_mask, labels)
 
 
 class TensorsOfPairs:
@@ -174,11 +181,11 @@ def pad_from_arrow(loader: DataLoader) -> None:
     replacements = from_arrow(torch_loader.dataset, torch_loader.collate_fn)
     if replacements is None:
         return
-    pairs, tensors_of_pairs = replacements
+    faster_dataset, faster_collator = replacements
     # PyTorch's __setattr__ raises an error for a new dataset, because the sampler might not match it. Here it matches,
     # because the pairs are the same.
-    object.__setattr__(torch_loader, "dataset", pairs)
-    torch_loader.collate_fn = tensors_of_pairs
+    object.__setattr__(torch_loader, "dataset", faster_dataset)
+    torch_loader.collate_fn = faster_collator
 
 
 def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPairs] | None:
@@ -215,10 +222,11 @@ def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:
 
 def _pads_on_the_right_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return True if a tokenizer pads on the right and makes an attention mask, using transformers' own methods."""
-    # A subclass or a monkeypatched tokenizer may pad differently.
-    for name in ("pad", "_pad"):
-        is_overridden = getattr(type(tokenizer), name) is not getattr(PreTrainedTokenizerBase, name)
-        if is_overridden or name in vars(tokenizer):
+    for method in ("pad", "_pad"):
+        # A class or an object that has the method itself may pad differently.
+        is_overridden_in_class = getattr(type(tokenizer), method) is not getattr(PreTrainedTokenizerBase, method)
+        is_overridden_in_object = method in vars(tokenizer)
+        if is_overridden_in_class or is_overridden_in_object:
             return False
     return (
         tokenizer.padding_side == "right"
@@ -231,12 +239,17 @@ def _has_only_lists_of_tokens(data: Dataset) -> bool:
     """Return True if a dataset has only the token columns `input_ids` and `labels`, no missing values and no format."""
     if sorted(data.column_names) != sorted(COLUMNS):
         return False
-    if data.format["type"] is not None or sorted(data.format["columns"]) != sorted(COLUMNS):
+    # with_format() makes a dataset return other types than lists, or leave out columns.
+    has_format = data.format["type"] is not None or sorted(data.format["columns"]) != sorted(COLUMNS)
+    if has_format:
         return False
     for name in COLUMNS:
         column = data.data.column(name)
         if not pyarrow.types.is_list(column.type) or not pyarrow.types.is_integer(column.type.value_type):
             return False
-        if column.null_count > 0 or any(chunk.values.null_count > 0 for chunk in column.chunks):
+        if column.null_count > 0:  # A list is missing.
             return False
+        for chunk in column.chunks:
+            if chunk.values.null_count > 0:  # A token is missing.
+                return False
     return True

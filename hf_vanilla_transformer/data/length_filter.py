@@ -108,8 +108,9 @@ def _have_text(token_lists: pa.ChunkedArray, blank_tokens: list[int]) -> NDArray
     all_tokens = pc.list_flatten(lists)
     list_of_token = pc.list_parent_indices(lists)
 
-    is_blank_token = pc.is_in(all_tokens, pa.array(blank_tokens))
-    lists_with_text = list_of_token.filter(pc.invert(is_blank_token))
+    is_text_token = pc.invert(pc.is_in(all_tokens, pa.array(blank_tokens)))
+    # The index of a list occurs here once for each of its text tokens.
+    lists_with_text = list_of_token.filter(is_text_token)
     has_text = np.zeros(len(lists), np.bool_)
     has_text[lists_with_text] = True
     return has_text
@@ -154,20 +155,25 @@ def _are_source_and_target_lengths(arrays: list[NDArray]) -> bool:
 
 
 def _lengths_in_dataset(data: Dataset) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Compute the lengths from the offsets at which Arrow's lists start, without reading the tokens."""
+    """Return the source lengths and the target lengths, which Arrow computes without reading the tokens.
+
+    Raises ValueError if a column of tokens is missing.
+    """
     missing_columns = [name for name in _COLUMNS if name not in data.column_names]
     if missing_columns:
         raise InputError(
             f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing_columns)}; "
             "tokenize_pairs() makes them."
         )
+    # The lengths in all rows of the table that stores the data set.
     source_lengths = _list_lengths(data.data.column("input_ids"))
     target_lengths = _list_lengths(data.data.column("labels"))
-    if data._indices is None:
+    is_whole_table = data._indices is None
+    if is_whole_table:
         return source_lengths, target_lengths
     # A filtered or shuffled data set stores which rows of its table it contains. datasets would copy these one by one.
-    rows = data._indices.column(0).to_numpy()
-    return source_lengths[rows], target_lengths[rows]
+    selected_rows = data._indices.column(0).to_numpy()
+    return source_lengths[selected_rows], target_lengths[selected_rows]
 
 
 def _list_lengths(column: pa.ChunkedArray) -> NDArray[np.integer]:

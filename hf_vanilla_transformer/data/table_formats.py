@@ -7,6 +7,7 @@ of the formats at startup.
 import csv
 import json
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
@@ -68,9 +69,12 @@ def check_has_column(columns: Collection[str], column: str, origin: str) -> None
     if column in columns:
         return
     listed_columns = ", ".join(f'"{name}"' for name in columns)
-    advice = "give two of them as source and target"
-    if f'"{column}"' in columns:
+    # If the header has the column in quotation marks, they were read as a part of its name.
+    column_in_quotes = f'"{column}"'
+    if column_in_quotes in columns:
         advice = ADVICE_IF_QUOTED
+    else:
+        advice = "give two of them as source and target"
     raise InputError(f'{origin} has no column "{column}"; it has: {listed_columns}; {advice}.')
 
 
@@ -96,13 +100,14 @@ def _read_csv_rows(
         ValueError: if a row has fewer or more cells than the header, or if the file is malformed or has a different
             encoding.
     """
+    advice_for_cells = f'quote cells that contain "{delimiter}"'
     if quoting == csv.QUOTE_NONE:
         advice_for_cells = ADVICE_IF_QUOTED
-    else:
-        advice_for_cells = f'quote cells that contain "{delimiter}"'
+    csv_quoting = csv.QUOTE_MINIMAL if quoting is None else quoting
+
     with open_bytes(path) as binary_file, TextIOWrapper(binary_file, encoding, newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter, quoting=quoting or csv.QUOTE_MINIMAL, strict=True, **options)
-        try:
+        rows = csv.reader(file, delimiter=delimiter, quoting=csv_quoting, strict=True, **options)
+        with _errors_with_lines(path, rows):
             # A file without rows has no header.
             header = column_names or next(rows, [])
             for row in rows:
@@ -114,22 +119,36 @@ def _read_csv_rows(
                         f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; "
                         f"{advice_for_cells}."
                     )
+                # If the user gives `quoting`, every cell is taken as it is.
                 if quoting is None and _has_cell_like_several_rows(row, delimiter):
                     raise InputError(
                         f'{path}, line {rows.line_num}: a quoted cell holds "{delimiter}" and a line break, so it may '
                         f"be several rows; give quoting=0 (--quoting 0) if it is one cell, or {_ADVICE_IF_NOT_QUOTED}."
                     )
                 yield rows.line_num, dict(zip(header, row, strict=True))
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path}, line {rows.line_num + 1} or later: {error}; convert it to UTF-8, or give its encoding "
-                "(--encoding latin-1)."
-            ) from error
-        except csv.Error as error:
-            raise InputError(
-                f"{path}, line {rows.line_num}: {error}. Quote cells that contain quotation marks and double these, or "
-                f"give {_ADVICE_IF_NOT_QUOTED}."
-            ) from error
+
+
+@contextmanager
+def _errors_with_lines(path: Path, rows: Any) -> Iterator[None]:
+    """Replace the errors of decoding and of `csv` by errors that name the file, the line, and what to do.
+
+    Args:
+        path: the file.
+        rows: its `csv.reader`. The attribute `line_num` is the number of lines that were read.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        # The file is decoded in blocks, so the wrong byte may be in a later line than the next one.
+        raise InputError(
+            f"{path}, line {rows.line_num + 1} or later: {error}; convert it to UTF-8, or give its encoding "
+            "(--encoding latin-1)."
+        ) from error
+    except csv.Error as error:
+        raise InputError(
+            f"{path}, line {rows.line_num}: {error}. Quote cells that contain quotation marks and double these, or "
+            f"give {_ADVICE_IF_NOT_QUOTED}."
+        ) from error
 
 
 def _has_cell_like_several_rows(row: list[str], delimiter: str) -> bool:

@@ -107,8 +107,9 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         self.epoch = 0
 
         pairs = _sort_pairs(data, tokens_per_batch)
-        # The pairs' indices, sorted by length, `(pairs,)`. The bounds below are indices into this array.
+        # The pairs' indices in the data, sorted by length, `(pairs,)`.
         self._order = pairs.order
+        # Bounds are the places in `_order` at which runs or batches start, followed by the number of pairs.
         self._equal_length_bounds = _find_runs(pairs.source_lengths, pairs.target_lengths)
         longer_sides = np.maximum(pairs.source_lengths, pairs.target_lengths)
         batch_bounds = _split_into_batches(longer_sides, tokens_per_batch)
@@ -163,9 +164,11 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
                 same errors, and it raises ValueError if `lengths` were given for the earlier data.
         """
         holder = _SamplerHolder(trainer, tokens_per_batch, lengths)
+        # These two methods of the Trainer are replaced.
         trainer._get_train_sampler = holder.get_sampler  # type: ignore[method-assign]
+        original_get_dataloader = trainer.get_train_dataloader
         trainer.get_train_dataloader = partial(  # type: ignore[method-assign]
-            _make_dataloader, trainer, trainer.get_train_dataloader
+            _make_dataloader, trainer, original_get_dataloader
         )
         # A second call replaces the callback of the first.
         trainer.remove_callback(_SetEpochAndLogPadding)
@@ -186,7 +189,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         """Yield this process's batches for the current epoch, each as a list of pair indices."""
         generator = np.random.default_rng((self.seed, self.epoch))
         order = self._order.copy()
-        # The pairs of equal lengths exchange their places in `order`.
+        # The pairs of equal lengths exchange their places in `order`. The slice is a view, so `order` is changed.
         for begin, end in pairwise(self._equal_length_bounds):
             generator.shuffle(order[begin:end])
 
@@ -194,8 +197,9 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         batches = generator.permutation(batch_count)
         if self.processes > 1:
             batches = _deal_equal_work(batches, self._padded_tokens, self.processes, generator)
-        # Each process gets one of every `processes` consecutive batches.
-        for batch in batches[self.rank :: self.processes]:
+        # Every `processes` consecutive batches are one step, of which this process gets the batch at place `rank`.
+        batches_of_process = batches[self.rank :: self.processes]
+        for batch in batches_of_process:
             begin = self._batch_bounds[batch]
             end = self._batch_bounds[batch + 1]
             yield order[begin:end].tolist()
@@ -222,7 +226,7 @@ class _SamplerHolder:
         self.sampler = self._make_sampler(trainer.train_dataset)
 
     def get_sampler(self, train_dataset: object = None) -> TokenBudgetBatchSampler:
-        """Return the sampler for the Trainer's current data and seed.
+        """Return the sampler for the Trainer's current data and seed, and store it in `self.sampler`.
 
         `train_dataset` is ignored. The Trainer passes a dataset from which it has removed the columns that the model
         does not read, and the lengths may depend on these columns. The Trainer's attribute `train_dataset` has all
@@ -246,9 +250,8 @@ class _SamplerHolder:
     def _make_sampler(self, data: Any) -> TokenBudgetBatchSampler:
         """Build the sampler for the Trainer's training data, which may have any type if `lengths` were given."""
         _check_arguments(self.trainer)
-        if self.lengths is None:
-            data_or_lengths = data
-        else:
+        data_or_lengths = data
+        if self.lengths is not None:
             data_or_lengths = self.lengths
         sampler = TokenBudgetBatchSampler(
             data_or_lengths,
@@ -257,7 +260,7 @@ class _SamplerHolder:
             processes=self.trainer.args.world_size,
             rank=self.trainer.args.process_index,
         )
-        length_count = len(sampler._order)
+        length_count = len(sampler._order)  # The sampler has one index for each pair of lengths.
         if length_count != len(data):
             raise InputError(
                 f"{length_count} lengths were given for {len(data)} training pairs; give one source and one target "
@@ -383,9 +386,11 @@ def _find_runs(*lengths: NDArray[np.int32]) -> NDArray[np.int64]:
     Returns:
         The index at which each run starts, and the total number of pairs, as an array of shape `(runs + 1,)`.
     """
+    number_of_pairs = len(lengths[0])
+    # For all pairs but the first, (pairs - 1,).
     differs_from_previous = np.logical_or.reduce([side[1:] != side[:-1] for side in lengths])
-    starts = np.flatnonzero(differs_from_previous) + 1
-    return np.concatenate([[0], starts, [len(lengths[0])]])
+    later_starts = np.flatnonzero(differs_from_previous) + 1
+    return np.concatenate([[0], later_starts, [number_of_pairs]])
 
 
 def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -> NDArray[np.int64]:
@@ -401,15 +406,18 @@ def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -
     starts_of_closed_batches = []
     # The last batch so far is open: longer pairs may be added to it.
     open_batch_start = 0
-    runs_of_equal_lengths = pairwise(_find_runs(longer_side).tolist())
-    for run_start, run_end in runs_of_equal_lengths:
-        # The pairs of the open batch are not longer than the pairs of this run, so all of them are split together.
+    run_bounds = _find_runs(longer_side)
+    for run_start, run_end in pairwise(run_bounds.tolist()):
+        # This run and the open batch before it are split together. The run has the longest of these pairs, so its
+        # length decides how many rows fit in a batch.
         length = int(longer_side[run_start])
         rows = _round_rows(tokens_per_batch // length)
         starts = np.arange(open_batch_start, run_end, rows)
+        # All new batches are full, except for the last one, which stays open.
         starts_of_closed_batches.append(starts[:-1])
         open_batch_start = starts[-1]
-    return np.concatenate([*starts_of_closed_batches, [open_batch_start, len(longer_side)]])
+    number_of_pairs = len(longer_side)
+    return np.concatenate([*starts_of_closed_batches, [open_batch_start, number_of_pairs]])
 
 
 def _round_rows(rows: int) -> int:
@@ -437,13 +445,14 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
         if len(rows_of_batches) % processes == 0:
             return bounds
         largest = int(rows_of_batches.argmax())
-        if rows_of_batches[largest] == 1:
+        most_rows = rows_of_batches[largest]
+        if most_rows == 1:
             raise InputError(
                 f"{bounds[-1]} pairs, each a batch of its own, cannot be split evenly among {processes} processes; "
                 "give more or fewer pairs, or raise tokens_per_batch so that two fit."
             )
-        half = _round_rows(rows_of_batches[largest] // 2)
-        start_of_second_half = bounds[largest] + half
+        rows_of_first_half = _round_rows(most_rows // 2)
+        start_of_second_half = bounds[largest] + rows_of_first_half
         bounds = np.insert(bounds, largest + 1, start_of_second_half)
 
 
@@ -456,6 +465,7 @@ def _count_padded_tokens(pairs: _SortedPairs, bounds: NDArray[np.int64]) -> NDAr
     """
     starts = bounds[:-1]
     rows = np.diff(bounds)
+    # reduceat() computes the maximum from each start up to the next one. All arrays have shape `(batches,)`.
     longest_sources = np.maximum.reduceat(pairs.source_lengths, starts)
     longest_targets = np.maximum.reduceat(pairs.target_lengths, starts)
     tokens_per_row = np.add(longest_sources, longest_targets, dtype=np.int64)
@@ -477,17 +487,19 @@ def _deal_equal_work(
         The same indices, `(batches,)`, in which each group of `processes` consecutive batches forms one step.
     """
     # At most 2 * processes - 1 batches are much smaller than the others: the two halves of each halved batch, and the
-    # last batch of the corpus. They get separate steps, because their processes would have to wait for any full batch
-    # in the same step.
-    smallest_batches = _sort_by_size(batches, padded_tokens)[: 2 * processes]
+    # last batch of the corpus. They get two separate steps, because their processes would have to wait for any full
+    # batch in the same step.
+    by_size = _sort_by_size(batches, padded_tokens)
+    smallest_batches = by_size[: 2 * processes]
     other_batches = batches[~np.isin(batches, smallest_batches)]
-    # Arrays of steps have the shape `(steps, processes)`.
-    equal_steps = [smallest_batches.reshape(-1, processes)]
 
-    # All other batches are sorted by size within windows, so that each step consists of neighbors in the sorted order.
-    random_steps = other_batches.reshape(-1, processes)
-    window_count = max(1, round(len(random_steps) / _STEPS_PER_WINDOW))
-    for window in np.array_split(random_steps, window_count):
+    # The arrays of steps have shape `(steps, processes)`.
+    steps_of_smallest = smallest_batches.reshape(-1, processes)
+    steps_of_others = other_batches.reshape(-1, processes)
+    equal_steps = [steps_of_smallest]
+    # Within a window of steps, the batches are sorted by size, so that each new step has neighbors in this order.
+    window_count = max(1, round(len(steps_of_others) / _STEPS_PER_WINDOW))
+    for window in np.array_split(steps_of_others, window_count):
         sorted_batches = _sort_by_size(window.ravel(), padded_tokens)
         equal_steps.append(sorted_batches.reshape(-1, processes))
 

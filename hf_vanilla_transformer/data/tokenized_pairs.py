@@ -56,9 +56,10 @@ def tokenize_pairs(
     check_are_texts(pairs)
     codes = TargetCodes(tokenizer, target_lang)
     # The result is cached under the hash of everything on which it depends.
-    determining_values: list[object] = [pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]
-    if codes.codes:
-        determining_values.append(codes.default)
+    cache_key: list[object] = [pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]
+    has_several_languages = len(codes.codes) > 0
+    if has_several_languages:
+        cache_key.append(codes.default)
     return pairs.map(
         _tokenize,
         batched=True,
@@ -68,7 +69,7 @@ def tokenize_pairs(
         fn_kwargs={"tokenizer": tokenizer, "codes": codes},
         features=FEATURES,
         num_proc=num_proc,
-        new_fingerprint=Hasher.hash(determining_values),
+        new_fingerprint=Hasher.hash(cache_key),
         desc="tokenizing",
     )
 
@@ -104,24 +105,32 @@ def describe_tokenizer(
         The tokenizer's class name, and its models and its settings as JSON. If the tokenizer is written in Python, any
         of its attributes may affect the token ids, so the tokenizer itself is returned.
     """
-    if getattr(tokenizer, "backend_tokenizer", None) is None:
+    is_written_in_python = getattr(tokenizer, "backend_tokenizer", None) is None
+    if is_written_in_python:
         return tokenizer
+    class_name = type(tokenizer).__qualname__
+    models = [_describe_model(side) for side in sides_of(tokenizer)]
+    settings = _settings_of(tokenizer)
+    return class_name, json.dumps(models, sort_keys=True), json.dumps(settings, sort_keys=True)
 
-    models = []
-    for side in sides_of(tokenizer):
-        model = json.loads(side.backend_tokenizer.to_str())
-        # These settings come from the last call.
-        model["padding"] = None
-        model["truncation"] = None
-        models.append(model)
 
+def _describe_model(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
+    """Return the vocabulary and the rules of a tokenizer, without the padding and the truncation of its last call."""
+    model = json.loads(tokenizer.backend_tokenizer.to_str())
+    model["padding"] = None
+    model["truncation"] = None
+    return model
+
+
+def _settings_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
+    """Return the attributes of a tokenizer that are plain values, except for those that do not affect the token ids."""
     settings = {}
-    for name, setting in vars(tokenizer).items():
-        if name in ("name_or_path", "model_max_length"):  # These do not affect the tokens.
-            continue
-        if isinstance(setting, (str, int, float, type(None))):
-            settings[name] = setting
-    return type(tokenizer).__qualname__, json.dumps(models, sort_keys=True), json.dumps(settings, sort_keys=True)
+    for name, attribute in vars(tokenizer).items():
+        affects_tokens = name not in ("name_or_path", "model_max_length")
+        is_plain_value = isinstance(attribute, (str, int, float, type(None)))
+        if affects_tokens and is_plain_value:
+            settings[name] = attribute
+    return settings
 
 
 def _tokenize(

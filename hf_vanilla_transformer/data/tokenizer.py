@@ -51,10 +51,11 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             ValueError: if a special token is a single character that stands for a byte.
         """
         if special_tokens:
-            vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
-            byte_pair_tokens = vocabulary.keys() - self.added_tokens_encoder.keys()
-            new_names = [str(new_token) for new_token in new_tokens]
-            for name in byte_pair_tokens.intersection(new_names):
+            byte_pair_tokens = self.backend_tokenizer.get_vocab(with_added_tokens=False)
+            # This vocabulary also contains the special tokens of the training, such as </s>.
+            ordinary_tokens = byte_pair_tokens.keys() - self.added_tokens_encoder.keys()
+            names_of_new_tokens = [str(new_token) for new_token in new_tokens]
+            for name in ordinary_tokens.intersection(names_of_new_tokens):
                 self._split_in_texts(name)
         return super()._add_tokens(new_tokens, special_tokens)
 
@@ -69,6 +70,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         following_characters = re.escape(name[1:])
         first_character_of_name = Regex(f"{first_character}(?={following_characters})")
         split = pre_tokenizers.Split(first_character_of_name, "isolated")
+        # The tokenizer splits texts as before, and then applies the new split.
         backend = self.backend_tokenizer
         backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, split])
 
