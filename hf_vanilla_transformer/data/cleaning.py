@@ -231,14 +231,15 @@ def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) 
     Returns:
         True for the candidates to remove, `(pairs,)`.
     """
-    is_kept = is_candidate.copy()
+    remains = is_candidate.copy()
     # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until nothing changes.
-    while is_kept.any():
-        is_still_kept = is_kept & _have_similar_lengths(measures, is_kept)
-        if is_still_kept.sum() == is_kept.sum():
+    while remains.any():
+        still_remains = remains & _have_similar_lengths(measures, is_counted=remains)
+        removes_nothing = still_remains.sum() == remains.sum()
+        if removes_nothing:
             break
-        is_kept = is_still_kept
-    return is_candidate & ~is_kept
+        remains = still_remains
+    return is_candidate & ~remains
 
 
 def _have_similar_lengths(measures: _TextMeasures, is_counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -253,7 +254,7 @@ def _have_similar_lengths(measures: _TextMeasures, is_counted: NDArray[np.bool_]
     """
     source_total = measures.source_lengths.sum(where=is_counted)
     target_total = measures.target_lengths.sum(where=is_counted)
-    # Sources are multiplied and targets divided by the same factor, so that neither side is preferred.
+    # Sources are multiplied and targets divided by the same factor, so that their totals become equal.
     scale = sqrt(target_total / source_total)
     scaled_source = measures.source_lengths.astype(np.float32) * scale
     scaled_target = measures.target_lengths.astype(np.float32) / scale

@@ -142,6 +142,7 @@ def _check_files(files: Files) -> list[Path]:
             f"one split is in {_join(paths)}; give tables of one format ({', '.join(TABLE_FORMATS)}), or two "
             "aligned text files, or several such pairs: a.en a.de b.en b.de."
         )
+    # Text files of sources and of targets alternate.
     for source_path, target_path in zip(paths[::2], paths[1::2], strict=False):
         if are_same_file(source_path, target_path):
             raise InputError(f"{source_path} and {target_path} are one file; give the sources and the targets.")
@@ -221,19 +222,22 @@ def _load_rows(
     """Load tables in formats that this package reads row by row, such as CSV."""
     origin = _join(paths)
     suffix = suffix_of(paths[0])
-    if not options.keys() <= set(table_format.options):
+    has_unknown_options = not options.keys() <= set(table_format.options)
+    if has_unknown_options:
         raise InputError(f"{', '.join(options)}: {suffix} files take {', '.join(table_format.options)} alone.")
 
     def read_pairs() -> Iterator[tuple[str, str]]:
         for path in paths:
             yield from _read_cells(path, table_format.read_rows(path, **options), source, target)
 
+    settings = (suffix, source, target, dict(options))
     try:
-        pairs = _copy_to_cache(paths, (suffix, source, target, dict(options)), read_pairs())
+        pairs = _copy_to_cache(paths, settings, read_pairs())
     except (LookupError, TypeError, UnicodeEncodeError) as error:
         # An option has a wrong value, such as an unknown encoding, or JSON contains a lone surrogate.
         raise InputError(f"{origin} cannot be read with the options {dict(options)}: {error}") from error
 
+    # Other formats distinguish numbers from text, and need no quotation marks around cells.
     if not table_format.has_types:
         may_have_quotes = table_format.keeps_quotes and "quoting" not in options
         _warn_of_doubtful_text(pairs, {"source": source, "target": target}, origin, may_have_quotes)
@@ -311,7 +315,8 @@ def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[
             yield source, target
             continue
 
-        # One of the files has ended. The other has the line that was just read, and the lines that remain.
+        # One of the files has ended, so its line is None. The other has the line that was just read, and the lines that
+        # remain.
         source_count = pair_count
         target_count = pair_count
         if source is not None:
@@ -345,7 +350,9 @@ def _read_cells(path: Path, rows: Iterator[NumberedRow], source: str, target: st
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {line}: a {type(row).__name__}; each line must be a JSON object.")
         cells = row
-        if source not in row and isinstance(row.get("translation"), dict):
+        # As in many data sets on the Hub, both texts may be in a dict: {"translation": {"en": ..., "de": ...}}.
+        is_in_translation = source not in row and isinstance(row.get("translation"), dict)
+        if is_in_translation:
             cells = row["translation"]
         for column in (source, target):
             check_has_column(cells, column, f"{path}, line {line},")
@@ -380,13 +387,14 @@ def _rename_validation_split(splits: Mapping[str, Dataset]) -> dict[str, Dataset
     Other common names of the validation split are in `_VALIDATION_NAMES`. If several of them occur, only the first is
     renamed.
     """
-    names_of_validation = [name for name in _VALIDATION_NAMES if name in splits]
+    present_names = [name for name in _VALIDATION_NAMES if name in splits]
+    if not present_names:
+        return dict(splits)
+    name_of_validation = present_names[0]
     renamed = {}
     for name, table in splits.items():
-        if names_of_validation and name == names_of_validation[0]:
-            renamed["validation"] = table
-        else:
-            renamed[name] = table
+        new_name = "validation" if name == name_of_validation else name
+        renamed[new_name] = table
     return renamed
 
 
@@ -401,7 +409,9 @@ def _select_pairs(table: Dataset, source: str, target: str, origin: str) -> Data
     Raises:
         ValueError: if a column is missing, does not contain text, or has missing values.
     """
-    if "translation" in table.column_names and source not in table.column_names:
+    is_in_translation = "translation" in table.column_names and source not in table.column_names
+    if is_in_translation:
+        # For example, flatten() replaces this column by the columns "translation.en" and "translation.de".
         table = table.flatten()
         source = f"translation.{source}"
         target = f"translation.{target}"

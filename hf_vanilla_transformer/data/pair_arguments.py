@@ -95,7 +95,8 @@ def _find_declared_language(side: Side, arguments: Mapping[str, Any], recipe: Ma
     if language_argument in arguments:
         return arguments[language_argument]
     # In these two cases the pairs are the user's own, so the recipe does not know their language.
-    if arguments.get(column_argument) or _gives_files_without_languages(arguments, recipe):
+    gives_column = bool(arguments.get(column_argument))
+    if gives_column or _gives_files_without_languages(arguments, recipe):
         return None
     return recipe.get(language_argument)
 
@@ -112,9 +113,11 @@ def _find_language_of_files(side: Side, arguments: Mapping[str, Any]) -> str | N
 
 def _gives_files_without_languages(arguments: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
     """Return True if the user's text files have no languages in their names, and the recipe names no files."""
-    if any(files_by_split(recipe).values()):
+    recipe_names_files = any(files_by_split(recipe).values())
+    if recipe_names_files:
         return False
     for files in files_by_split(arguments).values():
+        # A single file that is no table is rejected later.
         are_text_files = len(files) > 1 and not is_table(files[0])
         if are_text_files and find_direction([files]) is None:
             return True
@@ -238,7 +241,8 @@ class DataArguments:
         # Imported only now, because it takes a second, and most commands check their arguments first.
         from .load_pairs import load_pairs
 
-        files = files_by_split(vars(self))
+        arguments = vars(self)
+        files = files_by_split(arguments)
         if split in files and self.dataset_name is None:
             # The other splits are not needed. Together with a data set, files are an error, which load_pairs() raises.
             files = {split: files[split]}
@@ -247,8 +251,8 @@ class DataArguments:
             train_files=files.get("train"),
             validation_files=files.get("validation"),
             test_files=files.get("test"),
-            source=resolve_side("source", vars(self)).column,
-            target=resolve_side("target", vars(self)).column,
+            source=resolve_side("source", arguments).column,
+            target=resolve_side("target", arguments).column,
             **self._loading_options(split),
         )
         if split is not None and split not in pairs:
@@ -268,6 +272,7 @@ class DataArguments:
             return f"numbers of up to {self.max_digits} digits written out in words ({split})"
         if self.dataset_name is not None:
             name = self.dataset_name
+            # The data set may be a local folder instead of a name on the Hub.
             folder = Path(self.dataset_name)
             if folder.is_dir():
                 name = folder.resolve().name
@@ -295,7 +300,8 @@ class DataArguments:
         Raises ValueError if the model has no code for the language of the target files.
         """
         codes = codes_of(tokenizer)
-        if self.target_lang is not None or not codes:
+        has_one_language = not codes
+        if self.target_lang is not None or has_one_language:
             return self.target_lang
         direction = self._direction_of_files()
         if direction is None:
@@ -317,7 +323,8 @@ class DataArguments:
         """Return the options to pass to `load_pairs`, which depend on where the pairs come from."""
         if self.dataset_name == "numbers":
             # The validation and test pairs do not depend on the number of training pairs, so one is enough for them.
-            train_size = self.train_size if split in (None, "train") else 1
+            loads_training_pairs = split in (None, "train")
+            train_size = self.train_size if loads_training_pairs else 1
             return {"max_digits": self.max_digits, "train_size": train_size}
         options: dict[str, object] = {
             "name": self.dataset_config_name,
@@ -327,6 +334,7 @@ class DataArguments:
         }
         if self.dataset_name is not None:
             options["split"] = split
+        # load_pairs() rejects options that do not suit the data, even if they are None.
         return {name: value for name, value in options.items() if value is not None}
 
 

@@ -71,17 +71,18 @@ class TargetCodes:
                 f"{argument} is of type {type(target_lang).__name__}; give the code of a language, such as fr."
             )
         self._advised_argument = advised_argument
+        # The model's codes. There are none if the model has only one target language.
         self.codes = codes_of(tokenizer)
-        if not self.codes and target_lang is not None:
-            check_language(tokenizer, "tgt_lang", target_lang, argument)
-
         # The code for texts that do not begin with one. It is empty if every text must begin with a code, or if the
         # model has no codes.
         self.default = ""
-        if self.codes and target_lang is not None:
-            self.default = find_code(self.codes, target_lang, argument)
-        elif self.codes:
-            self.default = _find_saved_code(tokenizer, self.codes)
+        if self.codes:
+            if target_lang is not None:
+                self.default = find_code(self.codes, target_lang, argument)
+            else:
+                self.default = _find_saved_code(tokenizer, self.codes)
+        elif target_lang is not None:
+            check_language(tokenizer, "tgt_lang", target_lang, argument)
 
     def read(self, text: str, default: str = "") -> Source:
         """Separate the target-language code at the beginning of a text from the text to translate.
@@ -93,10 +94,11 @@ class TargetCodes:
         match = _CODE_AT_BEGINNING.match(text)
         if match is not None and match["code"] in self.codes:
             text_without_code = text[match.end() :]
-            return Source(text_without_code, match["code"], text)
-        if default:
-            return Source(text, default, text)
-        return Source(text, self.default, text)
+            return Source(text_without_code, code=match["code"], written=text)
+        code = default
+        if not code:
+            code = self.default
+        return Source(text, code, written=text)
 
     def join(self, source: Source) -> str:
         """Return the text to tokenize, which begins with the source's code if the model has target-language codes.
@@ -187,25 +189,26 @@ def matching_codes(codes: Sequence[str], language: str) -> list[str]:
     if code_of_name in codes:
         return [code_of_name]
 
-    wanted = _split_name(name)
-    same_language = []
-    same_variety = []
-    without_variety = []
+    name_parts = _split_name(name)
+    codes_of_language = []
+    codes_of_variety = []
+    codes_without_variety = []
     for code in codes:
-        candidate = _split_name(_name_in(code))
-        if candidate.language != wanted.language:
+        code_parts = _split_name(_name_in(code))
+        if code_parts.language != name_parts.language:
             continue
-        same_language.append(code)
-        if candidate.variety == wanted.variety:
-            same_variety.append(code)
-        if not candidate.variety:
-            without_variety.append(code)
+        codes_of_language.append(code)
+        # A variety is a script, a region, or both.
+        if code_parts.variety == name_parts.variety:
+            codes_of_variety.append(code)
+        if not code_parts.variety:
+            codes_without_variety.append(code)
 
-    if same_variety:
-        return same_variety
-    if without_variety:
-        return without_variety
-    return same_language
+    if codes_of_variety:
+        return codes_of_variety
+    if codes_without_variety:
+        return codes_without_variety
+    return codes_of_language
 
 
 def short_name(codes: Sequence[str], code: str) -> str:
@@ -252,8 +255,11 @@ def tokenizer_language(tokenizer: PreTrainedTokenizerBase, side: Literal["src_la
         side: `"src_lang"` for the sources, `"tgt_lang"` for the targets.
     """
     saved_arguments = getattr(tokenizer, "init_kwargs", {})
-    for attribute in _LANGUAGE_ATTRIBUTES[side]:
-        code = getattr(tokenizer, attribute, None) or saved_arguments.get(attribute)
+    # Different tokenizers store the language under different names.
+    for name in _LANGUAGE_ATTRIBUTES[side]:
+        code = getattr(tokenizer, name, None)
+        if not code:
+            code = saved_arguments.get(name)
         if code and isinstance(code, str):
             return code
     return None
@@ -268,9 +274,10 @@ def are_same_language(code: str, other_code: str) -> bool:
     other_language = language_of(other_code.lower())
     if language is None or other_language is None:
         return True
-    language = _WIDER_LANGUAGES.get(language, language)
-    other_language = _WIDER_LANGUAGES.get(other_language, other_language)
-    return language == other_language
+    # The two written standards of Norwegian, for example, count as one language.
+    wider_language = _WIDER_LANGUAGES.get(language, language)
+    other_wider_language = _WIDER_LANGUAGES.get(other_language, other_language)
+    return wider_language == other_wider_language
 
 
 def check_language(

@@ -168,18 +168,18 @@ def _read_phrase(phrase: object) -> Phrase:
         ValueError: if the phrase or an alternative is empty.
     """
     items = _check_sequence(phrase)
+    # A phrase with a single alternative may be given as a list of tokens.
     is_list_of_tokens = all(isinstance(item, int) for item in items)
     lists_of_tokens = [items] if is_list_of_tokens else items
-    # The keys of a dict are distinct, and keep their order.
-    alternatives: dict[tuple, None] = {}
-    for list_of_tokens in lists_of_tokens:
-        alternatives[tuple(_check_sequence(list_of_tokens))] = None
+    alternatives = [tuple(_check_sequence(tokens)) for tokens in lists_of_tokens]
 
     _check_token_types(chain.from_iterable(alternatives))
     has_empty_alternative = () in alternatives
     if has_empty_alternative:
         raise InputError(f"phrases contains an empty phrase, {phrase!r}; give at least one token.")
-    return tuple(alternatives)
+    # The keys of a dict are distinct, and keep their order.
+    distinct_alternatives = dict.fromkeys(alternatives)
+    return tuple(distinct_alternatives)
 
 
 def _check_token_types(tokens: Iterable[object]) -> None:
@@ -198,12 +198,14 @@ def _usable_phrases(phrases: list[list[Phrase]], vocab_size: int, settings: Gene
     Raises:
         ValueError: if a token id is out of range or ends a sentence, or the settings forbid all alternatives.
     """
+    # Phrases must not contain these tokens. An id is None if the model has no such token.
     ending_tokens: set[int | None] = {settings.pad_token_id}
     if isinstance(settings.eos_token_id, list):
         ending_tokens.update(settings.eos_token_id)
     else:
         ending_tokens.add(settings.eos_token_id)
 
+    # Token sequences that no hypothesis may contain. A suppressed token is a sequence of length 1.
     forbidden: list[tuple[int, ...]] = []
     if settings.bad_words_ids is not None:
         forbidden.extend(tuple(tokens) for tokens in settings.bad_words_ids)

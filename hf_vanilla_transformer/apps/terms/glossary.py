@@ -124,17 +124,18 @@ class Glossary:
         The bounds are sums over the sizes of the sentence's terms. Those were computed in advance, so this method's
         time does not depend on the length of the translations.
         """
-        occurrences = Counter(self._find_terms(sentence))
-        if not occurrences:
+        count_of_term = Counter(self._find_terms(sentence))
+        if not count_of_term:
             return PhraseSizes()
         positions = 0
         # The search also tracks the token that ends a sentence.
         tokens = 1
-        for term, times in occurrences.items():
+        for term, count in count_of_term.items():
+            sizes_of_term = self._sizes[term]
             # A term that occurs twice is one phrase of the search, but `ForcedPhrases` reads its alternatives twice.
-            positions += times * self._sizes[term].positions
-            tokens += self._sizes[term].tokens
-        return PhraseSizes(positions, tokens, phrases=len(occurrences))
+            positions += count * sizes_of_term.positions
+            tokens += sizes_of_term.tokens
+        return PhraseSizes(positions, tokens, phrases=len(count_of_term))
 
     def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> ForcedPhrases:
         """Return a search for translations that contain the phrases of their sentence as whole words."""
@@ -212,8 +213,9 @@ def _tokenize_forms(
     tokenizer: PreTrainedTokenizerBase, forms_of_terms: Mapping[str, list[str]]
 ) -> dict[str, list[list[int]]]:
     """Return the phrase of each term: a list of alternatives, which are all tokenizations of all of its forms."""
-    # Forms that several terms share are tokenized once.
-    distinct_forms = list(dict.fromkeys(chain.from_iterable(forms_of_terms.values())))
+    # Forms that several terms share are tokenized once. dict.fromkeys() removes repeated forms, and keeps the order.
+    all_forms = chain.from_iterable(forms_of_terms.values())
+    distinct_forms = list(dict.fromkeys(all_forms))
     tokenized_forms = _tokenize_all_in_contexts(tokenizer, distinct_forms)
     alternatives_of_form = dict(zip(distinct_forms, tokenized_forms, strict=True))
 
@@ -238,6 +240,7 @@ def _tokenize_all_in_contexts(tokenizer: PreTrainedTokenizerBase, texts: Sequenc
 
     This takes a tenth of the time of one call per text.
     """
+    # For each context, the tokens that are removed from the beginning of the result.
     removed_tokens = _encode_targets(tokenizer, [context.removed for context in _CONTEXTS])
 
     # All contexts of the first text, then all contexts of the second text, and so on.
@@ -248,10 +251,11 @@ def _tokenize_all_in_contexts(tokenizer: PreTrainedTokenizerBase, texts: Sequenc
             texts_in_contexts.append(context.preceding + words)
     tokens_in_contexts = _encode_targets(tokenizer, texts_in_contexts)
 
+    num_contexts = len(_CONTEXTS)
     alternatives_of_texts = []
     for index, text in enumerate(texts):
-        start = index * len(_CONTEXTS)
-        tokens_of_text = tokens_in_contexts[start : start + len(_CONTEXTS)]
+        start = index * num_contexts
+        tokens_of_text = tokens_in_contexts[start : start + num_contexts]
         alternatives = _remove_contexts(tokens_of_text, removed_tokens, tokenizer.unk_token_id)
         if not alternatives:
             raise InputError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
