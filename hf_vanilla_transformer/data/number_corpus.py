@@ -117,15 +117,15 @@ def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], 
     for index, digits in enumerate(lengths):
         numbers = _numbers_of_length(digits)
         taken_numbers = [number for number in taken if number in numbers]
+        # This is negative if more numbers are taken than the share allows.
         drawable_count = int(len(numbers) * largest_share) - len(taken_numbers)
 
         # What is still to be drawn is divided evenly among this length and the following ones.
         remaining_size = size - len(drawn)
         remaining_lengths = len(lengths) - index
-        wanted_count = remaining_size // remaining_lengths
+        even_count = remaining_size // remaining_lengths
 
-        # `drawable_count` is negative if more numbers are taken than the share allows.
-        count = max(0, min(wanted_count, drawable_count))
+        count = max(0, min(even_count, drawable_count))
         drawn.extend(_draw_untaken(generator, numbers, count, taken))
     return drawn
 

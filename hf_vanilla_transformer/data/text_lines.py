@@ -88,10 +88,14 @@ def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str
         arrived = stream.read1(_BYTES_AT_ONCE)
         if not arrived:
             break
-        *lines, unfinished_line = (unfinished_line + arrived).split(b"\n")
+        # The last part has no line break yet, so it is unfinished, or empty.
+        parts = (unfinished_line + arrived).split(b"\n")
+        unfinished_line = parts.pop()
+        lines = [part + b"\n" for part in parts]
         if lines:
-            yield list(decode_lines([line + b"\n" for line in lines], name, next_number))
+            yield list(decode_lines(lines, name, next_number))
             next_number += len(lines)
+    # The stream may end without a line break.
     if unfinished_line:
         yield list(decode_lines([unfinished_line], name, next_number))
 
@@ -121,7 +125,9 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
             raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_CONVERT_OR_DECOMPRESS}.") from error
         if "\0" in text:
             raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_CONVERT_OR_DECOMPRESS}.")
-        if number == 1 and not text.endswith("\n") and "\r" in text.rstrip("\r"):
+        # In such a file, all lines are read as one, with carriage returns inside of it.
+        has_only_carriage_returns = number == 1 and not text.endswith("\n") and "\r" in text.rstrip("\r")
+        if has_only_carriage_returns:
             raise InputError(f"{name}: {_ONLY_CARRIAGE_RETURNS}")
         yield text.rstrip("\r\n")
 

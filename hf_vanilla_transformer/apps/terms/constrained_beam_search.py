@@ -249,14 +249,20 @@ class PhraseStates:
 
     def follow(self, states: States, tokens: torch.Tensor) -> States:
         """Return the states after each hypothesis is extended by one token; `tokens` is `(active, hypotheses)`."""
-        # The axis next_tokens has size 1 in this method, because each hypothesis has a single next token.
-        tokens_with_axis = tokens[..., None]
-        next_tokens = self._compare_letters(states, tokens_with_axis)
+        # In this method, the axis next_tokens has size 1, because each hypothesis has a single next token.
+        single_tokens = tokens[..., None]  # (active, hypotheses, 1)
+        next_tokens = self._compare_letters(states, single_tokens)
 
-        token_fits = tokens_with_axis == self._tables.token_of_position  # (active, hypotheses, positions)
-        matched = self._may_match(states, next_tokens.letters_meet) & token_fits
+        # A position is matched if it may follow the matched positions, and its token is the next token.
+        is_next_token = self._tables.token_of_position == single_tokens  # (active, hypotheses, positions)
+        matched = self._may_match(states, next_tokens.letters_meet) & is_next_token
         missing, revocable = self._update_counts(states, matched, next_tokens, self._groups_for_one_token)
-        return States(matched, missing[:, :, 0], revocable[:, :, 0], next_tokens.end_in_letter[:, :, 0])
+        return States(
+            matched,
+            missing=missing[:, :, 0],
+            revocable=revocable[:, :, 0],
+            ends_in_letter=next_tokens.end_in_letter[:, :, 0],
+        )
 
     def needed(self, states: States) -> torch.Tensor:
         """Return how many more tokens each hypothesis needs for its phrases, of shape `(active, hypotheses)`.
@@ -365,7 +371,9 @@ class PhraseStates:
     def _update_counts(
         self, states: States, matched: torch.Tensor, next_tokens: _NextTokens, groups: _PositionGroups
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the counts `missing` and `revocable` of [`States`] after each next token.
+        """Count how many more times each phrase must occur after each next token, and its revocable occurrences.
+
+        An occurrence is revocable if it would no longer count if a letter followed; see [`States`].
 
         Args:
             states (`States`): the states of the hypotheses before the tokens.
@@ -375,7 +383,7 @@ class PhraseStates:
             groups (`_PositionGroups`): the next token and the phrase of each position.
 
         Returns:
-            Two `torch.LongTensor` of shape `(active, hypotheses, next_tokens, phrases)`.
+            The counts `missing` and `revocable`, both of shape `(active, hypotheses, next_tokens, phrases)`.
         """
         # The flags and the counts get the axes that they lack, so that all of them broadcast to the result's shape.
         letters_meet = next_tokens.letters_meet[..., None]
@@ -648,7 +656,7 @@ class ConstrainedBeamSearch(BeamSearch):
         """Extend the running hypotheses by the best tokens and by all tracked tokens, and keep the best of each bank.
 
         The arguments and the result are as in [`BeamSearch.extend`], except that `do_sample` has no effect. The method
-        sets `self._candidates` and `self._banks` to the new candidates and to their banks.
+        sets `self._candidates` and `self._banks`, whose tensors have shape `(active, candidates)`.
         """
         num_active, num_beams = self._running_scores.shape
         log_probs_by_beam = log_probs.view(num_active, num_beams, -1)  # (active, beams, vocabulary)
@@ -664,6 +672,7 @@ class ConstrainedBeamSearch(BeamSearch):
         self._banks = proposals.needed.flatten(1)
         beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_proposals).expand_as(tokens)
 
+        # The bank is the number of tokens that the candidate still needs for its phrases.
         ends_too_early = torch.isin(tokens, self._eos) & (self._banks > 0)
         scores = _keep_scores(scores, ~ends_too_early)
         is_among_best_of_bank = _rank_within_banks(scores, self._banks) < self.num_candidates
