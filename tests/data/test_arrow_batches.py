@@ -165,12 +165,12 @@ class OtherCollator(DataCollatorForSeq2Seq):
     ],
     ids=lambda settings: ",".join(settings),
 )
-def test_other_settings_of_the_collator_are_left_alone(settings, tokenizer):
+def test_from_arrow_leaves_other_settings_of_the_collator(settings, tokenizer):
     assert from_arrow(random_pairs(), DataCollatorForSeq2Seq(tokenizer)) is not None
     assert from_arrow(random_pairs(), DataCollatorForSeq2Seq(tokenizer, **settings)) is None
 
 
-def test_other_collators_are_left_alone(tokenizer):
+def test_from_arrow_leaves_other_collators(tokenizer):
     assert from_arrow(random_pairs(), OtherCollator(tokenizer)) is None
     assert from_arrow(random_pairs(), list) is None
 
@@ -201,11 +201,11 @@ OTHER_DATA = {
 
 
 @pytest.mark.parametrize("name", OTHER_DATA)
-def test_other_data_are_left_alone(name, tokenizer):
+def test_from_arrow_leaves_other_data(name, tokenizer):
     assert from_arrow(OTHER_DATA[name](), DataCollatorForSeq2Seq(tokenizer)) is None
 
 
-def test_tokenizers_that_pad_otherwise_are_left_alone(tokenizer):
+def test_from_arrow_leaves_tokenizers_that_pad_otherwise(tokenizer):
     on_the_left = AutoTokenizer.from_pretrained(FIXTURE, padding_side="left")
     without_mask = AutoTokenizer.from_pretrained(FIXTURE)
     without_mask.model_input_names = ["input_ids"]
@@ -220,7 +220,7 @@ def test_tokenizers_that_pad_otherwise_are_left_alone(tokenizer):
         assert from_arrow(random_pairs(), DataCollatorForSeq2Seq(other)) is None
 
 
-def test_other_loaders_are_left_alone(tokenizer):
+def test_pad_from_arrow_leaves_other_loaders(tokenizer):
     class OtherLoader(DataLoader):
         pass
 
@@ -275,7 +275,7 @@ def trainer_of(
 
 def batches_of(trainer, **options):
     """The batches of a training."""
-    recorder = next(each for each in trainer.callback_handler.callbacks if isinstance(each, RecordBatches))
+    recorder = next(callback for callback in trainer.callback_handler.callbacks if isinstance(callback, RecordBatches))
     recorder.batches.clear()
     # For the same dropout.
     torch.manual_seed(0)

@@ -34,7 +34,7 @@ def rows(pairs: Dataset) -> list[tuple[str, str]]:
 
 def clean(pairs, evaluated):
     """Indices of the pairs that remain, and the number that each rule removes."""
-    counts, kept, seen = dict.fromkeys(RULES, 0), [], set()
+    counts, remaining, seen = dict.fromkeys(RULES, 0), [], set()
     for index, (source, target) in enumerate(pairs):
         rule = None
         if (source, target) in seen:
@@ -47,11 +47,11 @@ def clean(pairs, evaluated):
             rule = "in the test or validation pairs"
         seen.add((source, target))
         if rule is None:
-            kept.append(index)
+            remaining.append(index)
         else:
             counts[rule] += 1
-    while kept:
-        lengths = {index: [len(text.strip()) for text in pairs[index]] for index in kept}
+    while remaining:
+        lengths = {index: [len(text.strip()) for text in pairs[index]] for index in remaining}
         scale = sqrt(sum(target for _, target in lengths.values()) / sum(source for source, _ in lengths.values()))
         fits = []
         for index, (source, target) in lengths.items():
@@ -59,34 +59,34 @@ def clean(pairs, evaluated):
             ratio = (longer + 10) / (shorter + 10)
             if ratio <= 3:
                 fits.append(index)
-        counts["length ratio"] += len(kept) - len(fits)
-        if len(fits) == len(kept):
+        counts["length ratio"] += len(remaining) - len(fits)
+        if len(fits) == len(remaining):
             break
-        kept = fits
-    return kept, counts
+        remaining = fits
+    return remaining, counts
 
 
 @settings(max_examples=200, deadline=None)
 @given(PAIRS, PAIRS)
-def test_rules_and_counts(pairs, evaluated):
-    kept, counts = clean(pairs, evaluated)
+def test_clean_pairs_counts_each_rule(pairs, evaluated):
+    remaining, counts = clean(pairs, evaluated)
     splits = [dataset(evaluated[::2]), dataset(evaluated[1::2])]
-    if not kept:
+    if not remaining:
         with pytest.raises(
             ValueError, match=rf"no training pair of {len(pairs)} would remain: {max(counts.values())} "
         ):
             clean_pairs(dataset(pairs), splits)
         return
-    cleaned, found = clean_pairs(dataset(pairs), splits)
-    assert rows(cleaned) == [pairs[index] for index in kept]
-    assert found == counts
-    assert list(found) == list(RULES)
-    again, none = clean_pairs(cleaned, splits)
+    cleaned, removed_counts = clean_pairs(dataset(pairs), splits)
+    assert rows(cleaned) == [pairs[index] for index in remaining]
+    assert removed_counts == counts
+    assert list(removed_counts) == list(RULES)
+    again, counts_again = clean_pairs(cleaned, splits)
     assert again is cleaned
-    assert set(none.values()) == {0}
+    assert set(counts_again.values()) == {0}
 
 
-def test_each_rule():
+def test_clean_pairs_removes_by_each_rule():
     pairs = [
         ("one", "eins"),
         ("two", "zwei"),
@@ -108,12 +108,12 @@ def test_each_rule():
     ("short", "long"),
     [("OK", "Einverstanden"), ("Yes.", "Aber ja, natürlich."), ("e.g.", "zum Beispiel"), ("F1", "Hilfe aufrufen (F1)")],
 )
-def test_short_pairs_stay(short, long):
+def test_clean_pairs_keeps_short_pairs(short, long):
     ordinary = [(f"A sentence with number {number}.", f"Ein Satz mit Nummer {number}.") for number in range(20)]
     assert clean_pairs(dataset([*ordinary, (short, long), (long, short)]))[1]["length ratio"] == 0
 
 
-def test_the_ratio_is_the_corpus_s_own():
+def test_clean_pairs_scales_lengths_by_the_corpus():
     """Chinese has a third of the characters of English; a translation as long as its source is then a wrong one."""
     pairs = [("我" * length + str(length), "x" * (3 * length)) for length in range(20, 60)]
     wrong = [("我" * 90, "y" * 60), ("我" * 10, "y" * 200)]
@@ -124,12 +124,12 @@ def test_the_ratio_is_the_corpus_s_own():
     assert rows(swapped) == [pair[::-1] for pair in pairs]
 
 
-def test_two_copies_of_one_file():
+def test_clean_pairs_rejects_two_copies_of_one_file():
     with pytest.raises(ValueError, match="no training pair of 3 would remain: 2 identical sides; give other pairs"):
         clean_pairs(dataset([("a", "a"), ("a", "a"), ("b", "b")]))
 
 
-def test_other_columns_stay():
+def test_clean_pairs_keeps_other_columns():
     numbers = load_pairs("numbers", train_size=50, max_digits=3)["train"]
     cleaned, counts = clean_pairs(numbers.select([0, 1, 1, *range(2, 50)]))
     assert counts["duplicates"] == 1
@@ -146,7 +146,7 @@ def loaded(write) -> Dataset:
     return load_pairs(train_files=files)["train"]
 
 
-def test_memory_mapped_pairs_stay_on_disk(loaded):
+def test_clean_pairs_keeps_memory_mapped_pairs_on_disk(loaded):
     cleaned, counts = clean_pairs(loaded)
     assert (len(cleaned), counts["duplicates"]) == (70, 30)
     parts = hold_out(cleaned, 7)
@@ -156,7 +156,7 @@ def test_memory_mapped_pairs_stay_on_disk(loaded):
         assert type(part.data) is type(loaded.data)
 
 
-def test_in_parts_and_of_selected_rows(loaded, monkeypatch):
+def test_clean_pairs_in_chunks_and_of_selected_rows(loaded, monkeypatch):
     chosen = loaded.select([5, 75, 3, 99, 2, 5, 29])
     whole = [clean_pairs(loaded)[1], rows(hold_out(loaded, 20)[1])]
     monkeypatch.setattr(cleaning, "_ROWS_AT_ONCE", 3)
@@ -167,18 +167,18 @@ def test_in_parts_and_of_selected_rows(loaded, monkeypatch):
         loaded.select(range(10, 90)).select([0, 79, 9, 70]),
         loaded.shuffle(seed=0),
     ):
-        kept, counts = clean(rows(pairs), [])
-        cleaned, found = clean_pairs(pairs)
-        assert rows(cleaned) == [rows(pairs)[index] for index in kept]
-        assert found == counts
+        remaining, counts = clean(rows(pairs), [])
+        cleaned, removed_counts = clean_pairs(pairs)
+        assert rows(cleaned) == [rows(pairs)[index] for index in remaining]
+        assert removed_counts == counts
 
 
-def test_the_same_indices_in_every_process(loaded):
+def test_hold_out_is_the_same_in_every_process(loaded):
     """So tokenized pairs of the cache are found again."""
     assert clean_pairs(loaded)[0]._fingerprint == clean_pairs(loaded)[0]._fingerprint
 
 
-def test_memory_per_pair():
+def test_clean_pairs_memory_per_pair():
     numbers = np.arange(100_000)
     pairs = dataset([(f"source {number}", f"target {number % 40_000}") for number in [*numbers[1:], 7]])
     tracemalloc.start()
@@ -190,7 +190,7 @@ def test_memory_per_pair():
     assert peak / len(pairs) < 120
 
 
-def test_large_strings():
+def test_clean_pairs_with_large_strings():
     pairs = dataset([("one", "eins"), ("one", "eins"), ("two", "two")]).cast_column("target", Value("large_string"))
     assert list(clean_pairs(pairs)[1].values()) == [1, 1, 0, 0, 0]
 
@@ -240,7 +240,7 @@ def pair_hash(pair: tuple[str, str]) -> int:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), min_size=2, max_size=20, unique=True), st.data())
-def test_the_pairs_with_the_smallest_hashes_are_held_out(pairs, data):
+def test_hold_out_takes_the_smallest_hashes(pairs, data):
     count = data.draw(st.integers(1, len(pairs) - 1))
     train, validation = hold_out(dataset(pairs), count)
     chosen = sorted(pairs, key=pair_hash)[:count]
@@ -252,7 +252,7 @@ def test_the_pairs_with_the_smallest_hashes_are_held_out(pairs, data):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), min_size=2, max_size=30), st.data())
-def test_equal_pairs_are_on_the_same_side(pairs, data):
+def test_hold_out_keeps_equal_pairs_together(pairs, data):
     count = data.draw(st.integers(1, len(pairs) - 1))
     first = min(pairs, key=pair_hash)
     if pairs.count(first) > count:
@@ -277,18 +277,18 @@ def test_equal_pairs_are_on_the_same_side(pairs, data):
         (3, ValueError, "3 of 2 training pairs are too many to hold out"),
     ],
 )
-def test_numbers_that_cannot_be_held_out(count, error, message):
+def test_hold_out_rejects_counts(count, error, message):
     with pytest.raises(error, match=message):
         hold_out(dataset([("a", "b"), ("c", "d")]), count)
 
 
-def test_how_many_are_held_out():
+def test_held_out_size_by_corpus_size():
     sizes = [0, 1, 2, 50, 99, 100, 29_000, 49_999, 50_000, 5_000_000]
     assert [held_out_size(size) for size in sizes] == [0, 0, 1, 1, 1, 2, 580, 999, 1000, 1000]
 
 
 @pytest.mark.parametrize("function", [clean_pairs, lambda pairs: hold_out(pairs, 1)])
-def test_what_is_no_set_of_pairs(function):
+def test_cleaning_rejects_data_without_pairs(function):
     with pytest.raises(TypeError, match=r"the pairs are in a DatasetDict; give a datasets\.Dataset"):
         function(DatasetDict(train=dataset([("a", "b")])))
     with pytest.raises(ValueError, match="have the columns source; they need source and target"):
@@ -306,13 +306,13 @@ def assert_cleans_as_plain_python(folder, languages, splits):
     pairs = load_pairs(**files)
     evaluated = [pairs[split] for split in pairs if split != "train"]
     cleaned, counts = clean_pairs(pairs["train"], evaluated)
-    kept, expected = clean(rows(pairs["train"]), {pair for split in evaluated for pair in rows(split)})
+    remaining, expected = clean(rows(pairs["train"]), {pair for split in evaluated for pair in rows(split)})
     assert counts == expected
-    assert rows(cleaned) == rows(pairs["train"].select(kept))
+    assert rows(cleaned) == rows(pairs["train"].select(remaining))
     return list(counts.values())
 
 
-def test_multi30k(multi30k):
+def test_clean_pairs_on_multi30k(multi30k):
     splits = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
     assert assert_cleans_as_plain_python(multi30k, ("en", "de"), splits) == [3, 0, 0, 0, 2]
     assert assert_cleans_as_plain_python(multi30k, ("en", "fr"), {"train": "train", "validation": "val"}) == [
@@ -324,7 +324,7 @@ def test_multi30k(multi30k):
     ]
 
 
-def test_libreoffice_help(libreoffice_help):
+def test_clean_pairs_on_libreoffice_help(libreoffice_help):
     splits = {"train": "train", "validation": "val"}
     counts = assert_cleans_as_plain_python(libreoffice_help, ("en", "de"), splits)
     assert counts == [0, 0, 0, 0, 15]

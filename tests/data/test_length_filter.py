@@ -19,7 +19,7 @@ PAIRS = [
     ("</s>", "zwei"),
 ]
 # The last but one is too long, too.
-KEPT, EMPTY, LONG = [0, 5, 7], 3, 2
+REMAINING, EMPTY, LONG = [0, 5, 7], 3, 2
 MOST = 30
 
 
@@ -32,86 +32,86 @@ def rows(data):
     return data["input_ids"][:], data["labels"][:]
 
 
-def test_rules_and_counts(data, tokenizer):
-    kept, dropped = filter_pairs(data, tokenizer, MOST)
-    assert dropped == {"empty": EMPTY, "too long": LONG}
-    assert rows(kept) == rows(data.select(KEPT))
-    assert len(kept) + sum(dropped.values()) == len(data)
+def test_filter_pairs_counts_empty_and_too_long(data, tokenizer):
+    remaining, removed = filter_pairs(data, tokenizer, MOST)
+    assert removed == {"empty": EMPTY, "too long": LONG}
+    assert rows(remaining) == rows(data.select(REMAINING))
+    assert len(remaining) + sum(removed.values()) == len(data)
 
 
-def test_the_longest_that_stay(data, tokenizer):
+def test_filter_pairs_at_the_limit(data, tokenizer):
     longest = max(len(ids) for column in rows(data) for ids in column)
     assert filter_pairs(data, tokenizer, longest)[1] == {"empty": EMPTY + 1, "too long": 0}
     assert filter_pairs(data, tokenizer, longest - 1)[1] == {"empty": EMPTY, "too long": 1}
 
 
-def test_without_a_limit_none_is_too_long(data, tokenizer):
-    kept, dropped = filter_pairs(data, tokenizer)
-    assert dropped == {"empty": EMPTY + 1, "too long": 0}
-    assert len(kept) == len(data) - EMPTY - 1
+def test_filter_pairs_without_a_limit(data, tokenizer):
+    remaining, removed = filter_pairs(data, tokenizer)
+    assert removed == {"empty": EMPTY + 1, "too long": 0}
+    assert len(remaining) == len(data) - EMPTY - 1
     with pytest.raises(ValueError, match="none of the 2 pairs would remain: 2 are empty on one side and 0 longer"):
         filter_pairs(Dataset.from_dict({"input_ids": [[2], [2]], "labels": [[50], [50]]}), tokenizer)
 
 
-def test_in_parts(data, tokenizer, monkeypatch):
-    whole, dropped = filter_pairs(data, tokenizer, MOST)
+def test_filter_pairs_in_chunks(data, tokenizer, monkeypatch):
+    whole, removed = filter_pairs(data, tokenizer, MOST)
     monkeypatch.setattr("hf_vanilla_transformer.data.length_filter._ROWS_AT_ONCE", 3)
     parts, again = filter_pairs(data, tokenizer, MOST)
     assert rows(parts) == rows(whole)
-    assert again == dropped
+    assert again == removed
 
 
-def test_of_rows_in_another_order(data, tokenizer):
+def test_filter_pairs_of_selected_rows(data, tokenizer):
     order = [6, 0, 1, 7, 3, 5, 2]
-    kept, dropped = filter_pairs(data.select(order), tokenizer, MOST)
-    assert rows(kept) == rows(data.select([0, 7, 5]))
-    assert dropped == {"empty": 2, "too long": 2}
+    remaining, removed = filter_pairs(data.select(order), tokenizer, MOST)
+    assert rows(remaining) == rows(data.select([0, 7, 5]))
+    assert removed == {"empty": 2, "too long": 2}
 
 
-def test_missing_and_unknown_tokens(tokenizer):
+def test_filter_pairs_with_missing_and_unknown_tokens(tokenizer):
     end = tokenizer.eos_token_id
     data = Dataset.from_dict({"input_ids": [None, [], [end], [10**6, end]], "labels": [[50]] * 4})
-    kept, dropped = filter_pairs(data, tokenizer, MOST)
-    assert dropped == {"empty": 3, "too long": 0}
-    assert rows(kept) == ([[10**6, end]], [[50]])
+    remaining, removed = filter_pairs(data, tokenizer, MOST)
+    assert removed == {"empty": 3, "too long": 0}
+    assert rows(remaining) == ([[10**6, end]], [[50]])
 
 
-def test_nothing_is_removed_if_all_fit(data, tokenizer):
-    fitting = data.select(KEPT)
-    kept, dropped = filter_pairs(fitting, tokenizer, MOST)
-    assert kept is fitting
-    assert dropped == {"empty": 0, "too long": 0}
+def test_filter_pairs_returns_the_same_data_if_all_fit(data, tokenizer):
+    fitting = data.select(REMAINING)
+    remaining, removed = filter_pairs(fitting, tokenizer, MOST)
+    assert remaining is fitting
+    assert removed == {"empty": 0, "too long": 0}
 
 
-def test_remaining_pairs_make_batches(data, tokenizer):
+def test_filter_pairs_makes_data_for_a_sampler(data, tokenizer):
     with pytest.raises(ValueError, match="longer than tokens_per_batch, which is 30"):
         TokenBudgetBatchSampler(data, MOST)
-    kept, _ = filter_pairs(data, tokenizer, MOST)
-    assert sorted(index for batch in TokenBudgetBatchSampler(kept, MOST) for index in batch) == [0, 1, 2]
+    remaining, _ = filter_pairs(data, tokenizer, MOST)
+    assert sorted(index for batch in TokenBudgetBatchSampler(remaining, MOST) for index in batch) == [0, 1, 2]
 
 
-def test_the_format_stays(data, tokenizer):
-    kept, _ = filter_pairs(data.with_format("torch", columns=["labels"]), tokenizer, MOST)
-    assert kept.format["type"] == "torch"
-    assert kept[0]["labels"].tolist() == data[0]["labels"]
+def test_filter_pairs_keeps_the_format(data, tokenizer):
+    remaining, _ = filter_pairs(data.with_format("torch", columns=["labels"]), tokenizer, MOST)
+    assert remaining.format["type"] == "torch"
+    assert remaining[0]["labels"].tolist() == data[0]["labels"]
 
 
-def test_on_disk(write, tokenizer):
+def test_filter_pairs_reuses_indices_on_disk(write, tokenizer):
     files = [write("a.en", "".join(f"{source}\n" for source, _ in PAIRS))]
     files.append(write("a.de", "".join(f"{target}\n" for _, target in PAIRS)))
     data = tokenize_pairs(load_pairs(train_files=files), tokenizer)["train"]
     before = set(files[0].parent.rglob("*.arrow"))
     used = set()
-    for limit, expected in ((MOST, KEPT), (MOST, KEPT), (MOST + 1, None), (4, None)):
-        kept, dropped = filter_pairs(data, tokenizer, limit)
+    for limit, expected in ((MOST, REMAINING), (MOST, REMAINING), (MOST + 1, None), (4, None)):
+        remaining, removed = filter_pairs(data, tokenizer, limit)
         fitting = [row for row, (a, b) in enumerate(zip(*rows(data), strict=True)) if max(len(a), len(b)) <= limit]
         fitting = [row for row in fitting if all(side.strip() for side in PAIRS[row])]
         assert expected in (None, fitting)
-        assert rows(kept) == rows(data.select(fitting))
-        assert len(data) - sum(dropped.values()) == len(fitting)
+        assert rows(remaining) == rows(data.select(fitting))
+        assert len(data) - sum(removed.values()) == len(fitting)
         # The tokens, and the indices of the remaining pairs.
-        assert len(kept.cache_files) == 2
-        used |= {Path(file["filename"]) for file in kept.cache_files}
+        assert len(remaining.cache_files) == 2
+        used |= {Path(file["filename"]) for file in remaining.cache_files}
     # The same limit twice reuses its indices.
     assert len(set(files[0].parent.rglob("*.arrow")) - before) == len(used - before) == 3
 
@@ -124,16 +124,16 @@ def test_on_disk(write, tokenizer):
         (1, ValueError, r"none of the 8 .*: 0 are empty on one side and 8 longer than 1 tokens; raise max_tokens"),
     ],
 )
-def test_wrong_limits(data, tokenizer, limit, error, message):
+def test_filter_pairs_rejects_limits(data, tokenizer, limit, error, message):
     with pytest.raises(error, match=message):
         filter_pairs(data, tokenizer, limit)
 
 
-def test_several_splits(data, tokenizer):
+def test_filter_pairs_rejects_several_splits(data, tokenizer):
     with pytest.raises(TypeError, match=r"in a DatasetDict; give a datasets\.Dataset, such as load_pairs"):
         filter_pairs(DatasetDict(train=data, test=data), tokenizer, 9)
 
 
-def test_data_that_is_not_tokenized(tokenizer):
+def test_filter_pairs_rejects_data_that_is_not_tokenized(tokenizer):
     with pytest.raises(ValueError, match="tokenize_pairs"):
         filter_pairs(Dataset.from_dict({"source": ["a"], "target": ["b"]}), tokenizer, MOST)

@@ -63,7 +63,7 @@ def test_text_that_has_changed_is_read_again(write, side):
     assert pairs._fingerprint != fingerprint
 
 
-def test_many_lines(write):
+def test_load_pairs_of_many_lines(write):
     lines = [f"line {number}" for number in range(10)]
     files = [write("a.en", "\n".join(lines)), write("a.de", "\n".join(lines).upper())]
     pairs = load_pairs(train_files=files)["train"]
@@ -76,7 +76,7 @@ def test_many_lines(write):
             load_pairs(train_files=some)
 
 
-def test_little_memory(write):
+def test_load_pairs_needs_little_memory(write):
     """A fraction of the size of the text."""
     line = "a sentence of some words, " * 8
     texts = [write("a.en", f"{line}\n" * 60_000), write("a.de", f"{line}\n" * 60_000)]
@@ -116,7 +116,7 @@ def test_several_parquet_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.json", "train.parquet"])
-def test_tables(tmp_path, name):
+def test_load_pairs_from_tables(tmp_path, name):
     table = Dataset.from_list([{"en": row["source"], "de": row["target"], "extra": 1} for row in EXPECTED])
     path = tmp_path / name
     writers = {".csv": table.to_csv, ".parquet": table.to_parquet}
@@ -364,7 +364,7 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         ({"a.parquet": "nonsense"}, ValueError, r"a\.parquet cannot be read as parquet"),
     ],
 )
-def test_bad_files(write, files, error, message):
+def test_load_pairs_rejects_files(write, files, error, message):
     paths = [write(name, text) for name, text in files.items()]
     with pytest.raises(error, match=message):
         load_pairs(train_files=paths)
@@ -437,7 +437,7 @@ def test_an_empty_compressed_file_of_rows(tmp_path):
         load_pairs(train_files=tmp_path / "a.jsonl.gz")
 
 
-def test_other_compression(tmp_path):
+def test_load_pairs_rejects_other_compression(tmp_path):
     paths = [tmp_path / "a.en.xz", tmp_path / "a.de.xz"]
     for path in paths:
         path.write_bytes(lzma.compress(b"x\n"))
@@ -445,7 +445,7 @@ def test_other_compression(tmp_path):
         load_pairs(train_files=paths)
 
 
-def test_pipes(tmp_path):
+def test_load_pairs_from_pipes(tmp_path):
     pipes = [tmp_path / name for name in ("a.en", "a.de", "a.csv")]
     contents = ("one\ntwo\n", "eins\nzwei\n", "source,target\none,eins\n")
     for pipe, content in zip(pipes, contents, strict=True):
@@ -501,7 +501,7 @@ def test_options_for_text_files(write):
         load_pairs(train_files=[write("a.en", "x\n"), write("a.de", "y\n")], delimiter=";")
 
 
-def test_a_missing_file(tmp_path):
+def test_load_pairs_rejects_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.csv does not exist; check the path"):
         load_pairs(train_files=tmp_path / "nowhere.csv")
 
@@ -535,7 +535,7 @@ def test_either_a_data_set_or_files(arguments, write, monkeypatch):
         load_pairs(**arguments)
 
 
-def test_multi30k(multi30k):
+def test_load_pairs_of_multi30k(multi30k):
     pairs = load_pairs(
         train_files=[multi30k / "train.en", multi30k / "train.de"],
         validation_files=[multi30k / "val.en", multi30k / "val.de"],

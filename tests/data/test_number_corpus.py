@@ -14,7 +14,7 @@ def pairs():
     return load_pairs("numbers", **SMALL)
 
 
-def test_sizes(pairs):
+def test_number_pairs_sizes(pairs):
     assert {name: len(split) for name, split in pairs.items()} == {"train": 900, "validation": 60, "test": 200}
 
 
@@ -61,7 +61,7 @@ def test_few_numbers_give_few_pairs():
     assert len(pairs["train"]) >= 90
 
 
-def test_other_languages():
+def test_number_pairs_in_other_languages():
     pairs = load_pairs("numbers", source="fr", target="pl", **SMALL)
     row = pairs["train"][0]
     assert row["source"] == num2words(row["number"], lang="fr")
@@ -78,12 +78,12 @@ def test_other_languages():
         ({"max_digits": 20}, "max_digits is 20; it must lie between 1 and 18"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_number_pairs_rejects_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         load_pairs("numbers", **arguments)
 
 
-def test_without_num2words(monkeypatch):
+def test_number_pairs_without_num2words(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "num2words", None)
     with pytest.raises(ImportError, match=r"pip install '/path/to/this/repository\[numbers\]'"):
         load_pairs("numbers")

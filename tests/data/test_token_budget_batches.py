@@ -110,7 +110,7 @@ def test_pairs_of_near_equal_lengths_are_together():
     assert padding < at_random / 10
 
 
-def test_the_share_of_padding():
+def test_padding_share_of_batches():
     data = lengths()
     for processes in (1, 3):
         plan = [batch for rank in range(processes) for batch in batches(data, processes=processes, rank=rank, epoch=2)]
@@ -118,7 +118,7 @@ def test_the_share_of_padding():
         assert share == 1 - data.sum() / sum(padded(data, batch).sum() for batch in plan)
 
 
-def test_without_padding():
+def test_padding_share_without_padding():
     assert TokenBudgetBatchSampler([[7] * 20, [5] * 20], 21).padding_share() == 0
 
 
@@ -242,8 +242,8 @@ def table_of(source, target) -> Dataset:
     return Dataset(pa.table(columns))
 
 
-@pytest.mark.parametrize("kind", ["arrays", "table", "rows of a table"])
-def test_memory(kind):
+@pytest.mark.parametrize("storage", ["arrays", "table", "rows of a table"])
+def test_memory_of_a_sampler(storage):
     """20 bytes a pair besides NumPy's sort, 8 in an epoch, and some for each batch; lengths given are the caller's."""
     count = 500_000
     keys = [np.asarray(side, np.int32) for side in lengths(count)]
@@ -251,8 +251,8 @@ def test_memory(kind):
     np.lexsort(keys)
     sorting = tracemalloc.get_traced_memory()[1]  # 8 bytes a pair, and 12 since NumPy 2.5.
     tracemalloc.stop()
-    data = lengths(count) if kind == "arrays" else table_of(*lengths(count))
-    if kind == "rows of a table":
+    data = lengths(count) if storage == "arrays" else table_of(*lengths(count))
+    if storage == "rows of a table":
         data = data.select(np.random.default_rng(0).permutation(count))
     tracemalloc.start()
     sampler = TokenBudgetBatchSampler(data, 2048)
@@ -319,7 +319,7 @@ def test_missing_tokens_are_none(pairs):
         (([1], [1]), {"processes": 2, "rank": 2}, ValueError, "rank is 2; it must lie between 0 and 1"),
     ],
 )
-def test_wrong_input(data, options, error, message):
+def test_sampler_rejects_input(data, options, error, message):
     with pytest.raises(error, match=message):
         batches(data, **options)
 
@@ -531,10 +531,10 @@ def test_a_data_set_that_is_no_table(tmp_path, tokenizer):
     trainer = make_trainer(tmp_path, tokenizer, data=Pairs(table.to_list()), num_train_epochs=1)
     with pytest.raises(TypeError, match="a Pairs does not tell the lengths of pairs"):
         TokenBudgetBatchSampler.use_in(trainer, BUDGET)
-    given = [[len(row) for row in table[name]] for name in ("input_ids", "labels")]
+    lengths_of_sides = [[len(row) for row in table[name]] for name in ("input_ids", "labels")]
     with pytest.raises(ValueError, match="59 lengths were given for 60 training pairs"):
-        TokenBudgetBatchSampler.use_in(trainer, BUDGET, lengths=[side[1:] for side in given])
-    sampler = TokenBudgetBatchSampler.use_in(trainer, BUDGET, lengths=given)
+        TokenBudgetBatchSampler.use_in(trainer, BUDGET, lengths=[side[1:] for side in lengths_of_sides])
+    sampler = TokenBudgetBatchSampler.use_in(trainer, BUDGET, lengths=lengths_of_sides)
     trainer.train()
     assert trainer.state.global_step == len(sampler)
 

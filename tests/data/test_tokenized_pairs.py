@@ -79,29 +79,29 @@ def tokenize_in_child(files: list[Path], folder: Path, cache: Path, path: Path) 
     datasets.config.HF_DATASETS_CACHE = cache
     tokenizer = AutoTokenizer.from_pretrained(folder)
     data = tokenize_pairs(load_pairs(train_files=files), tokenizer)["train"]
-    kept, _ = filter_pairs(data, tokenizer)
-    path.write_text(json.dumps([hash("a"), [*map(str, files_of(kept))], data.to_list()]))
+    remaining, _ = filter_pairs(data, tokenizer)
+    path.write_text(json.dumps([hash("a"), [*map(str, files_of(remaining))], data.to_list()]))
 
 
 def test_equal_pairs_are_tokenized_and_filtered_once(on_disk, tokenizer, cache, tmp_path):
     """Also by a tokenizer that was used and saved in between, and in another process."""
     data = tokenize_pairs(on_disk, tokenizer)
-    kept, _ = filter_pairs(data, tokenizer)
-    assert len(files_of(kept)) == 2
-    written = {file: file.stat().st_ino for file in files_of(kept)}
+    remaining, _ = filter_pairs(data, tokenizer)
+    assert len(files_of(remaining)) == 2
+    written = {file: file.stat().st_ino for file in files_of(remaining)}
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     other = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
     other(["a", "bb"], padding=True, truncation=True, max_length=2)
     again = tokenize_pairs(on_disk, other)
     assert {file: file.stat().st_ino for file in files_of(filter_pairs(again, other)[0])} == written
-    files, path, log = [tmp_path / "a.en", tmp_path / "a.de"], tmp_path / "found", tmp_path / "log"
+    files, path, log = [tmp_path / "a.en", tmp_path / "a.de"], tmp_path / "results", tmp_path / "log"
     process = start(tokenize_in_child, files, tmp_path / "tokenizer", cache, path, log=log)
     assert exit_code(process) == 0, log.read_text()
     other_hash, names, rows = json.loads(path.read_text())
     # With equal hashes the test could not detect names that depend on them.
     assert other_hash != hash("a") or "PYTHONHASHSEED" in os.environ
-    assert [Path(name) for name in names] == files_of(kept)
-    assert {file: file.stat().st_ino for file in files_of(kept)} == written
+    assert [Path(name) for name in names] == files_of(remaining)
+    assert {file: file.stat().st_ino for file in files_of(remaining)} == written
     assert rows == data.to_list()
 
 

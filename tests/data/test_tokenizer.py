@@ -107,9 +107,10 @@ def test_normalization_travels_in_tokenizer_json(tmp_path, whitespace_words):
 def test_clean_text_has_the_tokens_of_a_lossless_tokenizer():
     numbers = load_pairs("numbers", train_size=300)["train"]
     texts = [*numbers["source"], *numbers["target"]]
-    first, second = (train_tokenizer(texts, 350, show_progress=False, normalization=each) for each in ("nfc", "none"))
-    assert first.get_vocab() == second.get_vocab()
-    assert first(texts).input_ids == second(texts).input_ids
+    normalizing = train_tokenizer(texts, 350, show_progress=False, normalization="nfc")
+    lossless = train_tokenizer(texts, 350, show_progress=False, normalization="none")
+    assert normalizing.get_vocab() == lossless.get_vocab()
+    assert normalizing(texts).input_ids == lossless(texts).input_ids
 
 
 def test_an_unknown_normalization():
@@ -162,13 +163,13 @@ def test_added_special_tokens_are_not_in_text(tmp_path, whitespace_words):
     tokenizer = train_tokenizer(texts, 400, show_progress=False, whitespace_words=whitespace_words)
     tokenizer.add_special_tokens({"additional_special_tokens": names})
     tokenizer.save_pretrained(tmp_path)
-    for each in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
-        special = each.convert_tokens_to_ids(names)
-        assert each.all_special_ids[-4:] == special
+    for other_tokenizer in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        special = other_tokenizer.convert_tokens_to_ids(names)
+        assert other_tokenizer.all_special_ids[-4:] == special
         for text in (*texts, " ".join(names), "".join(names)):
-            ids = each(text).input_ids
+            ids = other_tokenizer(text).input_ids
             assert not set(ids[:-1]) & {0, 1, 2, *special}
-            assert each.decode(ids, skip_special_tokens=True) == text
+            assert other_tokenizer.decode(ids, skip_special_tokens=True) == text
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == len(tokenizer)
     with pytest.raises(ValueError, match="'a' stands for a byte of text"):
         tokenizer.add_special_tokens({"additional_special_tokens": ["a"]})

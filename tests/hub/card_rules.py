@@ -71,9 +71,9 @@ def _result_errors(where: str, result: dict[str, Any]) -> Iterator[str]:
         group, name = path.split(".")
         if not isinstance(result.get(group, {}).get(name), str):
             yield f'"{where}.{path}" must be a string'
-    kind = result.get("dataset", {}).get("type")
-    if isinstance(kind, str) and not REPO_ID.fullmatch(kind):
-        yield f'"{where}.dataset.type" with value {kind!r} is no identifier'
+    dataset_type = result.get("dataset", {}).get("type")
+    if isinstance(dataset_type, str) and not REPO_ID.fullmatch(dataset_type):
+        yield f'"{where}.dataset.type" with value {dataset_type!r} is no identifier'
     if not _is_list_of(dict, result.get("metrics")) or not result["metrics"]:
         yield f'"{where}.metrics" must be an array of objects'
         return
@@ -88,5 +88,5 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _is_list_of(kind: type, value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+def _is_list_of(item_type: type, value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, item_type) for item in value)

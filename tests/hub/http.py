@@ -68,9 +68,9 @@ class RefusedError(Exception):
         self.answer = Answer(status, {"error": message}, headers)
 
 
-def part_of(content: bytes, wanted: str | None, headers: dict[str, str]) -> Answer:
+def part_of(content: bytes, byte_range: str | None, headers: dict[str, str]) -> Answer:
     """The bytes of a `Range` header, or all bytes."""
-    match = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted or "")
+    match = re.fullmatch(r"bytes=(\d+)-(\d*)", byte_range or "")
     if match is None:
         return Answer(200, content, headers)
     start, end = int(match[1]), min(int(match[2] or len(content) - 1), len(content) - 1)
@@ -92,8 +92,9 @@ class Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         address = urlsplit(self.path)
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
-        wanted, accept = self.headers.get("Range"), self.headers.get("Accept", "")
-        request = Request(self.command, address.path, parse_qs(address.query), token, wanted, accept)
+        byte_range = self.headers.get("Range")
+        accept = self.headers.get("Accept", "")
+        request = Request(self.command, address.path, parse_qs(address.query), token, byte_range, accept)
         fault = self.hub.fault_of(request)
         length = int(self.headers.get("Content-Length") or 0)
         cuts = fault is not None and fault.status is None

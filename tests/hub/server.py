@@ -33,8 +33,8 @@ ROLES = {WRITER: "write", READER: "read"}
 LARGE_FILES = re.compile(r"\.(safetensors|bin|parquet|arrow|pt|zip)$")
 
 _REPO = r"(?P<name>[^/]+(?:/[^/]+)?)"
-_API = rf"/api/(?P<kind>models|datasets)/{_REPO}"
-_GIT = rf"/(?:(?P<kind>datasets)/)?{_REPO}\.git"
+_API = rf"/api/(?P<repo_type>models|datasets)/{_REPO}"
+_GIT = rf"/(?:(?P<repo_type>datasets)/)?{_REPO}\.git"
 _ROUTES: list[tuple[str, re.Pattern, str]] = []
 
 
@@ -91,17 +91,17 @@ class Hub:
         settings |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "*"}
         return settings | ({"HF_TOKEN": token} if token else {})
 
-    def repository(self, name: str, kind: str = "models") -> Repository:
-        return self.repositories[kind, name]
+    def repository(self, name: str, repo_type: str = "models") -> Repository:
+        return self.repositories[repo_type, name]
 
-    def create(self, name: str, kind: str = "models", private: bool = False) -> Repository:
+    def create(self, name: str, repo_type: str = "models", private: bool = False) -> Repository:
         """Create a repository with a first commit, as the Hub does."""
-        repository = self.repositories[kind, name] = Repository(name, private)
+        repository = self.repositories[repo_type, name] = Repository(name, private)
         first = {".gitattributes": File(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n")}
         repository.commit("initial commit", first)
         return repository
 
-    def asked(self, method: str, pattern: str) -> list[Request]:
+    def requests_to(self, method: str, pattern: str) -> list[Request]:
         """Requests so far with this method whose path matches the pattern."""
         return [request for request in self.requests if request.method == method and re.search(pattern, request.path)]
 
@@ -129,15 +129,15 @@ class Hub:
         except RefusedError as error:
             return error.answer
 
-    def _find(self, request: Request, kind: str, name: str) -> Repository:
-        repository = self.repositories.get((kind, name))
+    def _find(self, request: Request, repo_type: str, name: str) -> Repository:
+        repository = self.repositories.get((repo_type, name))
         if repository is not None and (request.token or not repository.private):
             return repository
         # The Hub does not reveal private repositories to other users.
         raise RefusedError(404 if request.token else 401, "Repository not found", "RepoNotFound")
 
-    def _find_commit(self, request: Request, kind: str, name: str, revision: str) -> Commit:
-        commit = self._find(request, kind, name).find(revision)
+    def _find_commit(self, request: Request, repo_type: str, name: str, revision: str) -> Commit:
+        commit = self._find(request, repo_type, name).find(revision)
         if commit is None:
             raise RefusedError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return commit
@@ -167,30 +167,31 @@ class Hub:
 
     @route("POST", "/api/repos/create")
     def create_repository(self, request: Request) -> Answer:
-        wanted = request.json()
-        kind = f"{wanted.get('type', 'model')}s"
-        name = f"{wanted.get('organization') or USER}/{wanted['name']}"
+        repository = request.json()
+        repo_type = f"{repository.get('type', 'model')}s"
+        name = f"{repository.get('organization') or USER}/{repository['name']}"
         self._check_may_write(request, name)
-        address = f"{self.url}/{name}" if kind == "models" else f"{self.url}/{kind}/{name}"
-        if (kind, name) in self.repositories:
+        address = f"{self.url}/{name}" if repo_type == "models" else f"{self.url}/{repo_type}/{name}"
+        if (repo_type, name) in self.repositories:
             return Answer(409, {"error": "You already created this repo", "url": address})
-        self.create(name, kind, private=wanted.get("visibility") == "private" or bool(wanted.get("private")))
+        private = repository.get("visibility") == "private" or bool(repository.get("private"))
+        self.create(name, repo_type, private)
         return Answer(body={"url": address, "name": name})
 
     @route("GET", rf"{_API}/auth-check")
-    def check_may_read(self, request: Request, kind: str, name: str) -> Answer:
-        self._find(request, kind, name)
+    def check_may_read(self, request: Request, repo_type: str, name: str) -> Answer:
+        self._find(request, repo_type, name)
         return Answer()
 
     @route("GET", rf"{_API}/auth-check/write")
-    def check_may_write(self, request: Request, kind: str, name: str) -> Answer:
-        self._find(request, kind, name)
+    def check_may_write(self, request: Request, repo_type: str, name: str) -> Answer:
+        self._find(request, repo_type, name)
         self._check_may_write(request, name)
         return Answer()
 
     @route("GET", rf"{_API}/refs")
-    def references(self, request: Request, kind: str, name: str) -> Answer:
-        repository = self._find(request, kind, name)
+    def references(self, request: Request, repo_type: str, name: str) -> Answer:
+        repository = self._find(request, repo_type, name)
 
         def listed(folder: str, references: dict[str, str]) -> list[dict[str, str]]:
             return [{"name": n, "ref": f"refs/{folder}/{n}", "targetCommit": sha} for n, sha in references.items()]
@@ -199,8 +200,8 @@ class Hub:
         return Answer(body={"branches": branches, "tags": tags, "converts": []})
 
     @route("GET", rf"{_API}/tree/(?P<revision>[^/]+)(?:/(?P<path>.+))?")
-    def tree(self, request: Request, kind: str, name: str, revision: str, path: str = "") -> Answer:
-        files = self._find_commit(request, kind, name, revision).files
+    def tree(self, request: Request, repo_type: str, name: str, revision: str, path: str = "") -> Answer:
+        files = self._find_commit(request, repo_type, name, revision).files
         prefix = f"{path.rstrip('/')}/" if path else ""
         inside = {p: file for p, file in files.items() if p.startswith(prefix)}
         if path and not inside:
@@ -214,17 +215,17 @@ class Hub:
         return Answer(body=entries)
 
     @route("POST", rf"{_API}/paths-info/(?P<revision>[^/]+)")
-    def paths_info(self, request: Request, kind: str, name: str, revision: str) -> Answer:
-        files = self._find_commit(request, kind, name, revision).files
-        wanted = parse_qs(request.body.decode()).get("paths", [])
-        entries = [describe(path, files[path]) for path in wanted if path in files]
-        folders = [path for path in wanted if any(known.startswith(f"{path}/") for known in files)]
+    def paths_info(self, request: Request, repo_type: str, name: str, revision: str) -> Answer:
+        files = self._find_commit(request, repo_type, name, revision).files
+        requested_paths = parse_qs(request.body.decode()).get("paths", [])
+        entries = [describe(path, files[path]) for path in requested_paths if path in files]
+        folders = [path for path in requested_paths if any(file.startswith(f"{path}/") for file in files)]
         return Answer(body=entries + [describe_folder(path) for path in folders])
 
     @route("GET", rf"{_API}(?:/revision/(?P<revision>[^/]+))?")
-    def info(self, request: Request, kind: str, name: str, revision: str = "main") -> Answer:
-        commit = self._find_commit(request, kind, name, revision)
-        private = self._find(request, kind, name).private
+    def info(self, request: Request, repo_type: str, name: str, revision: str = "main") -> Answer:
+        commit = self._find_commit(request, repo_type, name, revision)
+        private = self._find(request, repo_type, name).private
         siblings = [{"rfilename": path} for path in sorted(commit.files)]
         facts = {"id": name, "sha": commit.sha, "private": private, "siblings": siblings, "tags": []}
         return Answer(body=facts | {"downloads": 0, "likes": 0})
@@ -232,30 +233,30 @@ class Hub:
     # Writing
 
     @route("POST", rf"{_API}/branch/(?P<branch>[^/]+)")
-    def create_branch(self, request: Request, kind: str, name: str, branch: str) -> Answer:
-        repository = self._find(request, kind, name)
+    def create_branch(self, request: Request, repo_type: str, name: str, branch: str) -> Answer:
+        repository = self._find(request, repo_type, name)
         self._check_may_write(request, name)
         if branch in repository.branches:
             raise RefusedError(409, f"Reference already exists: refs/heads/{branch}")
         start = request.json().get("startingPoint", "main")
-        repository.branches[branch] = self._find_commit(request, kind, name, start).sha
+        repository.branches[branch] = self._find_commit(request, repo_type, name, start).sha
         return Answer(body={})
 
     @route("POST", rf"{_API}/tag/(?P<revision>[^/]+)")
-    def create_tag(self, request: Request, kind: str, name: str, revision: str) -> Answer:
-        repository = self._find(request, kind, name)
+    def create_tag(self, request: Request, repo_type: str, name: str, revision: str) -> Answer:
+        repository = self._find(request, repo_type, name)
         self._check_may_write(request, name)
         tag = request.json()["tag"]
         if tag in repository.tags:
             raise RefusedError(409, f"Reference already exists: refs/tags/{tag}")
-        repository.tags[tag] = self._find_commit(request, kind, name, revision).sha
+        repository.tags[tag] = self._find_commit(request, repo_type, name, revision).sha
         return Answer(body={})
 
     @route("POST", rf"{_API}/preupload/(?P<revision>[^/]+)")
-    def preupload(self, request: Request, kind: str, name: str, revision: str) -> Answer:
-        self._find(request, kind, name)
+    def preupload(self, request: Request, repo_type: str, name: str, revision: str) -> Answer:
+        self._find(request, repo_type, name)
         self._check_may_write(request, name)
-        there = self._find_commit(request, kind, name, revision).files
+        there = self._find_commit(request, repo_type, name, revision).files
         return Answer(
             body={
                 "files": [
@@ -271,14 +272,14 @@ class Hub:
         )
 
     @route("POST", rf"{_GIT}/info/lfs/objects/batch")
-    def large_file_batch(self, request: Request, name: str, kind: str = "models") -> Answer:
-        self._find(request, kind, name)
+    def large_file_batch(self, request: Request, name: str, repo_type: str = "models") -> Answer:
+        self._find(request, repo_type, name)
         self._check_may_write(request, name)
         return Answer(body={"transfer": "basic", "objects": [self._upload(o) for o in request.json()["objects"]]})
 
-    def _upload(self, wanted: dict[str, Any]) -> dict[str, Any]:
+    def _upload(self, file: dict[str, Any]) -> dict[str, Any]:
         """How to upload a large file: skip it, in one part, or in several."""
-        oid, size = wanted["oid"], wanted["size"]
+        oid, size = file["oid"], file["size"]
         if oid in self.large_files:
             return {"oid": oid, "size": size}
         upload: dict[str, Any] = {"href": f"{self.url}/large/{oid}"}
@@ -310,14 +311,14 @@ class Hub:
 
     @route("POST", "/verify")
     def verify(self, request: Request) -> Answer:
-        wanted = request.json()
-        if len(self.large_files.get(wanted["oid"], b"")) != wanted["size"]:
+        file = request.json()
+        if len(self.large_files.get(file["oid"], b"")) != file["size"]:
             raise RefusedError(404, "the file is not there")
         return Answer()
 
     @route("POST", rf"{_API}/commit/(?P<branch>[^/]+)")
-    def commit(self, request: Request, kind: str, name: str, branch: str) -> Answer:
-        repository = self._find(request, kind, name)
+    def commit(self, request: Request, repo_type: str, name: str, branch: str) -> Answer:
+        repository = self._find(request, repo_type, name)
         self._check_may_write(request, name)
         if branch not in repository.branches:
             raise RefusedError(404, f"Invalid rev id: {branch}", "RevisionNotFound")
@@ -343,16 +344,16 @@ class Hub:
         elif key == "deletedFile" and path in files:
             del files[path]
         elif key == "deletedFolder":
-            for inside in [known for known in files if known.startswith(f"{path.rstrip('/')}/")]:
+            for inside in [file for file in files if file.startswith(f"{path.rstrip('/')}/")]:
                 del files[inside]
         else:
             raise RefusedError(404, f"{key}: A file with this name doesn't exist: {path}", "EntryNotFound")
 
     # Reading
 
-    @route("GET", rf"/(?:(?P<kind>datasets)/)?{_REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
-    def resolve(self, request: Request, name: str, revision: str, path: str, kind: str = "models") -> Answer:
-        commit = self._find_commit(request, kind, name, revision)
+    @route("GET", rf"/(?:(?P<repo_type>datasets)/)?{_REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+    def resolve(self, request: Request, name: str, revision: str, path: str, repo_type: str = "models") -> Answer:
+        commit = self._find_commit(request, repo_type, name, revision)
         file = commit.files.get(path)
         if file is None:
             raise RefusedError(404, "Entry not found", "EntryNotFound", X_Repo_Commit=commit.sha)

@@ -50,8 +50,8 @@ class Repository:
         for references in (self.branches, self.tags):
             if revision in references:
                 return self.commits[references[revision]]
-        found = [commit for sha, commit in self.commits.items() if len(revision) >= 7 and sha.startswith(revision)]
-        return found[0] if len(found) == 1 else None
+        matching = [commit for sha, commit in self.commits.items() if len(revision) >= 7 and sha.startswith(revision)]
+        return matching[0] if len(matching) == 1 else None
 
     def head(self, branch: str = "main") -> Commit:
         return self.commits[self.branches[branch]]

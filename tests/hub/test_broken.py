@@ -30,7 +30,7 @@ def add_model(hub, name: str, weights: bytes, private: bool = False) -> File:
 
 
 @pytest.fixture(scope="module")
-def found(hub, run_child, tmp_path_factory) -> dict:
+def outcomes(hub, run_child, tmp_path_factory) -> dict:
     first, second = add_model(hub, "user/first", WEIGHTS), add_model(hub, "user/second", other_weights(2))
     add_model(hub, "user/third", other_weights(3))
     add_model(hub, "user/private", other_weights(4), private=True)
@@ -46,29 +46,29 @@ def found(hub, run_child, tmp_path_factory) -> dict:
     return {"printed": result.stdout + result.stderr, **json.loads(results.read_text())}
 
 
-def test_an_interrupted_download_resumes(hub, found):
+def test_an_interrupted_download_resumes(hub, outcomes):
     stored = digests(load(hub.repository("user/first").head().files["model.safetensors"].content))
-    weights = found["pull that is cut once"]["result"]
+    weights = outcomes["pull that is cut once"]["result"]
     assert {name: weights[name] for name in stored} == stored
-    assert "Trying to resume download" in found["printed"]
+    assert "Trying to resume download" in outcomes["printed"]
 
 
-def test_a_failed_download_leaves_no_file_that_looks_complete(hub, found):
+def test_a_failed_download_leaves_no_file_that_looks_complete(hub, outcomes):
     file = hub.repository("user/second").head().files["model.safetensors"]
-    assert found["pull that is cut and refused"]["error"] == "OSError"
-    assert "connection error when trying to load user/second" in found["pull that is cut and refused"]["message"]
-    assert file.sha256 not in found["cache after that"]
-    assert not [name for name in found["cache after that"] if name.endswith(".incomplete")]
-    stored, weights = digests(load(file.content)), found["next pull"]["result"]
+    assert outcomes["pull that is cut and refused"]["error"] == "OSError"
+    assert "connection error when trying to load user/second" in outcomes["pull that is cut and refused"]["message"]
+    assert file.sha256 not in outcomes["cache after that"]
+    assert not [name for name in outcomes["cache after that"] if name.endswith(".incomplete")]
+    stored, weights = digests(load(file.content)), outcomes["next pull"]["result"]
     assert {name: weights[name] for name in stored} == stored
 
 
-def test_every_cut_happened(hub, found):
+def test_every_cut_happened(hub, outcomes):
     assert [fault for fault in hub.faults if fault.times] == []
 
 
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("attempt", "message"),
     [
         ("no such model", "user/no-such-model is not a local folder and is not a valid model identifier"),
         ("no such model, logged in", "user/no-such-model is not a local folder and is not a valid model identifier"),
@@ -81,28 +81,28 @@ def test_every_cut_happened(hub, found):
         ("push with a wrong token", "Invalid credentials in Authorization header"),
     ],
 )
-def test_errors_name_the_cause(found, what, message):
-    assert message in found[what]["message"]
+def test_errors_name_the_cause(outcomes, attempt, message):
+    assert message in outcomes[attempt]["message"]
 
 
-def test_a_token_opens_a_private_model(hub, found):
+def test_a_token_opens_a_private_model(hub, outcomes):
     stored = digests(load(hub.repository("user/private").head().files["model.safetensors"].content))
-    weights = found["private model, logged in"]["result"]
+    weights = outcomes["private model, logged in"]["result"]
     assert {name: weights[name] for name in stored} == stored
 
 
-def test_an_upload_that_is_cut_is_sent_again(hub, found):
-    oid = found["push that is cut once"]["result"]
+def test_an_upload_that_is_cut_is_sent_again(hub, outcomes):
+    oid = outcomes["push that is cut once"]["result"]
     assert hub.repository("user/cut-once").head().sha == oid
-    assert "Retrying in" in found["printed"]
+    assert "Retrying in" in outcomes["printed"]
 
 
-def test_a_commit_that_is_cut_changes_nothing_and_the_next_one_does_not_send_the_weights_again(hub, found):
-    assert found["push whose commit is cut"]["error"] == "RemoteProtocolError"
+def test_a_commit_that_is_cut_changes_nothing_and_the_next_one_does_not_send_the_weights_again(hub, outcomes):
+    assert outcomes["push whose commit is cut"]["error"] == "RemoteProtocolError"
     repository = hub.repository("user/cut-commit")
     assert [commit.title for commit in repository.commits.values()][1:] == [repository.head().title]
-    assert repository.head().sha == found["next push"]["result"]
+    assert repository.head().sha == outcomes["next push"]["result"]
     file = repository.head().files["model.safetensors"]
-    stored, pushed = digests(load(file.content)), found["what was pushed last"]
+    stored, pushed = digests(load(file.content)), outcomes["what was pushed last"]
     assert {name: pushed[name] for name in stored} == stored
-    assert len(hub.asked("PUT", f"large/{file.sha256}/1")) == 1
+    assert len(hub.requests_to("PUT", f"large/{file.sha256}/1")) == 1

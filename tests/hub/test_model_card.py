@@ -113,10 +113,10 @@ def test_unknown_languages_are_omitted(tmp_path, source, target, languages, word
 def test_names_that_are_not_on_the_hub_are_omitted(tmp_path, monkeypatch):
     (tmp_path / "runs" / "base").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    for dataset, kind in (("numbers", "numbers"), (None, "own-files"), ("runs/base", "own-files")):
+    for dataset, dataset_type in (("numbers", "numbers"), (None, "own-files"), ("runs/base", "own-files")):
         metadata = About("name", dataset, base_model="runs/base", scores=SCORES).metadata().to_dict()
         assert not {"datasets", "base_model", "license", "language"} & set(metadata)
-        assert metadata["model-index"][0]["results"][0]["dataset"]["type"] == kind
+        assert metadata["model-index"][0]["results"][0]["dataset"]["type"] == dataset_type
     for folder in ("/home/me/base", "marian"):
         assert "base_model" not in About("name", base_model=folder).metadata().to_dict()
     assert "model-index" not in About("name").metadata().to_dict()

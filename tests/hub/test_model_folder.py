@@ -35,13 +35,13 @@ def test_only_files_of_an_earlier_run_are_removed(tmp_path):
     for name in ("checkpoint-5", "checkpoint-notes", "tokenizer.json"):
         (target / name).mkdir(parents=True)
     stale = {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "scores.json"}
-    kept = {"config.json", "notes.txt", "ds_config.json", "model_old.safetensors"}
-    for name in stale | kept:
+    unrelated = {"config.json", "notes.txt", "ds_config.json", "model_old.safetensors"}
+    for name in stale | unrelated:
         (target / name).touch()
     remove_checkpoints(target)
     with staged(target, replace_run=True) as folder:
         (folder / "config.json").write_text("new")
-    assert {path.name for path in target.iterdir()} == {"checkpoint-notes", "tokenizer.json", *kept}
+    assert {path.name for path in target.iterdir()} == {"checkpoint-notes", "tokenizer.json", *unrelated}
     assert (target / "config.json").read_text() == "new"
 
 

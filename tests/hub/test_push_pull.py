@@ -34,8 +34,8 @@ def pulled(request, hub, pushed, run_child, tmp_path_factory) -> dict:
     results, home = tmp_path_factory.mktemp("pulled") / "results.json", tmp_path_factory.mktemp("home")
     before = len(hub.requests)
     run_child("pull.py", results, request.param, "user/model", *pushed.values(), token=WRITER, home=home)
-    found = json.loads(results.read_text())
-    return {"mode": request.param, "home": home, "requests": hub.requests[before:], **found}
+    descriptions = json.loads(results.read_text())
+    return {"mode": request.param, "home": home, "requests": hub.requests[before:], **descriptions}
 
 
 def test_pushed_files(hub, pushed):
@@ -63,10 +63,10 @@ def test_files_that_the_trainer_pushes(hub, pushed):
 def test_weights_come_back_bit_for_bit(hub, pushed, pulled):
     for revision in pushed.values():
         stored = digests(load(hub.repository("user/model").find(revision).files["model.safetensors"].content))
-        found = pulled[revision]["digests"]
-        assert {name: found[name] for name in stored} == stored
+        weights = pulled[revision]["digests"]
+        assert {name: weights[name] for name in stored} == stored
         # Weights that are not stored are tied to stored ones.
-        assert set(found.values()) == set(stored.values())
+        assert set(weights.values()) == set(stored.values())
 
 
 def test_the_same_translations_come_back(pushed, pulled):
@@ -112,11 +112,11 @@ def test_pairs_come_back(pulled):
 
 @pytest.mark.parametrize("pulled", ["without"], indirect=True)
 def test_a_full_cache_is_enough_when_offline(hub, pulled, run_child, tmp_path):
-    asked = len(hub.requests)
+    requests_before = len(hub.requests)
     arguments = (tmp_path / "results.json", pulled["mode"], "user/model", "main")
     run_child("pull.py", *arguments, home=pulled["home"], HF_HUB_OFFLINE="1")
     assert json.loads((tmp_path / "results.json").read_text())["main"] == pulled["main"]
-    assert len(hub.requests) == asked
+    assert len(hub.requests) == requests_before
 
 
 @pytest.mark.parametrize("pulled", ["with"], indirect=True)

@@ -193,4 +193,4 @@ def test_a_pushed_card_loads_the_model_from_its_repository(tmp_path, monkeypatch
         assert card.count(f'.from_pretrained("user/mine"{said}, trust_remote_code=True)') == 2
         assert card.count("from_pretrained") == 3
         assert other in card
-    assert [each["repo_id"] for each in uploaded] == ["user/mine"] * 2
+    assert [upload["repo_id"] for upload in uploaded] == ["user/mine"] * 2

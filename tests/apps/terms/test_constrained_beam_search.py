@@ -89,13 +89,14 @@ def test_a_wide_beam_finds_what_an_exhaustive_search_finds(case, alpha, whole):
         exhaustive(Language(seed), limit, penalty, needed, whole)
         for seed, (limit, needed) in enumerate([(LIMIT, phrases), (3, [[[1]]])])
     ]
-    languages, kind = [Language(0), Language(1)], with_phrases([phrases, [[[1]]]], whole=whole)
-    hypotheses, _ = search(languages, 3**LIMIT, [LIMIT, 3], penalty, alpha=alpha, wanted=20, kind=kind)
-    for best, others in zip(hypotheses, expected, strict=True):
-        wanted = min(20, len(others))
-        assert wanted or (whole and "repeated" in case)
-        assert_same(best[:wanted], others[:wanted])
-        assert all(score < -1e8 for score, _ in best[wanted:])
+    languages = [Language(0), Language(1)]
+    make_search = with_phrases([phrases, [[[1]]]], whole=whole)
+    hypotheses, _ = search(languages, 3**LIMIT, [LIMIT, 3], penalty, alpha=alpha, wanted=20, kind=make_search)
+    for hypotheses_of_sentence, expected_of_sentence in zip(hypotheses, expected, strict=True):
+        count = min(20, len(expected_of_sentence))
+        assert count or (whole and "repeated" in case)
+        assert_same(hypotheses_of_sentence[:count], expected_of_sentence[:count])
+        assert all(score < -1e8 for score, _ in hypotheses_of_sentence[count:])
 
 
 @pytest.mark.parametrize("case", [case for case, phrases in PHRASES.items() if phrases and "3" not in str(phrases)])
@@ -103,11 +104,11 @@ def test_a_word_without_text_does_not_part_others(case):
     """As special tokens, which decoding removes: what was said before and after them is one word then."""
     penalty, options = penalty_of("gnmt", 0.6), {"whole": True, "silent": 3}
     expected = exhaustive(Language(0), LIMIT, penalty, PHRASES[case], **options)
-    kind = with_phrases([PHRASES[case]], **options)
-    (best,), _ = search([Language(0)], 3**LIMIT, [LIMIT], penalty, wanted=20, kind=kind)
-    wanted = min(20, len(expected))
-    assert_same(best[:wanted], expected[:wanted])
-    assert all(score < -1e8 for score, _ in best[wanted:])
+    make_search = with_phrases([PHRASES[case]], **options)
+    (best,), _ = search([Language(0)], 3**LIMIT, [LIMIT], penalty, wanted=20, kind=make_search)
+    count = min(20, len(expected))
+    assert_same(best[:count], expected[:count])
+    assert all(score < -1e8 for score, _ in best[count:])
 
 
 def random_phrases(draws, most=3, longest=3):
@@ -125,8 +126,8 @@ def tokens_of(phrases, whole=False):
 
 
 @pytest.mark.parametrize("num_beams", [2, 3, 5])
-@pytest.mark.parametrize(("wanted", "whole"), [(1, False), (2, False), (1, True)])
-def test_a_narrow_beam_says_every_phrase(num_beams, wanted, whole):
+@pytest.mark.parametrize(("num_return_sequences", "whole"), [(1, False), (2, False), (1, True)])
+def test_a_narrow_beam_says_every_phrase(num_beams, num_return_sequences, whole):
     """Also where there is just enough room for them, and more banks than beams."""
     draws = random.Random(num_beams)
     phrases = [random_phrases(draws) for _ in range(60)]
@@ -134,13 +135,15 @@ def test_a_narrow_beam_says_every_phrase(num_beams, wanted, whole):
     if whole:
         phrases = [[[*phrase, [2, *phrase[0]]] for phrase in phrases_of_sentence] for phrases_of_sentence in phrases]
     limits = [tokens_of(phrases_of_sentence, whole) + 1 + seed % 4 for seed, phrases_of_sentence in enumerate(phrases)]
-    kind = with_phrases(phrases, whole=whole)
-    hypotheses, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6), wanted=wanted, kind=kind)
+    make_search = with_phrases(phrases, whole=whole)
+    hypotheses, _ = search(
+        languages, num_beams, limits, penalty_of("gnmt", 0.6), wanted=num_return_sequences, kind=make_search
+    )
     free, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6))
     assert sum(not has_all(words, needed) for ((_, words),), needed in zip(free, phrases, strict=True)) > 30
-    for (best, *others), needed in zip(hypotheses, phrases, strict=True):
+    for (best, *other_hypotheses), needed in zip(hypotheses, phrases, strict=True):
         assert has_all(best[1], needed, whole)
-        assert all(score < -1e8 or has_all(words, needed, whole) for score, words in others)
+        assert all(score < -1e8 or has_all(words, needed, whole) for score, words in other_hypotheses)
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -178,17 +181,16 @@ def test_a_prefix_counts():
         assert_same([best], expected[:1])
 
 
-def test_what_does_not_fit_is_an_error_in_a_sentence():
-    penalty, kind = penalty_of("gnmt", 0.6), with_phrases([[], [[[1, 2]], [[2, 3, 1]]]])
-    search([Language(0)] * 2, 4, [1, 6], penalty, kind=kind)
-    with pytest.raises(
-        ValueError, match="sentence 1 of the batch take up to 6 tokens, </s> included, but its limit is 5"
-    ):
-        search([Language(0)] * 2, 4, [1, 5], penalty, kind=kind)
+def test_phrases_that_exceed_the_limit_of_a_sentence():
+    penalty = penalty_of("gnmt", 0.6)
+    make_search = with_phrases([[], [[[1, 2]], [[2, 3, 1]]]])
+    search([Language(0)] * 2, 4, [1, 6], penalty, kind=make_search)
+    with pytest.raises(ValueError, match=r"sentence 1 .* 6 tokens.* limit is 5"):
+        search([Language(0)] * 2, 4, [1, 5], penalty, kind=make_search)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_needed_after_tokens_is_that_of_following_them(seed):
+def test_needed_after_tokens_equals_needed_of_followed_states(seed):
     draws = random.Random(seed)
     vocabulary, num_hypotheses = 12, 6
     phrases = [_random_alternatives(draws, vocabulary - 2) for _ in range(3)]
@@ -200,7 +202,7 @@ def test_needed_after_tokens_is_that_of_following_them(seed):
     for _ in range(8):
         after_tracked = states.needed_after_tracked_tokens(hypotheses)
         everything = torch.arange(vocabulary).expand(3, num_hypotheses, -1)
-        after_others = states.needed_after_other_tokens(hypotheses, everything)
+        after_other_tokens = states.needed_after_other_tokens(hypotheses, everything)
         are_tracked = states.are_tracked(everything)
         for token in range(vocabulary):
             followed = states.follow(hypotheses, torch.full((3, num_hypotheses), token))
@@ -210,7 +212,7 @@ def test_needed_after_tokens_is_that_of_following_them(seed):
                 if token in tracked_tokens:
                     needed_after_token = after_tracked[sentence, :, tracked_tokens.index(token)]
                 else:
-                    needed_after_token = after_others[sentence, :, token]
+                    needed_after_token = after_other_tokens[sentence, :, token]
                 assert needed_after_token.tolist() == needed[sentence].tolist()
         chosen = [[draws.randrange(vocabulary) for _ in range(num_hypotheses)] for _ in range(3)]
         hypotheses = states.follow(hypotheses, torch.tensor(chosen))

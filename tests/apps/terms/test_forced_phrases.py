@@ -103,13 +103,13 @@ def test_a_forced_prefix_counts(model):
     assert torch.equal(model.generate(source, custom_generate=search, **whole), model.generate(source, **whole))
 
 
-def test_forbidden_phrases_too(model):
+def test_forced_phrases_with_bad_words(model):
     forced = targets(model)
     forbidden = [forced[0][2:4], [forced[2][-2]]]
     phrases = [[[5, 6], [[7], [*forbidden[0], 8]]], [], [[11, 12, 13]]]
     for target, needed in zip(targets(model, phrases, bad_words_ids=forbidden), phrases, strict=True):
         assert not lacks(target, needed)
-        assert not any(has_all(target[1:], [[each]]) for each in forbidden)
+        assert not any(has_all(target[1:], [[tokens]]) for tokens in forbidden)
 
 
 @NEVER_BY_STEPS
@@ -240,7 +240,7 @@ WRONG_TYPES = {
 
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("message", FAULTS)
-def test_faults(model, message):
+def test_forced_phrases_rejects_values(model, message):
     phrases, options = FAULTS[message]
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         decode(model, phrases, **options)
@@ -249,7 +249,7 @@ def test_faults(model, message):
 
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("message", WRONG_TYPES)
-def test_wrong_types(model, message):
+def test_forced_phrases_rejects_types(model, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         decode(model, WRONG_TYPES[message])
 
@@ -263,7 +263,7 @@ def test_where_nothing_ends_a_sentence():
 
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("phrases", [[[], [], []], [[], [[5]], []]])
-def test_as_many_lists_as_sentences(phrases):
+def test_forced_phrases_need_a_list_for_each_sentence(phrases):
     model = small_model().eval()
     source = torch.full((2, 4), 7)
     with pytest.raises(ValueError, match="phrases has 3 lists for 2 sentences"):

@@ -252,10 +252,10 @@ def test_details_of_forced_translations(model, tokenizer):
 def test_terms_of_documents(model, tokenizer):
     glossary = Glossary(HOUSES, tokenizer)
     documents = ["<r>two <b>house</b></r>", "<r>two</r>"]
-    both, one = translate_documents(model, tokenizer, documents, "xml", glossary=glossary)
-    assert "zwei" in said(both)
-    assert {"Haus", "Häuser"} & set(said(both))
-    assert "zwei" in said(one)
+    both_documents, second_document = translate_documents(model, tokenizer, documents, "xml", glossary=glossary)
+    assert "zwei" in said(both_documents)
+    assert {"Haus", "Häuser"} & set(said(both_documents))
+    assert "zwei" in said(second_document)
 
 
 @pytest.mark.parametrize("function", [translate, translate_documents])

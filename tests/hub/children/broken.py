@@ -42,30 +42,30 @@ def pull(name: str, **options: str) -> Callable:
 def main() -> None:
     """In this order, on which the tests rely."""
     results, folder = sys.argv[1:]
-    found = {"pull that is cut once": attempt(pull("user/first"))}
-    found["pull that is cut and refused"] = attempt(pull("user/second"))
-    found["cache after that"] = cached_files()
-    found["next pull"] = attempt(pull("user/second"))
-    found["no such model"] = attempt(pull("user/no-such-model"))
-    found["no such model, logged in"] = attempt(pull("user/no-such-model", token="hf_reader"))
-    found["private model"] = attempt(pull("user/private"))
-    found["private model, logged in"] = attempt(pull("user/private", token="hf_reader"))
-    found["no such revision"] = attempt(pull("user/first", revision="no-such-revision"))
-    found["wrong token"] = attempt(pull("user/third", token="hf_wrong"))
-    found["no such tokenizer"] = attempt(lambda: AutoTokenizer.from_pretrained("user/no-such-model"))
-    found["no such data set"] = attempt(lambda: load_pairs("user/no-such-pairs"))
+    outcomes = {"pull that is cut once": attempt(pull("user/first"))}
+    outcomes["pull that is cut and refused"] = attempt(pull("user/second"))
+    outcomes["cache after that"] = cached_files()
+    outcomes["next pull"] = attempt(pull("user/second"))
+    outcomes["no such model"] = attempt(pull("user/no-such-model"))
+    outcomes["no such model, logged in"] = attempt(pull("user/no-such-model", token="hf_reader"))
+    outcomes["private model"] = attempt(pull("user/private"))
+    outcomes["private model, logged in"] = attempt(pull("user/private", token="hf_reader"))
+    outcomes["no such revision"] = attempt(pull("user/first", revision="no-such-revision"))
+    outcomes["wrong token"] = attempt(pull("user/third", token="hf_wrong"))
+    outcomes["no such tokenizer"] = attempt(lambda: AutoTokenizer.from_pretrained("user/no-such-model"))
+    outcomes["no such data set"] = attempt(lambda: load_pairs("user/no-such-pairs"))
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     push = model.push_to_hub
     change(model)
-    found["push without a token"] = attempt(lambda: push("user/new"))
-    found["push with a wrong token"] = attempt(lambda: push("user/new", token="hf_wrong"))
-    found["push that is cut once"] = attempt(lambda: push("user/cut-once", token="hf_writer").oid)
+    outcomes["push without a token"] = attempt(lambda: push("user/new"))
+    outcomes["push with a wrong token"] = attempt(lambda: push("user/new", token="hf_wrong"))
+    outcomes["push that is cut once"] = attempt(lambda: push("user/cut-once", token="hf_writer").oid)
     change(model)
-    found["push whose commit is cut"] = attempt(lambda: push("user/cut-commit", token="hf_writer").oid)
-    found["next push"] = attempt(lambda: push("user/cut-commit", token="hf_writer").oid)
-    found["what was pushed last"] = digests(model.state_dict())
-    Path(results).write_text(json.dumps(found))
+    outcomes["push whose commit is cut"] = attempt(lambda: push("user/cut-commit", token="hf_writer").oid)
+    outcomes["next push"] = attempt(lambda: push("user/cut-commit", token="hf_writer").oid)
+    outcomes["what was pushed last"] = digests(model.state_dict())
+    Path(results).write_text(json.dumps(outcomes))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def describe_all(name: str, revision: str, **options: bool) -> dict:
         "module": type(model).__module__.partition(".")[0],
         "digests": digests(model.state_dict()),
         "tokens": model.generate(**inputs).tolist(),
-        "translations": [found["translation_text"] for found in translator(SENTENCES)],
+        "translations": [translation["translation_text"] for translation in translator(SENTENCES)],
     }
 
 
@@ -69,10 +69,10 @@ def main() -> None:
         sys.meta_path.insert(0, NoPackage())
     options = {"trust_remote_code": True} if mode == "without" else {}
     describe = describe_weights if mode == "weights" else describe_all
-    found = {revision: describe(name, revision, **options) for revision in revisions}
+    descriptions = {revision: describe(name, revision, **options) for revision in revisions}
     if mode == "with" and len(revisions) > 1:
-        found["data"] = load_both_data_sets()
-    Path(results).write_text(json.dumps(found))
+        descriptions["data"] = load_both_data_sets()
+    Path(results).write_text(json.dumps(descriptions))
 
 
 if __name__ == "__main__":
