@@ -94,42 +94,45 @@ def to_ctranslate2(
         raise InputError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
     # The table must have room for the longest compared translation, a start token, and a few more tokens.
     check_number("max_positions", max_positions, _MAX_LENGTH + 4, _MOST_POSITIONS)
-    target = Path(output)
-    library = import_library()
-    if target.exists():
-        raise FileExistsError(f"{target} exists; name another folder for the converted model.")
+    output_folder = Path(output)
+    ctranslate2 = import_library()
+    if output_folder.exists():
+        raise FileExistsError(f"{output_folder} exists; name another folder for the converted model.")
 
+    # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
     local_folder = source_folder(folder)
     tokenizer, model = load_trained(local_folder, folder)
     source_texts, target_texts = vocabularies(tokenizer, model.config)
     spec = specification(model, source_texts, target_texts, max_positions)
     is_exact = quantization == "float32"
+    # optimize() stores tied weights only once, and quantizes the weights if it is asked to.
     if is_exact:
         spec.optimize()
     else:
         spec.optimize(quantization=quantization)
 
-    with locked(target), staged(target) as temporary:
-        spec.save(str(temporary))
-        tokenizer.save_pretrained(temporary)
+    # `staged` gives the temporary folder its final name if the block succeeds, and deletes it otherwise.
+    with locked(output_folder), staged(output_folder) as temporary_folder:
+        spec.save(str(temporary_folder))
+        tokenizer.save_pretrained(temporary_folder)
         # The comparison uses the files that were written, including the tokenizer's.
-        saved_tokenizer = load_tokenizer(temporary, f"the result for {folder}")
-        positions = table_length(model.config, max_positions)
-        parity = compare(temporary, model, saved_tokenizer, sentences, positions, is_exact)
+        saved_tokenizer = load_tokenizer(temporary_folder, f"the result for {folder}")
+        num_positions = table_length(model.config, max_positions)
+        parity = compare(temporary_folder, model, saved_tokenizer, sentences, num_positions, is_exact)
         check_equal(parity, folder, force)
         certificate = {
             "source": folder,
             "system": "ctranslate2",
             "sha256": hashes(weight_files(local_folder)),
             "quantization": quantization,
-            "max_positions": positions,
+            "max_positions": num_positions,
             "alignment_heads": heads_in_one_layer(model.config),
             **parity,
-            "versions": {"hf_vanilla_transformer": __version__, "ctranslate2": library.__version__},
+            "versions": {"hf_vanilla_transformer": __version__, "ctranslate2": ctranslate2.__version__},
             "command": command(),
         }
-        (temporary / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
-    return target
+        (temporary_folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
+    return output_folder
 
 
 def import_library() -> ModuleType:
@@ -181,11 +184,12 @@ def compare(
         None unless `is_exact`.
     """
     exported = _ExportedModel(folder, model, tokenizer)
-    # A sentence that is too long for the table is truncated at its beginning, so that it still ends in EOS.
+    # The token ids of each sentence. A sentence that is too long for the table is truncated at its beginning, so that
+    # it still ends in EOS.
     sources = [row[-positions:] for row in tokenizer(list(sentences)).input_ids]
     max_length = min(_MAX_LENGTH, positions - 1)
 
-    # max_length counts the start token in transformers, but not in CTranslate2.
+    # The length limit includes the start token in transformers, but not in CTranslate2.
     beam_translations = translate_rows(model, sources, _NUM_BEAMS, max_length + 1, **_COMMON_RULES)
     greedy_translations = translate_rows(model, sources, 1, max_length + 1)
     translations = {
@@ -246,11 +250,13 @@ class _ExportedModel:
 
     def score(self, sources: Rows, targets: Rows) -> list[float]:
         """Return the log-probability of each target token, in one list for all targets."""
-        # CTranslate2 appends </s> to each target.
-        unended_targets = [[token for token in target if token != self._eos_token] for target in targets]
-        results = self._translator.score_batch(
-            _to_texts(sources, self._source_texts), _to_texts(unended_targets, self._target_texts)
-        )
+        # CTranslate2 appends </s> to each target, so it is removed from the targets.
+        targets_without_eos = []
+        for target in targets:
+            targets_without_eos.append([token for token in target if token != self._eos_token])
+        source_texts = _to_texts(sources, self._source_texts)
+        target_texts = _to_texts(targets_without_eos, self._target_texts)
+        results = self._translator.score_batch(source_texts, target_texts)
         scores: list[float] = []
         for result, target in zip(results, targets, strict=True):
             # The last score belongs to </s>, which a translation at the length limit does not have.
@@ -265,8 +271,10 @@ def _largest_difference(
     target_tokens = [token for target in targets for token in target]
     # (target tokens, vocabulary)
     all_log_probs = log_probs(model, sources, targets)
-    # (target tokens, 1), and then (target tokens,)
-    original_scores = all_log_probs.gather(-1, torch.tensor(target_tokens)[:, None]).squeeze(-1)
+    # (target tokens, 1)
+    token_column = torch.tensor(target_tokens)[:, None]
+    # (target tokens,)
+    original_scores = all_log_probs.gather(-1, token_column).squeeze(-1)
     exported_scores = torch.tensor(exported.score(sources, targets))
     return float((original_scores - exported_scores).abs().max())
 
@@ -318,25 +326,17 @@ def specification(
         raise InputError(
             f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
         )
-    # To align words, CTranslate2 averages the first heads of one layer, so the alignment heads are moved to the front.
-    alignment_heads = heads_in_one_layer(config)
-    alignment_options = {}
-    # The model is copied because CTranslate2 quantizes the weights in place.
+    # The model is copied because its heads are reordered, and because CTranslate2 quantizes the weights in place.
     model_copy = copy.deepcopy(model)
-    if alignment_heads:
-        # All heads are in the same layer.
-        alignment_layer, _ = alignment_heads[0]
-        alignment_options = {"alignment_layer": alignment_layer, "alignment_heads": len(alignment_heads)}
-        decoder_layer: Any = model_copy.model.decoder.layers[alignment_layer]
-        first_heads = [head for _, head in alignment_heads]
-        decoder_layer.encoder_attn = with_heads_first(decoder_layer.encoder_attn, first_heads)
+    alignment_options = _move_alignment_heads(model_copy)
 
     specs = import_library().specs
+    activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
     spec = specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
         pre_norm=False,
-        activation=getattr(specs.Activation, _ACTIVATIONS[config.activation_function]),
+        activation=activation,
         **alignment_options,
     )
     _copy_weights(model_copy, spec, table_length(config, max_positions))
@@ -348,38 +348,75 @@ def specification(
     return spec
 
 
-def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, positions: int) -> None:
+def _move_alignment_heads(model: VanillaTransformerForConditionalGeneration) -> dict[str, int]:
+    """Reorder attention heads in `model` itself, so that the alignment heads are the first heads of their layer.
+
+    CTranslate2 aligns words with the average of the first heads of one decoder layer.
+
+    Returns the arguments of `TransformerSpec.from_config` that state the layer and the number of these heads. If the
+    alignment heads are in several layers, the model does not change, and there are no such arguments.
+    """
+    alignment_heads = heads_in_one_layer(model.config)
+    if not alignment_heads:
+        return {}
+    # All heads are in the same layer.
+    layer_index, _ = alignment_heads[0]
+    head_indices = [head for _, head in alignment_heads]
+    decoder_layer: Any = model.model.decoder.layers[layer_index]
+    decoder_layer.encoder_attn = with_heads_first(decoder_layer.encoder_attn, head_indices)
+    return {"alignment_layer": layer_index, "alignment_heads": len(alignment_heads)}
+
+
+def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, num_positions: int) -> None:
     """Copy a model's weights to `spec`, the `TransformerSpec` of the exported model.
 
-    `positions` is the number of rows in the position table.
+    `num_positions` is the number of rows in the position table.
     """
     from ctranslate2.converters.transformers import BartLoader
 
-    # (positions, d_model)
-    zeros = torch.zeros(positions, model.config.d_model)
-    position_ids = torch.arange(positions)
-
-    class Loader(BartLoader):
-        """CTranslate2's loader for BART models. It fits this model, because the modules have the same names."""
-
-        def set_common_layers(self, spec: Any, module: Any) -> None:
-            """Set the token embeddings and the positions of the encoder or the decoder.
-
-            The other layers that this method sets for BART do not exist in this model.
-            """
-            embeddings = spec.embeddings
-            if isinstance(embeddings, list):
-                # Encoders of CTranslate2 may embed several features of each token. This model's encoder embeds one.
-                embeddings = embeddings[0]
-            embeddings.weight = module.embed_tokens.weight
-            spec.scale_embeddings = True
-            # Adding the positions to zeros gives their table, for sinusoids and for learned positions.
-            spec.position_encodings.encodings = module.add_positions(zeros, position_ids)
-
-    loader = Loader()
-    loader.set_encoder(spec.encoder, model.model.encoder)
-    loader.set_decoder(spec.decoder, model.model.decoder)
+    # CTranslate2's loader for BART reads the attention, linear and normalization modules of this model, because their
+    # parts have the same names as BART's.
+    loader: Any = BartLoader()
+    for stack, stack_spec in ((model.model.encoder, spec.encoder), (model.model.decoder, spec.decoder)):
+        _copy_embeddings(stack, stack_spec, num_positions)
+        for layer, layer_spec in zip(stack.layers, stack_spec.layer, strict=True):
+            _copy_layer(loader, layer, layer_spec)
     loader.set_linear(spec.decoder.projection, model.lm_head)
+
+
+def _copy_embeddings(stack: Any, stack_spec: Any, num_positions: int) -> None:
+    """Copy the token embeddings and the positions of an encoder or decoder, `stack`, to CTranslate2's `stack_spec`.
+
+    `num_positions` is the number of rows in the position table.
+    """
+    embeddings_spec = stack_spec.embeddings
+    if isinstance(embeddings_spec, list):
+        # Encoders of CTranslate2 may embed several features of each token. This model's encoder embeds one.
+        embeddings_spec = embeddings_spec[0]
+    embeddings_spec.weight = stack.embed_tokens.weight
+    # The embeddings are multiplied by the square root of d_model (section 3.4).
+    stack_spec.scale_embeddings = True
+    # Adding the positions to zeros gives their table, for sinusoids and for learned positions.
+    # (num_positions, d_model)
+    zeros = torch.zeros(num_positions, stack.config.d_model)
+    position_ids = torch.arange(num_positions)
+    stack_spec.position_encodings.encodings = stack.add_positions(zeros, position_ids)
+
+
+def _copy_layer(loader: Any, layer: Any, layer_spec: Any) -> None:
+    """Copy the weights of an encoder or decoder layer to CTranslate2's `layer_spec`.
+
+    `loader` is a `BartLoader` of CTranslate2, whose methods copy one module each.
+    """
+    loader.set_attention(layer_spec.self_attention, layer.self_attn, self_attention=True)
+    loader.set_layer_norm(layer_spec.self_attention.layer_norm, layer.self_attn_layer_norm)
+    # Only decoder layers have cross-attention.
+    if hasattr(layer, "encoder_attn"):
+        loader.set_attention(layer_spec.attention, layer.encoder_attn, self_attention=False)
+        loader.set_layer_norm(layer_spec.attention.layer_norm, layer.encoder_attn_layer_norm)
+    loader.set_linear(layer_spec.ffn.linear_0, layer.fc1)
+    loader.set_linear(layer_spec.ffn.linear_1, layer.fc2)
+    loader.set_layer_norm(layer_spec.ffn.layer_norm, layer.final_layer_norm)
 
 
 def _set_special_tokens(spec_config: Any, config: VanillaTransformerConfig, target_texts: Sequence[str]) -> None:

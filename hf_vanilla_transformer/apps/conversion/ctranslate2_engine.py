@@ -216,42 +216,45 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         watch = _make_watch(stopping_criteria, input_ids)
         sources = _remove_padding(input_ids, attention_mask)
         source_texts = self._to_source_texts(sources)
-        num_beams = settings.num_beams or 1
-        num_returned = settings.num_return_sequences or 1
-        if num_returned > num_beams:
-            raise InputError(
-                f"num_return_sequences is {num_returned}, but there are {num_beams} num_beams; give fewer."
-            )
-
+        num_returned = _choose_num_returned(settings)
         longest_source = max(len(source) for source in sources)
         max_length = self._max_length(settings, longest_source)
-        end_tokens = self._end_tokens(settings)
-        options = self._search_options(settings, num_beams, max_length, end_tokens)
-        if settings.forced_bos_token_id is not None:
-            # The prefix of each translation is this one token.
-            first_token = self._target_texts[settings.forced_bos_token_id]
-            options["target_prefix"] = [[first_token]] * len(sources)
+        options = self._search_options(settings, max_length, len(sources))
+
         process = self._choose_process(len(sources))
-        _, results = process.translate(source_texts, watch, **options)
+        _, hypotheses_by_source = process.translate(source_texts, watch, **options)
 
         length_penalty = length_penalty_of(settings)
-        sequences = []
-        for hypotheses in results:
+        translations = []
+        for hypotheses in hypotheses_by_source:
             ranked_hypotheses = _rank(hypotheses, length_penalty)
-            for tokens in ranked_hypotheses[:num_returned]:
-                token_ids = [self._target_token_ids[token] for token in tokens]
-                is_truncated = len(token_ids) == max_length and token_ids[-1] not in end_tokens
-                if is_truncated and settings.forced_eos_token_id is not None:
-                    # transformers forces this token at the length limit.
-                    token_ids[-1] = settings.forced_eos_token_id
-                sequences.append(torch.tensor([self.config.decoder_start_token_id, *token_ids]))
-        padded: Any = pad_sequence(sequences, batch_first=True, padding_value=self.config.pad_token_id)
+            for token_texts in ranked_hypotheses[:num_returned]:
+                token_ids = self._to_token_ids(token_texts, settings, max_length)
+                translations.append(torch.tensor([self.config.decoder_start_token_id, *token_ids]))
+        padded: Any = pad_sequence(translations, batch_first=True, padding_value=self.config.pad_token_id)
         return padded
 
-    def _search_options(
-        self, settings: GenerationConfig, num_beams: int, max_length: int, end_tokens: Sequence[int]
-    ) -> dict[str, Any]:
-        """Convert search settings of `generate()` to arguments of CTranslate2's `translate_batch`."""
+    def _to_token_ids(self, token_texts: Sequence[str], settings: GenerationConfig, max_length: int) -> list[int]:
+        """Convert the token texts of a hypothesis to token ids, and apply `forced_eos_token_id` as transformers does.
+
+        transformers replaces the last token by `forced_eos_token_id` if the hypothesis reaches the length limit,
+        `max_length`, without a token that ends it.
+        """
+        token_ids = [self._target_token_ids[text] for text in token_texts]
+        is_truncated = len(token_ids) == max_length and token_ids[-1] not in self._end_tokens(settings)
+        if is_truncated and settings.forced_eos_token_id is not None:
+            token_ids[-1] = settings.forced_eos_token_id
+        return token_ids
+
+    def _search_options(self, settings: GenerationConfig, max_length: int, num_sources: int) -> dict[str, Any]:
+        """Convert search settings of `generate()` to arguments of CTranslate2's `translate_batch`.
+
+        Args:
+            settings: the search settings.
+            max_length: the maximum number of tokens in a translation, not counting the start token.
+            num_sources: the number of sources in the batch.
+        """
+        num_beams = settings.num_beams or 1
         min_length = settings.min_new_tokens or 0
         if settings.min_length:
             # min_length counts the start token, but min_new_tokens does not.
@@ -267,7 +270,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             "return_scores": True,
             "max_decoding_length": max_length,
             "min_decoding_length": min(min_length, max_length),
-            "end_token": [self._target_texts[token] for token in end_tokens],
+            "end_token": [self._target_texts[token] for token in self._end_tokens(settings)],
             "return_end_token": True,
         }
         options.update(fixed_translate_options(settings, self._target_texts))
@@ -275,6 +278,10 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             options["repetition_penalty"] = settings.repetition_penalty
         if settings.no_repeat_ngram_size is not None:
             options["no_repeat_ngram_size"] = settings.no_repeat_ngram_size
+        if settings.forced_bos_token_id is not None:
+            # Each translation begins with a prefix that consists of this one token.
+            first_token = self._target_texts[settings.forced_bos_token_id]
+            options["target_prefix"] = [[first_token]] * num_sources
         return options
 
     def _max_length(self, settings: GenerationConfig, longest_source: int) -> int:
@@ -316,9 +323,13 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         source_texts = self._to_source_texts(sources)
         target_texts = self._to_target_texts(targets)
         process = self._choose_process(len(sources))
-        scores = process.score(source_texts, target_texts)
-        # CTranslate2 also scores the </s> that it appends. A target that was truncated does not end in </s>.
-        return [log_probs[: len(target)] for log_probs, target in zip(scores, targets, strict=True)]
+        # CTranslate2 appends </s> to each target, and scores it as well.
+        scores_with_end = process.score(source_texts, target_texts)
+        scores = []
+        for token_scores, target in zip(scores_with_end, targets, strict=True):
+            # A target that was truncated does not end in </s>, so the score of </s> is left out.
+            scores.append(token_scores[: len(target)])
+        return scores
 
     def attention(self, sources: Rows, targets: Rows) -> list[torch.Tensor]:
         """Return each pair's cross-attention weights, with shape `(target, source)`, averaged over `alignment_heads`.
@@ -329,26 +340,30 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         source_texts = self._to_source_texts(sources)
         prefixes = self._to_target_texts(targets)
         longest_prefix = max(len(prefix) for prefix in prefixes)
-        # CTranslate2 returns no attention under teacher forcing, so each target is forced as the prefix of a
-        # translation. One more step computes the attention for </s>. The search is greedy because, in a beam search
-        # over a batch, the attention of the first step is wrong where the source is padded (CTranslate2 4.8).
         process = self._choose_process(len(sources))
-        _, results = process.translate(
+        _, hypotheses_by_source = process.translate(
             source_texts,
+            # CTranslate2 returns no attention under teacher forcing, so each target is the prefix of a translation.
             target_prefix=prefixes,
-            beam_size=1,
+            # One step follows the longest prefix, to compute the attention for </s>.
             max_decoding_length=longest_prefix + 1,
+            # In a beam search over a batch, the attention of the first step is wrong where the source is padded
+            # (CTranslate2 4.8), so the search is greedy.
+            beam_size=1,
+            # 0 means that sources are not truncated.
+            max_input_length=0,
+            # 0 means that `CTranslate2Process` splits the sources evenly among its workers.
             max_batch_size=0,
             return_attention=True,
             return_end_token=True,
-            **fixed_translate_options(GenerationConfig(), []),
         )
-        matrices = []
-        for hypotheses, target in zip(results, targets, strict=True):
-            # Greedy search has one hypothesis, whose weights are a list of rows: one for each step.
-            attention_rows = hypotheses.attention[0]
-            matrices.append(torch.tensor(attention_rows[: len(target)]))
-        return matrices
+        attention_matrices = []
+        for hypotheses, target in zip(hypotheses_by_source, targets, strict=True):
+            # Greedy search has one hypothesis. Its attention weights are a list with one row for each step.
+            step_rows = hypotheses.attention[0]
+            # (target, source)
+            attention_matrices.append(torch.tensor(step_rows[: len(target)]))
+        return attention_matrices
 
     def close(self) -> None:
         """End the child processes. Without this call, they run until the parent process ends."""
@@ -434,10 +449,13 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
         If the process with the right setting is busy, a second one is used, so that a short call need not wait for a
         long one. If both are busy, the one whose current call started last is used.
+
+        `self._processes` maps each setting to its running processes. Processes that have ended are removed from it.
         """
         setting = self._choose_setting(batch_size)
         with self._processes_lock:
-            processes = [process for process in self._processes.get(setting, []) if not process.has_ended]
+            known_processes = self._processes.get(setting, [])
+            processes = [process for process in known_processes if not process.has_ended]
             self._processes[setting] = processes
             idle_processes = [process for process in processes if not process.is_busy]
             if idle_processes:
@@ -496,6 +514,15 @@ def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -
             criterion(input_ids, None)
 
     return call_criteria
+
+
+def _choose_num_returned(settings: GenerationConfig) -> int:
+    """Return the number of translations for each source. Raises ValueError if it exceeds the number of beams."""
+    num_beams = settings.num_beams or 1
+    num_returned = settings.num_return_sequences or 1
+    if num_returned > num_beams:
+        raise InputError(f"num_return_sequences is {num_returned}, but there are {num_beams} num_beams; give fewer.")
+    return num_returned
 
 
 def _rank(hypotheses: Hypotheses, length_penalty: Callable[[int], float]) -> list[list[str]]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 
 # The interval at which a call's watch function is called, in seconds. It is so short that a user who interrupts the
@@ -60,6 +60,7 @@ class CTranslate2Process:
     """
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
+        # A setting of the user takes precedence over this one.
         environment = {"GLIBC_TUNABLES": KEEP_FREED_MEMORY, **os.environ}
         if setting.instructions:
             environment["CT2_FORCE_CPU_ISA"] = setting.instructions
@@ -72,11 +73,11 @@ class CTranslate2Process:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
         self._workers = setting.workers
-        # Held from a request to its answer, because the next line that the child writes must be that answer.
+        # A call holds this lock from its request to the answer, so that no other call reads that answer.
         self._call_lock = threading.Lock()
         # The time at which the current call began, or infinity if there is none.
         self.call_started = math.inf
-        # The thread that reads the answers of watched calls.
+        # This thread reads the answers of calls that have a watch function.
         self._reader_thread = ThreadPoolExecutor(1)
 
     def translate(
@@ -146,36 +147,37 @@ class CTranslate2Process:
         """Send a request to the child process, and return the line that it answers.
 
         The answer is empty if the process has ended. If the exchange is interrupted, for example by an error in
-        `watch`, the process is killed.
+        `watch`, the process is killed, because the next request would read the answer to this one.
         """
-        to_child = self._process.stdin
-        from_child = self._process.stdout
-        assert to_child is not None
-        assert from_child is not None
         with self._call_lock:
             self.call_started = time.monotonic()
             try:
-                to_child.write(f"{request}\n")
-                to_child.flush()
-                if watch is None:
-                    return from_child.readline()
-                return self._read_watched(from_child, watch)
-            except BaseException as error:
-                # The process is killed, because the next request would read the answer to this one.
-                self.kill()
-                self._process.wait()
-                # The pipe is broken if the process has ended.
-                if isinstance(error, BrokenPipeError):
-                    return ""
+                self._send(request)
+                return self._read_answer(watch)
+            except BrokenPipeError:
+                # The process has ended, so it does not read the request.
+                self._kill_and_wait()
+                return ""
+            except BaseException:
+                self._kill_and_wait()
                 raise
             finally:
                 self.call_started = math.inf
 
-    def _read_watched(self, from_child: IO[str], watch: Callable[[], None]) -> str:
-        """Read one line from the child process, and call `watch` repeatedly until the line arrives.
+    def _send(self, request: str) -> None:
+        """Write one line to the child process."""
+        to_child = self._process.stdin
+        assert to_child is not None
+        to_child.write(f"{request}\n")
+        to_child.flush()
 
-        The line is read in a separate thread, because Windows does not support a timeout for reading from a pipe.
-        """
+    def _read_answer(self, watch: Callable[[], None] | None) -> str:
+        """Read one line from the child process, and call `watch`, if it is given, repeatedly until the line arrives."""
+        from_child = self._process.stdout
+        assert from_child is not None
+        if watch is None:
+            return from_child.readline()
+        # A separate thread reads the line, because Windows does not support a timeout for reading from a pipe.
         future_line = self._reader_thread.submit(from_child.readline)
         while True:
             try:
@@ -197,6 +199,11 @@ class CTranslate2Process:
     def kill(self) -> None:
         """End the child process immediately. A call that is waiting for its answer raises RuntimeError."""
         self._process.kill()
+
+    def _kill_and_wait(self) -> None:
+        """End the child process immediately, and wait until it has ended."""
+        self.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """Wait until the child process has finished its current job, and end it."""
