@@ -47,8 +47,8 @@ class Source:
         sha256 (`dict`): the SHA-256 hashes of the model's files, by file name.
         license (`str`, *optional*): the license of the weights.
         in_float64 (`bool`): True if `reference` can compute in float64.
-        folder (`Path`, *optional*): a folder with a transformers tokenizer. The converted tokenizer must produce the
-            same tokens as this tokenizer.
+        tokenizer_folder (`Path`, *optional*): a folder with a transformers tokenizer. The converted tokenizer must
+            produce the same tokens as this tokenizer.
         n_best (`list` of `ScoredHypothesis`): translations that the original system generated and scored.
     """
 
@@ -59,7 +59,7 @@ class Source:
     sha256: dict[str, str]
     license: str | None = None
     in_float64: bool = False
-    folder: Path | None = None
+    tokenizer_folder: Path | None = None
     n_best: Sequence[ScoredHypothesis] = ()
 
 
@@ -126,14 +126,17 @@ def write_converted(
     config = model.config
     parameters = model.num_parameters()
     with locked(output):
+        # A different process may have written a model before this one got the lock.
         check_holds_no_model(output, "the converted model")
+        # The temporary folder `folder` becomes `output` if the block succeeds, and is deleted otherwise.
         with staged(output) as folder:
             model.save_pretrained(folder)
             for name, content in files.items():
                 (folder / name).write_bytes(content)
-            # The model is compared as it is loaded from the folder, so the memory of this copy can be freed.
+            # The comparison loads the model from the folder, so the memory of this copy can be freed.
             del model
 
+            # The optional library that the tokenizer needs, or None.
             library = LIBRARIES.get(tokenizer_settings["tokenizer_class"])
             certificate = _certify(folder, source, sentences, library)
             check_equal(certificate, source.name, force)
@@ -202,12 +205,13 @@ def _compare_model_and_tokenizer(folder: Path, source: Source, sentences: list[s
     Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
     """
     try:
+        # Token ids, one list for each sentence. None means that there is no tokenizer to compare with.
         expected_rows = None
-        if source.folder is not None:
-            source_tokenizer = load_tokenizer(source.folder, source.name)
+        if source.tokenizer_folder is not None:
+            source_tokenizer = load_tokenizer(source.tokenizer_folder, source.name)
             expected_rows = source_tokenizer(sentences).input_ids
         tokenizer, model = load(str(folder), "cpu")
-        _check_tokenizer(model, tokenizer, sentences[:1])
+        _check_tokenizer(model, tokenizer, trial_sentences=sentences[:1])
         source_rows = tokenizer(sentences).input_ids
         if expected_rows is not None and source_rows != expected_rows:
             raise InputError("its tokenizer gives other tokens than the tokenizer of the source")
@@ -222,32 +226,45 @@ def _compare_model_and_tokenizer(folder: Path, source: Source, sentences: list[s
 
 def _check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, trial_sentences: list[str]) -> None:
     """Raise ValueError if a tokenizer's id has no embedding, or if the trial sentences cannot be translated."""
-    embeddings = model.config.source_vocab_size or model.config.vocab_size
+    num_embeddings = model.config.source_vocab_size or model.config.vocab_size
     for token, token_id in tokenizer.get_vocab().items():
-        if type(token_id) is not int or not 0 <= token_id < embeddings:
-            raise InputError(f"its vocabulary has the id {token_id!r} for {token!r}, but {embeddings} embeddings")
+        has_embedding = type(token_id) is int and 0 <= token_id < num_embeddings
+        if not has_embedding:
+            raise InputError(f"its vocabulary has the id {token_id!r} for {token!r}, but {num_embeddings} embeddings")
     # A model with several target languages needs one of them. The others have None.
     target_lang = next(iter(codes_of(tokenizer)), None)
     # A short translation reveals invalid decoding settings.
     translate(model, tokenizer, trial_sentences, target_lang=target_lang, max_length=2)
 
 
-def _describe_converted(folder: Path, source: Source, settings: Mapping[str, Any], output: Path) -> About:
+def _find_languages(tokenizer_settings: Mapping[str, Any]) -> list[str | None]:
+    """Return the source and target language codes in a tokenizer's settings, with None for an unknown language."""
+    # FairseqTokenizer has one setting for both languages, and MarianTokenizer has one for each.
+    codes = tokenizer_settings.get("langs")
+    if not codes:
+        codes = [tokenizer_settings.get("source_lang"), tokenizer_settings.get("target_lang")]
+    languages: list[str | None] = []
+    for code in codes:
+        # Settings that were copied from a source may have values that are no codes.
+        if isinstance(code, str):
+            languages.append(code)
+        else:
+            languages.append(None)
+    return languages
+
+
+def _describe_converted(folder: Path, source: Source, tokenizer_settings: Mapping[str, Any], output: Path) -> About:
     """Collect the facts for the beginning of a converted model's card, such as its languages and license.
 
-    The languages come from `settings`, which are the settings of the model's tokenizer.
+    `folder` holds the written tokenizer, and becomes the folder `output` later.
     """
-    # FairseqTokenizer has one setting for both languages, and MarianTokenizer has one for each.
-    codes = settings.get("langs")
-    if not codes:
-        codes = [settings.get("source_lang"), settings.get("target_lang")]
-    # Settings that were copied from a source may have values that are no codes.
-    languages = [code if isinstance(code, str) else None for code in codes]
-    tokenizer_class = settings["tokenizer_class"]
-    # If the model has several target languages, the card's example uses the code of the first one, such as ">>fr<<".
+    languages = _find_languages(tokenizer_settings)
+    tokenizer_class = tokenizer_settings["tokenizer_class"]
     target_code = ""
-    if not _is_missing(LIBRARIES.get(tokenizer_class)):
+    can_load_tokenizer = not _is_missing(LIBRARIES.get(tokenizer_class))
+    if can_load_tokenizer:
         tokenizer = load_tokenizer(folder, source.name)
+        # If the model has several target languages, the card's example uses the code of the first one, as in ">>fr<<".
         target_code = next(iter(codes_of(tokenizer)), "")
     return About(
         output.resolve().name,

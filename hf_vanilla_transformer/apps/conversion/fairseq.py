@@ -28,7 +28,7 @@ from .weight_transforms import StateDict
 
 
 # Checkpoint names in order of preference. If a folder holds several of these checkpoints, the first one is converted.
-_CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
+_PREFERRED_CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 # Names of the file with the BPE merges, in fairseq's scripts and in published models.
 _MERGES_FILES = ("bpecodes", "code", "codes")
 # The first tokens of every dictionary. The dictionary's file does not list them (fairseq/data/dictionary.py).
@@ -82,30 +82,34 @@ def from_fairseq(
         output, sentences, license, force: see [`~hf_vanilla_transformer.from_hf_marian`], which also describes the
             returned value and the errors.
     """
-    target = check_output(output, input)
+    output_folder = check_output(output, input)
     checkpoint = find_checkpoint(Path(input))
     folder = checkpoint.parent
+    # `args` are the training arguments.
     state, args = read_checkpoint(checkpoint)
     check_arguments(args, checkpoint)
 
-    langs = [str(args["source_lang"]), str(args["target_lang"])]
-    source_lang, target_lang = langs
+    source_lang = str(args["source_lang"])
+    target_lang = str(args["target_lang"])
+    langs = [source_lang, target_lang]
     source_dictionary = folder / f"dict.{source_lang}.txt"
     target_dictionary = folder / f"dict.{target_lang}.txt"
-    source_vocabulary = read_dictionary(source_dictionary)
-    target_vocabulary = read_dictionary(target_dictionary)
+    source_token_ids = read_dictionary(source_dictionary)
+    target_token_ids = read_dictionary(target_dictionary)
     merges_path = _find_merges(folder)
-    fsmt = build_fsmt(state, args, len(source_vocabulary), len(target_vocabulary), langs, checkpoint)
-    texts = {
-        VOCABULARIES[0]: json.dumps(source_vocabulary, ensure_ascii=False),
-        VOCABULARIES[1]: json.dumps(target_vocabulary, ensure_ascii=False),
+    fsmt = build_fsmt(state, args, len(source_token_ids), len(target_token_ids), langs, checkpoint)
+
+    source_vocabulary_name, target_vocabulary_name = VOCABULARIES
+    tokenizer_texts = {
+        source_vocabulary_name: json.dumps(source_token_ids, ensure_ascii=False),
+        target_vocabulary_name: json.dumps(target_token_ids, ensure_ascii=False),
         MERGES: read_merges(merges_path),
     }
 
     oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights"
     oracle += "; fairseq itself is not installed"
-    # Both languages may have the same dictionary, which is then listed once.
-    source_files = [checkpoint, *dict.fromkeys([source_dictionary, target_dictionary]), merges_path]
+    # Both dictionaries are the same file if both languages have the same code.
+    source_files = {checkpoint, source_dictionary, target_dictionary, merges_path}
     source = Source(
         name=Path(input).resolve().name,
         system="fairseq",
@@ -114,7 +118,7 @@ def from_fairseq(
         sha256=hashes(source_files),
         license=license or read_license(folder),
     )
-    return write_fsmt(source, texts, {"langs": langs}, target, sentences, force)
+    return write_fsmt(source, tokenizer_texts, {"langs": langs}, output_folder, sentences, force)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -128,13 +132,13 @@ def find_checkpoint(path: Path) -> Path:
         if path.suffix != ".pt":
             raise InputError(f"{path} is not a .pt file of weights; name the folder that fairseq trained in.")
         return path
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path} does not exist; name the folder that fairseq trained in.")
+
     checkpoints = sorted(path.glob("*.pt"))
     if not checkpoints:
-        fault = "does not exist"
-        if path.is_dir():
-            fault = "holds no .pt of weights"
-        raise FileNotFoundError(f"{path} {fault}; name the folder that fairseq trained in.")
-    for preferred_name in _CHECKPOINTS:
+        raise FileNotFoundError(f"{path} holds no .pt of weights; name the folder that fairseq trained in.")
+    for preferred_name in _PREFERRED_CHECKPOINTS:
         for checkpoint in checkpoints:
             if checkpoint.name == preferred_name:
                 return checkpoint
@@ -177,15 +181,19 @@ def _load_safely(path: Path) -> Any:
         with torch.serialization.safe_globals([Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, KeyError) as error:
-        # PyTorch's own message advises the user to load the file without this check, so it is replaced. For an object
-        # of an unknown type, it says "Unsupported global: GLOBAL module.name".
-        unsafe_object = re.search(r"GLOBAL (?P<name>\S+)", str(error))
-        if unsafe_object:
-            name = unsafe_object["name"]
-            raise InputError(f"{path} holds {name}, which could run code; save it without.") from error
-        raise InputError(f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote.") from error
+        # PyTorch's own message advises the user to load the file without this check, so it is replaced.
+        raise InputError(_describe_unpickling_error(error, path)) from error
     except Exception as error:  # torch raises many exception types.
         raise InputError(f"{path} cannot be read: {reason_of(error)}") from error
+
+
+def _describe_unpickling_error(error: Exception, path: Path) -> str:
+    """Return the message for a checkpoint that PyTorch refuses to load, because it is unsafe or no checkpoint."""
+    # For an object of an unknown type, PyTorch's message contains "Unsupported global: GLOBAL module.name".
+    unsafe_object = re.search(r"GLOBAL (?P<name>\S+)", str(error))
+    if unsafe_object:
+        return f"{path} holds {unsafe_object['name']}, which could run code; save it without."
+    return f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote."
 
 
 def check_arguments(args: Mapping[str, Any], path: Path) -> None:
@@ -260,14 +268,15 @@ def read_merges(path: Path) -> str:
     """
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     merges = [line for line in lines if not line.startswith("#version")]
-    says_version_1 = lines[0].split() == ["#version:", "0.1"]
-    has_symbol_for_end = any("</w>" in line.split() for line in merges)
-    if says_version_1 or has_symbol_for_end:
+    states_version_0_1 = lines[0].split() == ["#version:", "0.1"]
+    # A file without a version line may be of version 0.1, too. In version 0.2, </w> only ends longer symbols.
+    has_symbol_for_end = any("</w>" in merge.split() for merge in merges)
+    if states_version_0_1 or has_symbol_for_end:
         raise InputError(
             f"{path} holds BPE codes of version 0.1, which split words in another way; only models with codes of "
             "version 0.2, or of fastBPE, can be converted."
         )
-    return "".join(f"{line}\n" for line in merges)
+    return "".join(f"{merge}\n" for merge in merges)
 
 
 def build_fsmt(
@@ -310,6 +319,7 @@ def build_fsmt(
     )
     fsmt = FSMTForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
 
+    # FSMT's names are the names in fairseq with a prefix.
     weights = {f"model.{name}": weight for name, weight in rename_weights(state).items()}
     _check_shapes(weights, fsmt, path)
     # Loading is not strict because the checkpoint has no position tables.
@@ -361,8 +371,9 @@ def rename_weights(state: StateDict) -> StateDict:
 def _rename_weight(old_name: str) -> str:
     """Return the name of a weight in fairseq 0.9, except that joint matrices keep their names."""
     name = old_name.replace("decoder.embed_out", _OUTPUT_PROJECTION)
-    # The encoder and the decoder have different lists of LayerNorms.
+    # The name begins with "encoder." or "decoder.", which have different lists of LayerNorms.
     stack, _, _ = name.partition(".")
-    for index, layer_norm in enumerate(_LAYER_NORMS.get(stack, ())):
+    later_names = _LAYER_NORMS.get(stack, ())
+    for index, layer_norm in enumerate(later_names):
         name = name.replace(f".layer_norms.{index}.", f".{layer_norm}.")
     return name

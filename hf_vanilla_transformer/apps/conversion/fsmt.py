@@ -10,7 +10,6 @@ These models differ from ours only in their positions:
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +58,19 @@ def from_fsmt(
         output, sentences, license, force, hub: see [`~hf_vanilla_transformer.from_hf_marian`], which also describes the
             returned value and the errors.
     """
-    target = check_output(output, input)
+    output_folder = check_output(output, input)
     folder = source_folder(input, **hub)
     check_config(FSMTConfig, folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
     fsmt = load_source(FSMTForConditionalGeneration, folder, input)
 
-    file_names = (*VOCABULARIES, MERGES)
-    texts = {name: (folder / name).read_text(encoding="utf-8") for name in file_names}
-    settings_path = folder / TOKENIZER_CONFIG
-    settings: dict[str, Any] = {"langs": fsmt.config.langs}
-    if settings_path.is_file():
-        settings.update(read_json(settings_path))
-    langs = settings["langs"]
-    if not _is_pair_of_codes(langs):
-        raise InputError(f"langs in {settings_path} is {langs!r}; it must be the codes of two languages.")
+    tokenizer_texts = {}
+    for name in (*VOCABULARIES, MERGES):
+        tokenizer_texts[name] = (folder / name).read_text(encoding="utf-8")
+    tokenizer_settings = _read_tokenizer_settings(folder, fsmt.config.langs)
+    # Without its settings, transformers cannot load the source's tokenizer, so the tokenizers are not compared.
+    tokenizer_folder = None
+    if (folder / TOKENIZER_CONFIG).is_file():
+        tokenizer_folder = folder
 
     source = Source(
         name=input,
@@ -81,11 +79,25 @@ def from_fsmt(
         oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
         sha256=hashes(weight_files(folder)),
         license=license or read_license(folder),
+        tokenizer_folder=tokenizer_folder,
     )
-    # Without its settings, transformers cannot load the source's tokenizer, so the tokenizers are not compared.
+    return write_fsmt(source, tokenizer_texts, tokenizer_settings, output_folder, sentences, force)
+
+
+def _read_tokenizer_settings(folder: Path, model_langs: object) -> dict[str, Any]:
+    """Read the settings of a tokenizer, if its folder has any, and check the language codes in `langs`.
+
+    Without the setting `langs`, the codes are `model_langs`, which come from the model's configuration. Raises
+    ValueError if they are not two codes.
+    """
+    settings_path = folder / TOKENIZER_CONFIG
+    settings: dict[str, Any] = {"langs": model_langs}
     if settings_path.is_file():
-        source = replace(source, folder=folder)
-    return write_fsmt(source, texts, settings, target, sentences, force)
+        settings.update(read_json(settings_path))
+    langs = settings["langs"]
+    if not _is_pair_of_codes(langs):
+        raise InputError(f"langs in {settings_path} is {langs!r}; it must be the codes of two languages.")
+    return settings
 
 
 def _is_pair_of_codes(langs: object) -> bool:
@@ -97,8 +109,8 @@ def _is_pair_of_codes(langs: object) -> bool:
 
 def write_fsmt(
     source: Source,
-    texts: Mapping[str, str],
-    settings: Mapping[str, object],
+    tokenizer_texts: Mapping[str, str],
+    tokenizer_settings: Mapping[str, object],
     output: Path,
     sentences: Sequence[str],
     force: bool,
@@ -107,24 +119,26 @@ def write_fsmt(
 
     Args:
         source: the source, whose `reference` is an FSMT model.
-        texts: the contents of the tokenizer files (`VOCABULARIES` and `MERGES`), by file name.
-        settings: the settings of the tokenizer, including `langs`.
+        tokenizer_texts: the contents of the tokenizer files (`VOCABULARIES` and `MERGES`), by file name.
+        tokenizer_settings: the settings of the tokenizer, including `langs`.
         output, sentences, force: see [`~.converted_folder.write_converted`].
     """
     # The tokenizer's code is written to the folder, so that transformers can load the tokenizer without this package.
     code_path = Path(str(tokenization_fairseq.__file__))
     tokenizer_config = {
-        **settings,
+        **tokenizer_settings,
         "tokenizer_class": "FairseqTokenizer",
         "auto_map": {"AutoTokenizer": [f"{code_path.stem}.FairseqTokenizer", None]},
         "eos_token": "</s>",
     }
-    files = {name: text.encode() for name, text in texts.items()}
+    files = {name: text.encode() for name, text in tokenizer_texts.items()}
     files[TOKENIZER_CONFIG] = (json.dumps(tokenizer_config, indent=2) + "\n").encode()
     files[code_path.name] = code_path.read_bytes()
 
-    source_file, target_file = VOCABULARIES
-    has_joint_vocabulary = texts[source_file] == texts[target_file]
+    source_vocabulary_name, target_vocabulary_name = VOCABULARIES
+    source_vocabulary = tokenizer_texts[source_vocabulary_name]
+    target_vocabulary = tokenizer_texts[target_vocabulary_name]
+    has_joint_vocabulary = source_vocabulary == target_vocabulary
     fsmt: Any = source.reference
     model = convert_fsmt(fsmt, source.name, has_joint_vocabulary)
     return write_converted(model, source, files, output, sentences, force)
@@ -147,16 +161,17 @@ def convert_fsmt(
     source_embeddings = state["model.encoder.embed_tokens.weight"]
     target_embeddings = state["model.decoder.embed_tokens.weight"]
 
-    # With a joint vocabulary, our model shares all three matrices or none of them. If only the target embeddings and
-    # the output projection are equal, the model is therefore given two vocabularies.
     is_output_tied = torch.equal(target_embeddings, output_projection)
     are_embeddings_tied = torch.equal(source_embeddings, target_embeddings)
-    source_vocab_size: int | None = fsmt.config.src_vocab_size
-    if has_joint_vocabulary and not is_output_tied:
-        # None means that source and target have one vocabulary.
-        source_vocab_size = None
-    if has_joint_vocabulary and is_output_tied and are_embeddings_tied:
-        source_vocab_size = None
+    shares_all_matrices = is_output_tied and are_embeddings_tied
+    # With a joint vocabulary, our model shares all three matrices, or does not tie its output. If only the target
+    # embeddings and the output projection are equal, the model is therefore given two vocabularies.
+    has_one_vocabulary = has_joint_vocabulary and (shares_all_matrices or not is_output_tied)
+    # None means that source and target have one vocabulary.
+    source_vocab_size: int | None = None
+    if not has_one_vocabulary:
+        source_vocab_size = fsmt.config.src_vocab_size
+    if has_one_vocabulary and shares_all_matrices:
         state["model.shared.weight"] = source_embeddings
     return converted_model(
         fsmt,

@@ -158,53 +158,62 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
         OSError: if the source cannot be read, or the folder already holds a model.
         ValueError: if MarianMTModel cannot represent the model, or the result is not equal to it.
     """
-    target = check_output(output, folder)
+    output_folder = check_output(output, folder)
+    # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
     local_folder = source_folder(folder)
     tokenizer, model = load_trained(local_folder, folder)
     marian = new_marian(model.config)
     copy_to_marian(model, marian)
     marian.generation_config, lost_settings = _stock_generation_config(model)
-    with locked(target):
-        check_holds_no_model(target, "the converted model")
-        with staged(target) as temporary:
-            marian.save_pretrained(temporary)
-            _save_tokenizer(tokenizer, model.config.max_position_embeddings, local_folder, temporary, folder)
+    with locked(output_folder):
+        # A different process may have written a model before this one got the lock.
+        check_holds_no_model(output_folder, "the converted model")
+        # `staged` gives the temporary folder its final name if the block succeeds, and deletes it otherwise.
+        with staged(output_folder) as temporary_folder:
+            marian.save_pretrained(temporary_folder)
+            longest_sequence = model.config.max_position_embeddings
+            _save_tokenizer(tokenizer, longest_sequence, local_folder, temporary_folder, folder)
+            parity = _compare_stock(temporary_folder, model, tokenizer, list(sentences), folder)
             certificate = {
                 "source": folder,
                 "system": "hf_marian",
                 "sha256": hashes(weight_files(local_folder)),
                 "oracle": f"the model of {folder} in this package",
-                **_compare_stock(temporary, model, tokenizer, list(sentences), folder),
+                **parity,
                 "not_carried": lost_settings,
                 "ctranslate2": _way_to_ctranslate2(model),
                 "versions": {"hf_vanilla_transformer": __version__, "transformers": transformers.__version__},
                 "command": command(),
             }
             check_equal(certificate, folder, force)
-            (temporary / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
-    return target
+            (temporary_folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
+    return output_folder
 
 
 def _stock_generation_config(
     model: VanillaTransformerForConditionalGeneration,
 ) -> tuple[GenerationConfig, dict[str, object]]:
-    """Split a model's decoding settings into those that transformers supports and those that it does not."""
-    settings = copy.deepcopy(model.generation_config)
+    """Split a model's decoding settings into those that transformers supports and those that it does not.
+
+    `OWN_SETTINGS` are the names of the settings that only this package has.
+    """
+    stock_settings = copy.deepcopy(model.generation_config)
     lost_settings: dict[str, object] = {}
     for name in OWN_SETTINGS:
-        value = vars(settings).pop(name, None)
+        value = vars(stock_settings).pop(name, None)
         if value is not None:
             lost_settings[name] = value
     if lost_settings.get("length_penalty_type") == "gnmt":
         # The exponent of the paper's length penalty has a different meaning in transformers' formula.
-        lost_settings["length_penalty"] = settings.length_penalty
-        settings.length_penalty = 1.0
+        lost_settings["length_penalty"] = stock_settings.length_penalty
+        stock_settings.length_penalty = 1.0
     else:
         # "hf" is transformers' own length penalty, so nothing is lost.
         lost_settings.pop("length_penalty_type", None)
-    if settings.max_length is None and settings.max_new_tokens is None:
-        settings.max_length = model.config.max_position_embeddings
-    return settings, lost_settings
+    # transformers' own default is only 20 tokens.
+    if stock_settings.max_length is None and stock_settings.max_new_tokens is None:
+        stock_settings.max_length = model.config.max_position_embeddings
+    return stock_settings, lost_settings
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, positions: int, source: Path, output: Path, name: str) -> None:
@@ -268,8 +277,10 @@ def _compare_stock(
     Raises ValueError if the written tokenizer and `tokenizer` produce different tokens.
     """
     marian = load_source(MarianMTModel, folder, name)
+    # The rows are token ids, one list for each sentence.
     rows = tokenizer(sentences).input_ids
-    if load_tokenizer(folder, name)(sentences).input_ids != rows:
+    written_tokenizer = load_tokenizer(folder, name)
+    if written_tokenizer(sentences).input_ids != rows:
         raise InputError(f"the tokenizer of {name} gives other tokens as a stock one, so it cannot be converted.")
     as_loaded = compare(marian, model, rows, tolerance=_TOLERANCE_WITH_EPSILON)
     _set_epsilon(marian, model.config.layer_norm_eps)
@@ -335,11 +346,12 @@ def from_hf_marian(
     """
     if positions not in _POSITION_TYPES:
         raise InputError(f'positions is "{positions}"; choose one of {", ".join(_POSITION_TYPES)}.')
-    target = check_output(output, input)
+    output_folder = check_output(output, input)
     folder = source_folder(input, **hub)
     check_config(MarianConfig, folder, _REQUIRED_FIELDS)
     marian = load_source(MarianMTModel, folder, input)
     model = convert_marian(marian, positions, input)
+    # The description of the model that the converted model is compared with, for the certificate.
     oracle = f"MarianMTModel of transformers {transformers.__version__}"
     if positions == "marian":
         restore_positions(marian)
@@ -352,14 +364,18 @@ def from_hf_marian(
         sha256=hashes(weight_files(folder)),
         license=license or read_license(folder),
         in_float64=True,
-        folder=folder,
+        tokenizer_folder=folder,
     )
-    return write_converted(model, source, _read_tokenizer_files(folder), target, sentences, force)
+    return write_converted(model, source, _read_tokenizer_files(folder), output_folder, sentences, force)
 
 
 def _read_tokenizer_files(folder: Path) -> dict[str, bytes]:
     """Return the contents of the tokenizer files in a folder, by file name, and set the tokenizer's class in them."""
-    files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+    files = {}
+    for name in TOKENIZER_FILES:
+        path = folder / name
+        if path.is_file():
+            files[name] = path.read_bytes()
     settings: dict[str, object] = {}
     if TOKENIZER_CONFIG in files:
         settings = read_json(folder / TOKENIZER_CONFIG)
@@ -416,12 +432,14 @@ def restore_positions(marian: MarianMTModel) -> None:
         table = stack.embed_positions.weight
         num_positions, d_model = table.shape
         num_rates = d_model // 2
-        # The last rate is exactly 1/10,000 in tensor2tensor, and slightly larger in the paper.
+        # As in tensor2tensor, the rates fall geometrically from 1 to exactly 1/10,000. In the paper, the last rate is
+        # slightly larger.
         rates = np.exp(-np.log(10000.0) / (num_rates - 1) * np.arange(num_rates))
         # (positions, rates)
         angles = np.arange(num_positions)[:, None] * rates
         # (positions, d_model), with all sines before all cosines
         sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        # The table is MarianMTModel's own, so this changes the model.
         table.copy_(torch.from_numpy(sinusoids))
     _set_epsilon(marian, _EPSILONS["marian"])
 

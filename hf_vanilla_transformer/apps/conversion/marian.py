@@ -118,36 +118,44 @@ def from_marian(
     Raises:
         ImportError: if sentencepiece is not installed.
     """
-    target = check_output(output, input)
+    output_folder = check_output(output, input)
+    # Without this library, the vocabularies cannot be read.
     with needing("marian", "Marian's vocabulary needs"):
         import sentencepiece  # noqa: F401
-    weights, vocabularies = find_files(Path(input))
-    arrays, model_settings = read_arrays(weights)
-    settings = {**read_settings(weights), **model_settings}
-    check_settings(settings, weights)
-    files, pad_token = tokenizer_files(vocabularies, arrays, find_languages(settings, vocabularies))
-    marian = build_marian(arrays, settings, pad_token, weights)
+    weight_path, vocabulary_paths = find_files(Path(input))
+    arrays, settings_in_weights = read_arrays(weight_path)
+    settings = read_settings(weight_path)
+    # The settings in the weight file take precedence, because they are stored together with the weights.
+    settings.update(settings_in_weights)
+    check_settings(settings, weight_path)
 
+    languages = find_languages(settings, vocabulary_paths)
+    tokenizer_contents, pad_token = tokenizer_files(vocabulary_paths, arrays, languages)
+    marian = build_marian(arrays, settings, pad_token, weight_path)
+
+    # The description of the models that the converted model is compared with, for the certificate.
     oracle = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
     n_best = []
-    if find_spec("pymarian") is None:
-        oracle += "; pymarian, which is Marian itself, is not installed"
-    else:
+    has_pymarian = find_spec("pymarian") is not None
+    if has_pymarian:
         oracle += ", and n-best lists of pymarian"
-        n_best = translate_by_marian(weights, vocabularies, sentences)
+        n_best = translate_by_marian(weight_path, vocabulary_paths, sentences)
+    else:
+        oracle += "; pymarian, which is Marian itself, is not installed"
     source = Source(
         name=Path(input).resolve().name,
         system="marian",
         reference=marian,
         oracle=oracle,
-        sha256=hashes([weights, *vocabularies]),
-        license=license or read_license(weights.parent),
+        sha256=hashes([weight_path, *vocabulary_paths]),
+        license=license or read_license(weight_path.parent),
         in_float64=True,
         n_best=n_best,
     )
-    alignment_heads = find_guided_heads(settings, weights)
-    model = convert_marian(marian, "marian", str(weights), alignment_heads=alignment_heads)
-    return write_converted(model, source, files, target, sentences, force)
+
+    alignment_heads = find_guided_heads(settings, weight_path)
+    model = convert_marian(marian, "marian", str(weight_path), alignment_heads=alignment_heads)
+    return write_converted(model, source, tokenizer_contents, output_folder, sentences, force)
 
 
 def find_files(path: Path) -> tuple[Path, list[Path]]:
@@ -178,41 +186,48 @@ def _find_vocabularies(weights: Path) -> list[Path]:
     Raises ValueError if there are not two SentencePiece vocabularies.
     """
     folder = weights.parent
-    settings = read_settings(weights)
-    if "vocabs" in settings:
-        names = settings["vocabs"]
-    else:
-        # The only vocabulary serves both languages.
-        names = 2 * [vocabulary.name for vocabulary in folder.glob("*.spm")]
-    if not isinstance(names, list):
-        raise InputError(f"vocabs in the settings of {weights} is {names!r}; it must be a list of two names.")
-    # Only the file names are used, because the paths are those on the machine that trained the model.
-    vocabularies = [folder / Path(str(name)).name for name in names]
-    are_sentencepiece = all(vocabulary.suffix == ".spm" for vocabulary in vocabularies)
-    if len(vocabularies) != 2 or not are_sentencepiece:
-        file_names = "none"
-        if vocabularies:
-            file_names = ", ".join(vocabulary.name for vocabulary in vocabularies)
+    file_names = _list_vocabulary_names(weights)
+    are_sentencepiece = all(Path(name).suffix == ".spm" for name in file_names)
+    if len(file_names) != 2 or not are_sentencepiece:
+        listed_names = ", ".join(file_names) or "none"
         raise InputError(
-            f"the vocabularies of {folder} are {file_names}; two SentencePiece models (.spm) are needed. Instead of an "
-            "archive of OPUS-MT, whose scripts split the text, convert the Hub's version: --from hf_marian --input "
+            f"the vocabularies of {folder} are {listed_names}; two SentencePiece models (.spm) are needed. Instead of "
+            "an archive of OPUS-MT, whose scripts split the text, convert the Hub's version: --from hf_marian --input "
             "Helsinki-NLP/opus-mt-..."
         )
-    return vocabularies
+    return [folder / name for name in file_names]
+
+
+def _list_vocabulary_names(weights: Path) -> list[str]:
+    """List the file names of the vocabularies in the settings next to a weight file, or else in its folder.
+
+    Raises ValueError if the settings have no list of vocabularies.
+    """
+    settings = read_settings(weights)
+    if "vocabs" not in settings:
+        names_in_folder = [path.name for path in weights.parent.glob("*.spm")]
+        # The only vocabulary serves both languages. If there are more of them, the list is too long, and is rejected.
+        return [*names_in_folder, *names_in_folder]
+    vocabulary_paths = settings["vocabs"]
+    if not isinstance(vocabulary_paths, list):
+        raise InputError(
+            f"vocabs in the settings of {weights} is {vocabulary_paths!r}; it must be a list of two names."
+        )
+    # Only the file names are used, because the paths are those on the machine that trained the model.
+    return [Path(str(path)).name for path in vocabulary_paths]
 
 
 def _find_newest_weights(folder: Path) -> Path:
     """Return the newest weight file in a training folder. Raises FileNotFoundError if there is none."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; name the folder that Marian trained in.")
     candidates = []
     for path in folder.glob("*.npz"):
         # Marian saves the optimizer's state, and the weights before their exponential smoothing, next to the weights.
         if not path.name.endswith((".optimizer.npz", ".orig.npz")):
             candidates.append(path)
     if not candidates:
-        fault = "is no folder"
-        if folder.is_dir():
-            fault = "holds no .npz of weights"
-        raise FileNotFoundError(f"{folder} {fault}; name the folder that Marian trained in.")
+        raise FileNotFoundError(f"{folder} holds no .npz of weights; name the folder that Marian trained in.")
     return max(candidates, key=lambda path: path.stat().st_mtime)
 
 
@@ -261,9 +276,9 @@ def _find_languages_of_files(paths: Sequence[object]) -> list[str | None] | None
     """Return the language codes at the ends of two file names, or None if they do not end in two different codes."""
     codes: list[str | None] = []
     for path in paths:
-        name = re.sub(r"\.(gz|spm)$", "", str(path))
-        # The name may consist of the code only, as in vocab/en.spm.
-        code = re.split(r"[./]", name)[-1]
+        path_without_suffix = re.sub(r"\.(gz|spm)$", "", str(path))
+        # The code follows the last dot, as in train.en.gz, or the last slash, as in vocab/en.spm.
+        code = re.split(r"[./]", path_without_suffix)[-1]
         if not language_of(code):
             return None
         codes.append(code)
@@ -297,7 +312,9 @@ def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(content.decode())
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"the settings in {path} are damaged: {' '.join(str(error).split())}") from error
+        # PyYAML's messages have several lines.
+        message = " ".join(str(error).split())
+        raise InputError(f"the settings in {path} are damaged: {message}") from error
     if not isinstance(settings, dict):
         raise InputError(f"the settings in {path} are damaged: they have no fields.")
     return settings
@@ -331,14 +348,13 @@ def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]
         return None
     setting = settings.get("transformer-guided-alignment-layer", "last")
     num_layers = settings["dec-depth"]
+    # None means that the setting is not a number.
+    layer_number = None
     if setting == "last":
         layer_number = num_layers
     elif str(setting).isdecimal():
         layer_number = int(setting)
-    else:
-        # There is no such layer, so the check below fails.
-        layer_number = 0
-    if not 1 <= layer_number <= num_layers:
+    if layer_number is None or not 1 <= layer_number <= num_layers:
         requirement = f'"last" or from 1 to {num_layers}'
         check_fits(path, [UnfitField("transformer-guided-alignment-layer", setting, requirement)])
     return [[layer_number - 1, 0]]
@@ -407,7 +423,10 @@ def _read_vocabulary(path: Path, num_embeddings: int) -> dict[str, int]:
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError) as error:
         raise InputError(f"{path} is damaged, or is no model of SentencePiece: {error}") from error
-    token_ids = {processor.id_to_piece(token_id): token_id for token_id in range(processor.get_piece_size())}
+    token_ids = {}
+    for token_id in range(processor.get_piece_size()):
+        token = processor.id_to_piece(token_id)
+        token_ids[token] = token_id
     if len(token_ids) != num_embeddings:
         raise InputError(f"{path} has {len(token_ids)} tokens, but the embeddings {num_embeddings} rows.")
     return token_ids
@@ -429,9 +448,7 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     """
     encoder_width = settings["transformer-dim-ffn"]
     # If the decoder's width is missing or 0, it is the encoder's width.
-    decoder_width = settings.get("transformer-decoder-dim-ffn")
-    if not decoder_width:
-        decoder_width = encoder_width
+    decoder_width = settings.get("transformer-decoder-dim-ffn") or encoder_width
     config = MarianConfig(
         vocab_size=pad_token + 1,
         decoder_vocab_size=pad_token + 1,
@@ -470,8 +487,20 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
 
 
 def _append_zero_rows(table: torch.Tensor, size: int) -> torch.Tensor:
-    """Append rows of zeros to an embedding matrix until it has `size` rows."""
-    return torch.cat([table, table.new_zeros(size - len(table), table.shape[1])])
+    """Append rows of zeros to an embedding matrix until it has `size` rows. The pad token's embedding is zero."""
+    missing_rows = table.new_zeros(size - len(table), table.shape[1])
+    return torch.cat([table, missing_rows])
+
+
+def _extend_output_bias(bias: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Extend Marian's output bias, a vector, to all tokens, and return it with shape `(1, vocab_size)`.
+
+    The added bias is so low that tokens that Marian does not have get a probability of about zero.
+    """
+    num_added_tokens = vocab_size - len(bias)
+    low_bias = float(bias.min()) - _PAD_BIAS_MARGIN
+    added_bias = bias.new_full((num_added_tokens,), low_bias)
+    return torch.cat([bias, added_bias])[None]
 
 
 def _to_marian_state(arrays: StateDict, config: MarianConfig, path: Path) -> StateDict:
@@ -484,18 +513,16 @@ def _to_marian_state(arrays: StateDict, config: MarianConfig, path: Path) -> Sta
     vocab_size = config.vocab_size
     state: StateDict = {}
     try:
-        # The added rows have the embedding of the pad token, which must be zero.
         if config.share_encoder_decoder_embeddings:
             state["model.shared.weight"] = _append_zero_rows(remaining.pop("Wemb"), vocab_size)
         else:
-            for stack in ("encoder", "decoder"):
-                embeddings = _append_zero_rows(remaining.pop(f"{stack}_Wemb"), vocab_size)
-                state[f"model.{stack}.embed_tokens.weight"] = embeddings
+            source_embeddings = remaining.pop("encoder_Wemb")
+            target_embeddings = remaining.pop("decoder_Wemb")
+            state["model.encoder.embed_tokens.weight"] = _append_zero_rows(source_embeddings, vocab_size)
+            state["model.decoder.embed_tokens.weight"] = _append_zero_rows(target_embeddings, vocab_size)
         bias = remaining.pop("decoder_ff_logit_out_b").flatten()
-        # Tokens that Marian does not have must get a probability of about zero.
-        added_bias = bias.new_full((vocab_size - len(bias),), float(bias.min()) - _PAD_BIAS_MARGIN)
-        # (1, vocabulary)
-        state["final_logits_bias"] = torch.cat([bias, added_bias])[None]
+        state["final_logits_bias"] = _extend_output_bias(bias, vocab_size)
+        # Marian counts layers from 1, and transformers counts them from 0.
         for layer in range(config.encoder_layers):
             marian_prefix = f"encoder_l{layer + 1}"
             state.update(_pop_layer(remaining, _ENCODER_WEIGHTS, marian_prefix, f"model.encoder.layers.{layer}"))

@@ -4,7 +4,7 @@ The certificate states how far the log-probabilities of both models differ, and 
 equal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,35 +91,52 @@ def compare(
         - `float64`: `log_probs` and `tolerance` of the float64 comparison, if requested.
         - `equal`: True if all differences are within their tolerances.
     """
-    # The oracle may have a position table of this size. A longer sentence is truncated at its beginning, so that it
-    # still ends in EOS.
+    # The oracle may have a position table of this size. The slices below truncate a longer sentence at its beginning,
+    # so that it still ends in EOS.
     max_positions = oracle.config.max_position_embeddings
     max_length = min(_MAX_LENGTH, max_positions)
     random_sources = [row[-max_length:] for row in random_rows(oracle, seed=0)]
     random_targets = [row[-max_length:] for row in random_rows(oracle, seed=1)]
     differences = {"random": _largest_difference(model, oracle, random_sources, random_targets)}
 
-    sources_to_translate = random_sources
     if real:
         real_sources = [row[-max_positions:] for row in real]
         real_targets = translate_rows(oracle, real_sources, 1, max_length)
         differences["real"] = _largest_difference(model, oracle, real_sources, real_targets)
-        sources_to_translate = real_sources
-    translations = {
-        "sentences": len(sources_to_translate),
-        "greedy": _count_equal_translations(model, oracle, sources_to_translate, 1, max_length),
-        "beam": _count_equal_translations(model, oracle, sources_to_translate, _NUM_BEAMS, max_length),
-    }
+        translations = _compare_translations(model, oracle, real_sources, max_length)
+    else:
+        translations = _compare_translations(model, oracle, random_sources, max_length)
 
     parity: Certificate = {"log_probs": differences, "translations": translations, "tolerance": tolerance}
     if in_float64:
-        difference = _largest_difference(model.double(), oracle.double(), random_sources, random_targets)
+        difference = _largest_difference_in_float64(model, oracle, random_sources, random_targets)
         parity["float64"] = {"log_probs": {"random": difference}, "tolerance": TOLERANCES[torch.float64]}
-        # Converting float32 weights to float64 and back does not change them.
-        model.float()
-        oracle.float()
     parity["equal"] = not describe_excess(parity)
     return parity
+
+
+def _compare_translations(
+    model: PreTrainedModel, oracle: PreTrainedModel, sources: Rows, max_length: int
+) -> dict[str, int]:
+    """Return the number of sources, and how many of their translations are equal with greedy and with beam search."""
+    return {
+        "sentences": len(sources),
+        "greedy": _count_equal_translations(model, oracle, sources, 1, max_length),
+        "beam": _count_equal_translations(model, oracle, sources, _NUM_BEAMS, max_length),
+    }
+
+
+def _largest_difference_in_float64(
+    model: PreTrainedModel, oracle: PreTrainedModel, sources: Rows, targets: Rows
+) -> float:
+    """Return the largest difference between two float32 models' log-probabilities, in nats, computed in float64."""
+    model.double()
+    oracle.double()
+    difference = _largest_difference(model, oracle, sources, targets)
+    # Converting float32 weights to float64 and back does not change them.
+    model.float()
+    oracle.float()
+    return difference
 
 
 def _count_equal_translations(
@@ -147,28 +164,41 @@ def add_scores(
     differences = []
     for hypothesis in hypotheses:
         inputs = tokenizer(hypothesis.source, return_tensors="pt")
-        tokenizer._switch_to_target_mode()
-        target_ids = [tokenizer.convert_tokens_to_ids(token) for token in hypothesis.tokens.split()]
-        tokenizer._switch_to_input_mode()
-        # (1, target), with EOS
-        labels = torch.tensor([[*target_ids, model.config.eos_token_id]])
+        target_ids = _read_target_tokens(tokenizer, hypothesis.tokens)
+        target_ids.append(model.config.eos_token_id)
         source_length = inputs.input_ids.shape[1]
-        target_length = labels.shape[1]
+        target_length = len(target_ids)
         is_truncated = target_length > LONGEST_OF_MARIAN * source_length
         if is_truncated:
             continue
-        logits = model(**inputs, labels=labels, skip_logits=False).logits
-        # (target, vocabulary)
-        all_log_probs = logits.log_softmax(dim=-1)[0]
-        # (target, 1)
-        target_log_probs = all_log_probs.gather(-1, labels[0][:, None])
-        our_log_prob = float(target_log_probs.sum())
+        our_log_prob = _log_prob_of_target(model, inputs, target_ids)
         differences.append(abs(our_log_prob - hypothesis.log_prob) / target_length)
 
     extended = dict(parity)
     extended["log_probs"] = {**parity["log_probs"], "marian": max(differences)}
     extended["equal"] = not describe_excess(extended)
     return extended
+
+
+def _read_target_tokens(tokenizer: PreTrainedTokenizerBase, tokens: str) -> list[int]:
+    """Return the token ids of a `MarianTokenizer` for target tokens, which are separated by spaces."""
+    # The tokenizer looks tokens up in its source vocabulary, unless it is in target mode.
+    tokenizer._switch_to_target_mode()
+    token_ids = [tokenizer.convert_tokens_to_ids(token) for token in tokens.split()]
+    tokenizer._switch_to_input_mode()
+    return token_ids
+
+
+def _log_prob_of_target(model: PreTrainedModel, inputs: Mapping[str, torch.Tensor], target_ids: list[int]) -> float:
+    """Return the log-probability that a model assigns to a whole target, given one tokenized source, in nats."""
+    # (1, target)
+    labels = torch.tensor([target_ids])
+    logits = model(**inputs, labels=labels, skip_logits=False).logits
+    # (target, vocabulary)
+    all_log_probs = logits.log_softmax(dim=-1)[0]
+    # (target, 1)
+    target_log_probs = all_log_probs.gather(-1, labels[0][:, None])
+    return float(target_log_probs.sum())
 
 
 def check_equal(parity: Certificate, source: str, force: bool) -> None:

@@ -33,7 +33,7 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 # The systems that models come from, by the `model_type` in config.json.
 MODEL_TYPES = {"marian": "hf_marian", "fsmt": "fsmt"}
 # The systems that models come from, by the suffix of the weight files.
-_SUFFIXES = {".npz": "marian", ".pt": "fairseq"}
+_SYSTEMS_BY_SUFFIX = {".npz": "marian", ".pt": "fairseq"}
 # Files in Trainer checkpoints that contain no weights, although they have fairseq's suffix.
 _TRAINER_FILES = {"optimizer.pt", "scheduler.pt", "scaler.pt"}
 
@@ -170,33 +170,47 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
         ValueError: if the model comes from none of the supported systems, or seems to come from several.
     """
     path = Path(source)
-    file_names = {path.name}
-    if path.is_dir():
-        file_names = {entry.name for entry in path.iterdir()} - _TRAINER_FILES
-
+    file_names = _list_file_names(path)
     systems = set()
-    model_type = None
-    if path.exists():
-        for name in file_names:
-            suffix = Path(name).suffix
-            if suffix in _SUFFIXES:
-                systems.add(_SUFFIXES[suffix])
+    for name in file_names:
+        suffix = Path(name).suffix
+        if suffix in _SYSTEMS_BY_SUFFIX:
+            systems.add(_SYSTEMS_BY_SUFFIX[suffix])
+
     # A path that does not exist may be a name on the Hub.
-    if "config.json" in file_names or not path.exists():
+    may_be_on_hub = not path.exists()
+    model_type = None
+    if may_be_on_hub or "config.json" in file_names:
         model_type = _read_model_type(source, revision, token)
     if model_type in MODEL_TYPES:
         systems.add(MODEL_TYPES[model_type])
 
     if not systems:
-        fault = f"no config.json whose model_type is {' or '.join(MODEL_TYPES)}"
-        if model_type:
-            fault += f", but {model_type}"
-        raise InputError(
-            f"{source} has no .npz (marian), no .pt (fairseq), and {fault}; nothing else can be converted."
-        )
+        raise InputError(_describe_unknown_system(source, model_type))
     if len(systems) > 1:
         raise InputError(f"{source} holds models of {' and '.join(sorted(systems))}; choose one of them with --from.")
     return systems.pop()
+
+
+def _list_file_names(path: Path) -> set[str]:
+    """Return the name of a file, or the names of the files in a folder, except for files that only a Trainer reads.
+
+    The set is empty if `path` does not exist.
+    """
+    if path.is_dir():
+        names = {entry.name for entry in path.iterdir()}
+        return names - _TRAINER_FILES
+    if path.exists():
+        return {path.name}
+    return set()
+
+
+def _describe_unknown_system(source: str, model_type: str | None) -> str:
+    """Return the message for a source that comes from no supported system. `model_type` is from its config.json."""
+    fault = f"no config.json whose model_type is {' or '.join(MODEL_TYPES)}"
+    if model_type:
+        fault += f", but {model_type}"
+    return f"{source} has no .npz (marian), no .pt (fairseq), and {fault}; nothing else can be converted."
 
 
 def _read_model_type(source: str, revision: str | None, token: str | None) -> str | None:
@@ -216,11 +230,12 @@ def check_config(config_class: type[PreTrainedConfig], folder: Path, required_fi
     `required_fields` are checked in config.json itself, because `config_class` may lack some of them. In addition, the
     encoder and the decoder must have the same number of heads.
     """
-    fields, _ = config_class.get_config_dict(folder)
-    config = config_class.from_dict(fields).to_dict()
-    required_heads = {"decoder_attention_heads": config["encoder_attention_heads"]}
-    unfit_fields = find_unfit(fields, required_fields)
-    unfit_fields += find_unfit(config, required_heads)
+    stored_fields, _ = config_class.get_config_dict(folder)
+    # config.json may leave out the numbers of heads, so they are read from the complete configuration.
+    all_fields = config_class.from_dict(stored_fields).to_dict()
+    required_heads = {"decoder_attention_heads": all_fields["encoder_attention_heads"]}
+    unfit_fields = find_unfit(stored_fields, required_fields)
+    unfit_fields += find_unfit(all_fields, required_heads)
     check_fits(folder, unfit_fields)
 
 

@@ -19,9 +19,17 @@ from ...support.user_errors import InputError
 
 
 # Substrings in the names of weights that read the residual stream. The weights have the shape (output, d_model).
-_READ = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "shared", "embed_tokens", "lm_head.weight")
+_NAMES_OF_READERS = (
+    "q_proj.weight",
+    "k_proj.weight",
+    "v_proj.weight",
+    "fc1.weight",
+    "shared",
+    "embed_tokens",
+    "lm_head.weight",
+)
 # Substrings in the names of weights and biases that write the residual stream. They have the shape (d_model, ...).
-_WRITE = ("out_proj", "fc2", "layer_norm")
+_NAMES_OF_WRITERS = ("out_proj", "fc2", "layer_norm")
 # Configuration fields that MarianConfig and FSMTConfig share with VanillaTransformerConfig.
 SAME_FIELDS = (
     "encoder_layers",
@@ -57,8 +65,8 @@ def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
     """
     permuted = {}
     for name, weight in state.items():
-        reads_residual_stream = any(part in name for part in _READ)
-        writes_residual_stream = any(part in name for part in _WRITE)
+        reads_residual_stream = any(reader in name for reader in _NAMES_OF_READERS)
+        writes_residual_stream = any(writer in name for writer in _NAMES_OF_WRITERS)
         if reads_residual_stream:
             # (output, d_model)
             permuted[name] = weight[:, channels]
@@ -120,7 +128,8 @@ def converted_model(
     """Build a model of this package with the weights and decoding settings of a transformers Marian or FSMT model.
 
     Args:
-        source: the Marian or FSMT model, whose configuration and decoding settings are adopted.
+        source: the Marian or FSMT model, whose configuration and decoding settings are adopted. The new model uses the
+            same settings object, which is changed.
         state: its weights under this model's names, still with all sine channels before all cosine channels.
         name: the name of the source, which is used in messages.
         **fields: configuration fields of the new model that do not follow from the source's configuration.
@@ -143,9 +152,10 @@ def converted_model(
     model = VanillaTransformerForConditionalGeneration(config).eval()
 
     widened_state = widen_feed_forward(state, d_ff)
-    # argsort() inverts the permutation, so the sine and cosine channels become interleaved.
-    channels = interleaved_channels(config.d_model).argsort()
-    model.load_state_dict(permute_channels(widened_state, channels))
+    # `interleaved_channels` is the order for an export. argsort() inverts it, so the sine and cosine channels become
+    # interleaved.
+    channel_order = interleaved_channels(config.d_model).argsort()
+    model.load_state_dict(permute_channels(widened_state, channel_order))
     model.tie_weights()
 
     settings: Any = source.generation_config
