@@ -110,7 +110,9 @@ def _write_vocabulary(folder: Path, source: str, target: str) -> int:
         (folder / f"{side}.spm").write_bytes(model.getvalue())
         processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
         pieces += [processor.id_to_piece(token) for token in range(processor.get_piece_size())]
-    vocabulary = {piece: token for token, piece in enumerate(dict.fromkeys(each for each in pieces if each != "<s>"))}
+    # Both models may have the same pieces, which get one id.
+    distinct_pieces = dict.fromkeys(piece for piece in pieces if piece != "<s>")
+    vocabulary = {piece: token for token, piece in enumerate(distinct_pieces)}
     vocabulary["<pad>"] = len(vocabulary)
     (folder / "vocab.json").write_text(json.dumps(vocabulary, indent=2, ensure_ascii=False), encoding="utf-8")
     return vocabulary["<pad>"]

@@ -26,7 +26,7 @@ from tests.models import decisive_model, small_model
 needs_ctranslate2 = pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
 
 
-def test_models_that_ctranslate2_cannot_hold_raise():
+def test_specification_of_unsupported_model():
     for fields, message in (
         ({"stack_layer_norm": True}, "stack_layer_norm is True, but CTranslate2 needs False"),
         ({"activation_function": "tanh"}, "activation_function is 'tanh', but CTranslate2 has relu, gelu, swish, silu"),
@@ -35,7 +35,7 @@ def test_models_that_ctranslate2_cannot_hold_raise():
             ctranslate2.specification(small_model(d_k=None, d_v=None, **fields), [], [])
 
 
-def test_a_missing_library_is_named(tmp_path, monkeypatch):
+def test_to_ctranslate2_without_library(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ImportError, match=r"CTranslate2 needs ctranslate2; install it with: .*\[ctranslate2\]"):
         to_ctranslate2(str(FIXTURE), str(tmp_path / "model"))
@@ -52,8 +52,9 @@ def translations(folder, tokenizer, sentences, beams):
     ]
     sources = [[names[0][token] for token in ids] for ids in tokenizer(sentences).input_ids]
     always = json.loads((folder / "parity.json").read_text())["translate_batch"]
-    found = translator.translate_batch(sources, beam_size=beams, length_penalty=1, max_decoding_length=60, **always)
-    rows = [[names[1].index(token) for token in each.hypotheses[0]] for each in found]
+    results = translator.translate_batch(sources, beam_size=beams, length_penalty=1, max_decoding_length=60, **always)
+    best_hypotheses = [result.hypotheses[0] for result in results]
+    rows = [[names[1].index(token) for token in tokens] for tokens in best_hypotheses]
     return tokenizer.batch_decode(rows, skip_special_tokens=True)
 
 
@@ -62,12 +63,14 @@ RULES = {"length_penalty": 1.0, "length_penalty_type": "hf", "early_stopping": T
 
 
 @needs_ctranslate2
-def test_a_trained_folder_goes_out(tmp_path):
+def test_to_ctranslate2_trained_folder(tmp_path):
     folder = to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), sentences=NUMBERS)
     certificate = json.loads((folder / "parity.json").read_text())
     assert certificate["equal"]
     assert set(certificate["log_probs"]) == {"random", "real"}
-    assert all(0 < each <= certificate["tolerance"] == 1e-4 for each in certificate["log_probs"].values())
+    assert certificate["tolerance"] == 1e-4
+    for difference in certificate["log_probs"].values():
+        assert 0 < difference <= certificate["tolerance"]
     assert certificate["sha256"] == hashes([FIXTURE / "model.safetensors"])
     assert certificate["translations"] == {"sentences": 4, "greedy": 4, "beam": 4}
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(folder)
@@ -85,7 +88,7 @@ def test_a_trained_folder_goes_out(tmp_path):
 
 
 @needs_ctranslate2
-def test_the_block_of_conversion_md(tmp_path, monkeypatch, capsys):
+def test_to_ctranslate2_documented_example(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     to_ctranslate2(str(FIXTURE), "runs/numbers-ct2", sentences=NUMBERS)
     exec(re.search(r"```python\n(.*?)```", (ROOT / "docs" / "conversion.md").read_text(), flags=re.DOTALL)[1], {})
@@ -95,7 +98,7 @@ def test_the_block_of_conversion_md(tmp_path, monkeypatch, capsys):
 
 @needs_ctranslate2
 @pytest.mark.parametrize("quantization", ["int8", "bfloat16"])
-def test_quantized_weights_are_compared_only(tmp_path, quantization):
+def test_to_ctranslate2_quantized_weights(tmp_path, quantization):
     options = {"max_positions": 64, "sentences": NUMBERS}
     exact = to_ctranslate2(str(FIXTURE), str(tmp_path / "float32"), **options)
     folder = to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), quantization=quantization, **options)
@@ -119,7 +122,7 @@ def test_quantized_weights_are_compared_only(tmp_path, quantization):
         {"attention_bias": False},
     ],
 )
-def test_every_model_that_ctranslate2_holds_is_equal(tokenizer, tmp_path, fields):
+def test_to_ctranslate2_supported_models(tokenizer, tmp_path, fields):
     saved(tmp_path / "model", tokenizer, **fields)
     folder = to_ctranslate2(str(tmp_path / "model"), str(tmp_path / "ct2"), sentences=NUMBERS)
     assert json.loads((folder / "parity.json").read_text())["log_probs"]["real"] < 1e-4
@@ -133,7 +136,7 @@ def saved(folder, tokenizer, **fields):
 
 @needs_ctranslate2
 @pytest.mark.parametrize("sizes", [(280, 270), (265, 280)])
-def test_two_vocabularies_go_out(tmp_path, sizes):
+def test_to_ctranslate2_two_vocabularies(tmp_path, sizes):
     texts = ["zweiundvierzig", "neun", "tausendsechs"], NUMBERS
     options = {"min_frequency": 1, "show_progress": False}
     sides = [train_tokenizer(lines, vocab_size=size, **options) for lines, size in zip(texts, sizes, strict=True)]
@@ -149,7 +152,7 @@ def test_two_vocabularies_go_out(tmp_path, sizes):
 
 @needs_ctranslate2
 @pytest.mark.parametrize("change", ["queries and keys", "positions", "a bias"])
-def test_a_wrong_conversion_is_not_written(tmp_path, monkeypatch, change):
+def test_to_ctranslate2_wrong_conversion(tmp_path, monkeypatch, change):
     from ctranslate2.converters.transformers import BartLoader
 
     set_attention = BartLoader.set_attention
@@ -173,7 +176,7 @@ def test_a_wrong_conversion_is_not_written(tmp_path, monkeypatch, change):
 
 
 @needs_ctranslate2
-def test_a_longer_sentence_is_refused(tmp_path):
+def test_to_ctranslate2_sentence_longer_than_table(tmp_path):
     folder = to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), max_positions=64, sentences=["nine"])
     with pytest.raises(RuntimeError, match="64"):
         translations(folder, AutoTokenizer.from_pretrained(FIXTURE), ["nine " * 80], 1)
@@ -184,9 +187,8 @@ def test_a_longer_sentence_is_refused(tmp_path):
 
 @needs_ctranslate2
 @pytest.mark.parametrize("fields", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 30}])
-def test_sentences_longer_than_the_table_are_compared_by_their_ends(tokenizer, tmp_path, fields):
-    for each in (decisive_model(vocab_size=len(tokenizer), d_k=None, d_v=None, **fields), tokenizer):
-        each.save_pretrained(tmp_path / "model")
+def test_to_ctranslate2_compares_ends_of_long_sentences(tokenizer, tmp_path, fields):
+    saved(tmp_path / "model", tokenizer, **fields)
     assert max(map(len, tokenizer(list(SENTENCES)).input_ids)) > 64
     folder = to_ctranslate2(str(tmp_path / "model"), str(tmp_path / "ct2"), max_positions=64)
     certificate = json.loads((folder / "parity.json").read_text())
@@ -196,7 +198,7 @@ def test_sentences_longer_than_the_table_are_compared_by_their_ends(tokenizer, t
 
 
 @needs_ctranslate2
-def test_the_command(tmp_path, capsys):
+def test_convert_to_ctranslate2(tmp_path, capsys):
     arguments = ["convert", "--to", "ctranslate2", "--input", str(FIXTURE), "--output", str(tmp_path / "ct2")]
     main([*arguments, "--quantization", "int8"])
     assert f"the model is in {tmp_path / 'ct2'}" in capsys.readouterr().out
@@ -218,11 +220,15 @@ def test_the_command(tmp_path, capsys):
     [("tied_swish", ["vocab.spm"] * 2), ("separate_relu", ["source.spm", "target.spm"])],
 )
 @pytest.mark.bridge
-def test_a_model_of_marian_comes_in_is_tuned_and_goes_out(tmp_path, capsys, name, vocabularies):
+def test_to_ctranslate2_tuned_marian_model(tmp_path, capsys, name, vocabularies):
     """With the commands of docs/conversion.md; translations are compared at each stop."""
     marian = FIXTURE.parent / "marian" / name
-    sentences, expected = (each[:8] for each in translate_by_marian(marian, vocabularies))
-    model, tuned, out = (str(tmp_path / each) for each in ("model", "tuned", "out"))
+    all_sentences, all_translations = translate_by_marian(marian, vocabularies)
+    sentences = all_sentences[:8]
+    expected = all_translations[:8]
+    model = str(tmp_path / "model")
+    tuned = str(tmp_path / "tuned")
+    out = str(tmp_path / "out")
     settings = {"num_beams": 1, "max_new_tokens": 60}
 
     def translations_of(folder):

@@ -63,7 +63,7 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(FIXTURE)
 
 
-def test_the_block_of_conversion_md(engine, tokenizer, capsys):
+def test_load_engine_documented_example(engine, tokenizer, capsys):
     page = (ROOT / "docs" / "conversion.md").read_text(encoding="utf-8")
     block = re.search(r"```python engine\n(.*?)```", page, flags=re.DOTALL)[1]
     for original, replacement in (("runs/numbers", FIXTURE.as_posix()), ('"int8"', '"float32"')):
@@ -75,7 +75,7 @@ def test_the_block_of_conversion_md(engine, tokenizer, capsys):
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_translations_are_the_model_s(engine, model, tokenizer, beams):
+def test_translate_equals_model(engine, model, tokenizer, beams):
     ours = translate(engine, tokenizer, NUMBERS, num_beams=beams)
     assert ours == translate(model, tokenizer, NUMBERS, num_beams=beams, early_stopping=True)
     assert ours[3] == ""
@@ -83,20 +83,22 @@ def test_translations_are_the_model_s(engine, model, tokenizer, beams):
     assert translate(engine, tokenizer, NUMBERS, tokens_per_batch=1, num_beams=beams) == ours
 
 
-def test_scores_are_the_model_s(engine, model, tokenizer):
-    for one, other in zip(*(score(each, tokenizer, NUMBERS, REFERENCES) for each in (engine, model)), strict=True):
-        assert one.tokens == other.tokens
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
-        assert one.normalized == pytest.approx(other.normalized, abs=1e-4)
+def test_score_equals_model(engine, model, tokenizer):
+    engine_scores = score(engine, tokenizer, NUMBERS, REFERENCES)
+    model_scores = score(model, tokenizer, NUMBERS, REFERENCES)
+    for engine_score, model_score in zip(engine_scores, model_scores, strict=True):
+        assert engine_score.tokens == model_score.tokens
+        assert engine_score.log_probs == pytest.approx(model_score.log_probs, abs=1e-4)
+        assert engine_score.normalized == pytest.approx(model_score.normalized, abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["gnmt", "hf"])
-def test_hypotheses_are_ranked_by_the_penalty_of_the_model(engine, model, tokenizer, kind):
+@pytest.mark.parametrize("penalty_type", ["gnmt", "hf"])
+def test_generate_ranks_by_length_penalty_of_model(engine, model, tokenizer, penalty_type):
     inputs = tokenizer(["two thousand and twenty-five"], return_tensors="pt")
-    settings = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 3.0, "length_penalty_type": kind}
+    settings = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 3.0, "length_penalty_type": penalty_type}
     rows = [row[1 : row.index(2, 1) + 1] for row in engine.generate(**inputs, **settings).tolist()]
     assert len({len(row) for row in rows}) > 1
-    penalty = {"gnmt": lambda n: ((5 + n) / 6) ** 3, "hf": lambda n: n**3}[kind]
+    penalty = {"gnmt": lambda n: ((5 + n) / 6) ** 3, "hf": lambda n: n**3}[penalty_type]
     with torch.no_grad():
         scores = []
         for row in rows:
@@ -110,7 +112,7 @@ def test_hypotheses_are_ranked_by_the_penalty_of_the_model(engine, model, tokeni
     )
 
 
-def test_lengths(engine, tokenizer):
+def test_generate_length_limits(engine, tokenizer):
     inputs = tokenizer(["two thousand and twenty-five", "one"], return_tensors="pt", padding=True)
     for settings in ({"max_new_tokens": 3}, {"max_length": 4}):
         assert engine.generate(**inputs, num_beams=1, **settings).shape == (2, 4)
@@ -134,7 +136,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_settings_of_the_model_are_applied(engine, model, tokenizer, monkeypatch, settings):
+def test_generate_applies_generation_config(engine, model, tokenizer, monkeypatch, settings):
     """In its generation_config.json, and as arguments."""
     plain = translate(engine, tokenizer, NUMBERS, num_beams=1)
     # CTranslate2 normalizes scores.
@@ -142,9 +144,10 @@ def test_settings_of_the_model_are_applied(engine, model, tokenizer, monkeypatch
         model.generate(**tokenizer([text], return_tensors="pt"), num_beams=1, renormalize_logits=True, **settings)
         for text in SENTENCES
     ]
-    for given in (settings, {}):
-        found = [engine.generate(**tokenizer([text], return_tensors="pt"), num_beams=1, **given) for text in SENTENCES]
-        assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+    for arguments in (settings, {}):
+        for text, expected_row in zip(SENTENCES, expected, strict=True):
+            row = engine.generate(**tokenizer([text], return_tensors="pt"), num_beams=1, **arguments)
+            assert row.tolist() == expected_row.tolist()
         for name, value in settings.items():
             monkeypatch.setattr(engine.generation_config, name, value)
     assert translate(engine, tokenizer, NUMBERS, num_beams=1) != plain
@@ -158,20 +161,20 @@ def test_settings_of_the_model_are_applied(engine, model, tokenizer, monkeypatch
         *(("exponential_decay_length_penalty", [5, 1.1]), ("forced_bos_token_id", 10**6), ("a_new_one", 1)),
     ],
 )
-def test_settings_of_the_model_that_it_lacks_raise(engine, tokenizer, monkeypatch, name, value):
+def test_generate_rejects_unsupported_generation_config(engine, tokenizer, monkeypatch, name, value):
     monkeypatch.setattr(engine.generation_config, name, value, raising=False)
     with pytest.raises(ValueError, match=f"{name} is "):
         translate(engine, tokenizer, ["nine"])
 
 
-def test_settings_without_effect_on_a_search_are_accepted(engine, tokenizer, monkeypatch):
+def test_generate_accepts_settings_without_effect(engine, tokenizer, monkeypatch):
     defaults = GenerationConfig._get_default_generation_params() | {"max_length": None, "num_beams": 4}
     for name, value in {**defaults, "early_stopping": True, "top_k": 7, "output_scores": True}.items():
         monkeypatch.setattr(engine.generation_config, name, value)
     assert translate(engine, tokenizer, ["nine"]) == ["neun"]
 
 
-def test_what_it_cannot_do_raises(engine, tokenizer):
+def test_engine_rejects_unsupported_arguments(engine, tokenizer):
     inputs = tokenizer(["one"], return_tensors="pt")
     for settings, message in (
         ({"early_stopping": "never"}, "early_stopping is 'never', but CTranslate2 ends a sentence when"),
@@ -190,25 +193,25 @@ def test_what_it_cannot_do_raises(engine, tokenizer):
     ):
         with pytest.raises(ValueError, match=message):
             align(engine, tokenizer, sources, targets)
-    for given, message in (({"engine": "onnx"}, 'engine is "onnx"'), ({"compute_type": "int3"}, "compute_type is")):
+    for arguments, message in (({"engine": "onnx"}, 'engine is "onnx"'), ({"compute_type": "int3"}, "compute_type is")):
         with pytest.raises(ValueError, match=message):
-            load_engine(str(FIXTURE), **given)
+            load_engine(str(FIXTURE), **arguments)
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "float16", "int8_float16", "int8_bfloat16"])
-def test_a_type_that_the_processor_lacks_raises_before_the_conversion(cache, kind, monkeypatch):
+@pytest.mark.parametrize("compute_type", ["bfloat16", "float16", "int8_float16", "int8_bfloat16"])
+def test_load_engine_compute_type_that_processor_lacks(cache, compute_type, monkeypatch):
     library = ctranslate2_engine.import_library()
     monkeypatch.setattr(library, "get_supported_compute_types", lambda device: {"float32", "int8"})
     monkeypatch.setattr(ctranslate2_engine, "converted", None)
-    message = f'compute_type is "{kind}"; choose one of float32, int8, which this processor has.'
+    message = f'compute_type is "{compute_type}"; choose one of float32, int8, which this processor has.'
     with pytest.raises(ValueError, match=re.escape(message)):
-        load_engine(str(FIXTURE), compute_type=kind)
+        load_engine(str(FIXTURE), compute_type=compute_type)
 
 
-def test_a_folder_is_converted_once(cache, tmp_path, monkeypatch, tokenizer):
+def test_converted_reuses_cache(cache, tmp_path, monkeypatch, tokenizer):
     model = decisive_model(vocab_size=len(tokenizer), d_k=None, d_v=None)
-    for each in (model, tokenizer):
-        each.save_pretrained(tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
     first = ctranslate2_engine.converted(tmp_path / "model", "int8")
     assert json.loads((first / "parity.json").read_text())["quantization"] == "int8"
     shutil.copytree(tmp_path / "model", tmp_path / "moved")
@@ -223,23 +226,23 @@ def test_a_folder_is_converted_once(cache, tmp_path, monkeypatch, tokenizer):
     assert ctranslate2_engine.converted(tmp_path / "model", "int8") != first
 
 
-def test_damaged_weights_are_refused(cache, tmp_path, tokenizer):
+def test_load_engine_damaged_weights(cache, tmp_path, tokenizer):
     model = decisive_model(vocab_size=len(tokenizer), d_k=None, d_v=None)
     model.model.decoder.layers[0].fc1.bias.data[0] = float("nan")
-    for each in (model, tokenizer):
-        each.save_pretrained(tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match=r"fc1\.bias has values that are NaN or infinite"):
         load_engine(str(tmp_path / "model"), compute_type="int8")
 
 
-def test_two_vocabularies(cache, tmp_path):
+def test_load_engine_two_vocabularies(cache, tmp_path):
     texts = ["zweiundvierzig", "neun", "tausendsechs"], NUMBERS[:3]
     options = {"min_frequency": 1, "show_progress": False}
     sides = [train_tokenizer(lines, vocab_size=size, **options) for lines, size in zip(texts, (280, 270), strict=True)]
     tokenizer = TwoVocabularyTokenizer.of(*sides)
     model = decisive_model(vocab_size=len(sides[1]), source_vocab_size=len(sides[0]), d_k=None, d_v=None)
-    for each in (model, tokenizer):
-        each.save_pretrained(tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
     engine = load_engine(str(tmp_path / "model"))
     settings = {"num_beams": 1, "max_new_tokens": 9}
     assert translate(engine, tokenizer, texts[0], **settings) == translate(model, tokenizer, texts[0], **settings)
@@ -249,7 +252,7 @@ def test_two_vocabularies(cache, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
-def test_the_process_has_no_torch_and_another_one_follows_it(cache, tokenizer):
+def test_process_has_no_torch_and_is_replaced_when_killed(cache, tokenizer):
     engine = load_engine(str(FIXTURE))
     assert translate(engine, tokenizer, ["nine"]) == ["neun"]
     ((process,),) = engine._processes.values()
@@ -268,7 +271,7 @@ def test_the_process_has_no_torch_and_another_one_follows_it(cache, tokenizer):
     engine.close()
 
 
-def test_a_call_does_not_wait_for_a_longer_one_and_either_survives_the_end_of_the_other(cache, tokenizer):
+def test_choose_process_while_another_call_runs(cache, tokenizer):
     engine = load_engine(str(FIXTURE))
     assert translate(engine, tokenizer, ["nine"]) == ["neun"]
     ((busy,),) = engine._processes.values()
@@ -315,7 +318,7 @@ class Watching(StoppingCriteria):
             raise OverflowError("the last call")
 
 
-def test_a_criterion_that_watches_ends_a_search_without_end(cache, tokenizer):
+def test_generate_stopping_criterion_raises_error(cache, tokenizer):
     """Its error is raised, the process is killed, and the process that follows it has no answer of an earlier call."""
     engine = load_engine(str(FIXTURE))
     assert translate(engine, tokenizer, ["nine"], stopping_criteria=[Watching()]) == ["neun"]
@@ -331,14 +334,14 @@ def test_a_criterion_that_watches_ends_a_search_without_end(cache, tokenizer):
     engine.close()
 
 
-def test_a_criterion_that_may_stop_hypotheses_raises_an_error(cache, tokenizer):
+def test_generate_rejects_criterion_that_stops_hypotheses(cache, tokenizer):
     engine = load_engine(str(FIXTURE))
     with pytest.raises(ValueError, match="MaxTimeCriteria may stop hypotheses, which CTranslate2 cannot do"):
         translate(engine, tokenizer, ["nine"], stopping_criteria=[MaxTimeCriteria(1.0)])
     engine.close()
 
 
-def test_an_interrupted_call_leaves_no_answer_for_the_next_one(cache, tokenizer):
+def test_generate_after_interrupted_call(cache, tokenizer):
     def interrupt(*args):
         raise KeyboardInterrupt
 
@@ -346,7 +349,9 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next_one(cache, tokenizer)
     before = signal.signal(signal.SIGALRM, interrupt)
     for text, translation in {"nine": "neun", "seven": "sieben", "one": "eins", "two": "zwei"}.items():
         assert translate(engine, tokenizer, [text]) == [translation]
-        running = [each for processes in engine._processes.values() for each in processes]
+        running = []
+        for processes in engine._processes.values():
+            running.extend(processes)
         for process in running:
             os.kill(process._process.pid, signal.SIGSTOP)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
@@ -359,7 +364,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next_one(cache, tokenizer)
     engine.close()
 
 
-def test_an_error_of_ctranslate2_is_told(cache, tokenizer):
+def test_generate_reports_error_of_ctranslate2(cache, tokenizer):
     engine = load_engine(str(FIXTURE))
     engine._compute_type = "int3"
     with pytest.raises(RuntimeError, match=r"CTranslate2 says: .*int3"):
@@ -367,7 +372,7 @@ def test_an_error_of_ctranslate2_is_told(cache, tokenizer):
     engine.close()
 
 
-def test_the_commands(cache, tmp_path, capsys):
+def test_commands_with_engine(cache, tmp_path, capsys):
     files = tmp_path / "test.en", tmp_path / "test.de"
     for path, lines in zip(files, (["nine", "seven"], ["neun", "acht"]), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines))
@@ -380,31 +385,31 @@ def test_the_commands(cache, tmp_path, capsys):
     assert "exact match: 50.0" in (printed := capsys.readouterr().out)
     assert "early stopping, at most source + 50 tokens" in printed
     totals = []
-    for each in (engine[:2], []):
-        main(["score", *loading, *each, *pairs])
+    for engine_options in (engine[:2], []):
+        main(["score", *loading, *engine_options, *pairs])
         totals.append([float(line) for line in capsys.readouterr().out.split()])
     assert totals[0] == pytest.approx(totals[1], abs=1e-3)
-    for given, message in (
+    for options, message in (
         (["--engine", "onnx"], "argument --engine: invalid choice: 'onnx'"),
         (["--compute_type", "int8"], "compute_type is int8, but has no effect without --engine ctranslate2"),
         ([*engine[:2], "--device", "meta"], "device is meta, but --engine ctranslate2 runs on the CPU"),
         ([*engine[:2], "--compute_type", "int3"], 'compute_type is "int3"; choose one of float32'),
     ):
         with pytest.raises(SystemExit, match=message):
-            main(["translate", *loading, *given, "nine"])
+            main(["translate", *loading, *options, "nine"])
 
 
-def test_a_missing_library_is_named(tmp_path, monkeypatch, capsys):
+def test_translate_command_without_library(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(SystemExit, match=r"error: CTranslate2 needs ctranslate2; install it with: .*\[ctranslate2\]"):
         main(["translate", "--model_name_or_path", str(FIXTURE), "--engine", "ctranslate2", "nine"])
 
 
-def test_it_is_public():
+def test_engine_is_public():
     assert hf_vanilla_transformer.load_engine is load_engine
 
 
-def test_terms_are_refused(engine, tokenizer):
+def test_translate_rejects_terms(engine, tokenizer):
     for terms in ({"seven": "sieben"}, {"nine": "neun"}):
         with pytest.raises(ValueError, match=r"terms do not work with .*engine.*; leave them out"):
             translate(engine, tokenizer, ["seven"], glossary=Glossary(terms, tokenizer))
@@ -413,12 +418,12 @@ def test_terms_are_refused(engine, tokenizer):
 
 
 @pytest.mark.parametrize("threads", [0, -1])
-def test_threads_are_counted_from_one(threads):
+def test_load_engine_number_of_threads(threads):
     with pytest.raises(ValueError, match=f"threads is {threads}; it must be at least 1"):
         load_engine(str(FIXTURE), threads=threads)
 
 
 @pytest.mark.parametrize("beams", [-1, 1.5, "4"])
-def test_beams_are_a_whole_number(engine, tokenizer, beams):
+def test_generate_number_of_beams(engine, tokenizer, beams):
     with pytest.raises(ValueError, match=f"num_beams is {beams!r}; it must be a whole number from 1"):
         translate(engine, tokenizer, ["seven"], num_beams=beams)

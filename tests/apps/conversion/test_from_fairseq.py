@@ -81,8 +81,8 @@ def write_fairseq(folder, fsmt, target=SOURCE, names=modern, has_cfg=False, dtyp
         args[f"{side}_ffn_embed_dim"] = getattr(config, f"{side}_ffn_dim")
     args = Namespace(**{**args, **changes})
     state = {
-        name.removeprefix("model."): each.to(dtype)
-        for name, each in fsmt.state_dict().items()
+        name.removeprefix("model."): weight.to(dtype)
+        for name, weight in fsmt.state_dict().items()
         if "embed_pos" not in name
     }
     settings = {"args": None, "cfg": {"model": args, "task": {"_name": "translation"}}} if has_cfg else {"args": args}
@@ -103,7 +103,7 @@ def write_fairseq(folder, fsmt, target=SOURCE, names=modern, has_cfg=False, dtyp
     ],
     ids=["modern", "cfg and two vocabularies", "old", "shared output"],
 )
-def test_the_model_and_the_tokenizer_are_the_same(tmp_path, target, shares, options):
+def test_from_fairseq_equals_fsmt(tmp_path, target, shares, options):
     fsmt = fsmt_model(target, shares=shares)
     write_fairseq(tmp_path / "wmt16", fsmt, target, **options)
     folder = from_fairseq(str(tmp_path / "wmt16"), str(tmp_path / "model"))
@@ -134,7 +134,7 @@ def fairseq_ids(lines, vocabulary, language):
 
 
 @pytest.mark.bridge
-def test_the_tokenizer_is_moses_and_byte_pair_encoding(tmp_path):
+def test_from_fairseq_tokenizer_equals_moses_and_bpe(tmp_path):
     write_fairseq(tmp_path / "source", fsmt_model(OTHER, shares="decoder"), OTHER)
     tokenizer = AutoTokenizer.from_pretrained(from_fairseq(str(tmp_path / "source"), str(tmp_path / "model")))
     for argument, language, vocabulary in (("text", "en", SOURCE), ("text_target", "de", OTHER)):
@@ -146,7 +146,7 @@ def test_the_tokenizer_is_moses_and_byte_pair_encoding(tmp_path):
     assert tokenizer.batch_decode(fairseq_ids(targets, OTHER, "de"), skip_special_tokens=True) == targets
 
 
-def test_half_precision_is_read_in_float32(tmp_path):
+def test_from_fairseq_half_precision(tmp_path):
     fsmt = fsmt_model()
     write_fairseq(tmp_path / "source", fsmt, dtype=torch.float16)
     model = AutoModelForSeq2SeqLM.from_pretrained(from_fairseq(str(tmp_path / "source"), str(tmp_path / "model")))
@@ -154,7 +154,7 @@ def test_half_precision_is_read_in_float32(tmp_path):
     assert torch.equal(model.model.encoder.layers[0].fc1.bias, expected)
 
 
-def test_the_dictionary(tmp_path):
+def test_read_dictionary_lines(tmp_path):
     path = tmp_path / "dict.en.txt"
     path.write_text("the 12\nhou@@ 5\n</s> 3 #fairseq:overwrite\nmadeupword0000 0\n", encoding="utf-8")
     tokens = {
@@ -185,7 +185,7 @@ def test_the_dictionary(tmp_path):
             read_dictionary(path)
 
 
-def test_a_dictionary_and_codes_without_a_last_line_break(tmp_path):
+def test_from_fairseq_files_without_last_line_break(tmp_path):
     """The last token has a row of the embeddings, too, as fairseq reads it."""
     write_fairseq(tmp_path / "source", fsmt_model())
     for name in ("dict.en.txt", "dict.de.txt", "bpecodes"):
@@ -198,7 +198,7 @@ def test_a_dictionary_and_codes_without_a_last_line_break(tmp_path):
 
 
 @pytest.mark.parametrize("codes", ["#version: 0.1\nt h\n", "t h\nth e\nthe </w>\n"])
-def test_codes_of_version_0_1_are_refused(tmp_path, codes):
+def test_read_merges_version_0_1(tmp_path, codes):
     """Their end of a word is a symbol of its own, which byte-pair encoding of version 0.2 does not have."""
     write_fairseq(tmp_path / "source", fsmt_model())
     (tmp_path / "source" / "bpecodes").write_text(codes)
@@ -211,7 +211,7 @@ class Attack:
         return os.system, ("touch executed",)
 
 
-def test_no_code_is_run(tmp_path, monkeypatch):
+def test_from_fairseq_runs_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_fairseq(tmp_path / "source", fsmt_model())
     checkpoint = torch.load(tmp_path / "source" / "model.pt", weights_only=False)
@@ -224,7 +224,7 @@ def test_no_code_is_run(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", [b"", b"garbage", bytes(500), b"<html>404</html>", pickle.dumps({"model": 1})])
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_a_file_that_is_no_checkpoint(tmp_path, content):
+def test_from_fairseq_file_that_is_no_checkpoint(tmp_path, content):
     write_fairseq(tmp_path / "source", fsmt_model())
     (tmp_path / "source" / "model.pt").write_bytes(content)
     with pytest.raises(ValueError, match=r"model\.pt is no checkpoint of PyTorch; give a complete \.pt that"):
@@ -247,7 +247,7 @@ def test_a_file_that_is_no_checkpoint(tmp_path, content):
         ({"source_lang": "xx"}, r"No such file or directory: .*dict\.xx\.txt"),
     ],
 )
-def test_what_cannot_be_carried_is_named(tmp_path, changes, message):
+def test_from_fairseq_unsupported_arguments(tmp_path, changes, message):
     write_fairseq(tmp_path / "source", fsmt_model(), **changes)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         from_fairseq(str(tmp_path / "source"), str(tmp_path / "model"))
@@ -276,7 +276,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_damaged_sources(tmp_path, fault):
+def test_from_fairseq_damaged_source(tmp_path, fault):
     change, message = FAULTS[fault]
     write_fairseq(tmp_path / "source", fsmt_model())
     change(tmp_path / "source")
@@ -285,7 +285,7 @@ def test_damaged_sources(tmp_path, fault):
     assert not (tmp_path / "model").exists()
 
 
-def test_weights_that_are_nan(tmp_path):
+def test_from_fairseq_weights_that_are_nan(tmp_path):
     fsmt = fsmt_model()
     with torch.no_grad():
         fsmt.model.decoder.layers[0].fc1.bias[2] = float("nan")
@@ -294,7 +294,7 @@ def test_weights_that_are_nan(tmp_path):
         from_fairseq(str(tmp_path / "source"), str(tmp_path / "model"))
 
 
-def test_the_command(tmp_path, capsys):
+def test_convert_from_fairseq(tmp_path, capsys):
     write_fairseq(tmp_path / "source", fsmt_model())
     arguments = ["convert", "--from", "fairseq", "--input", str(tmp_path / "source" / "model.pt")]
     main([*arguments, "--output", str(tmp_path / "model")])
@@ -304,22 +304,22 @@ def test_the_command(tmp_path, capsys):
             main([*arguments, "--output", "x", f"--{name}", value])
 
 
-def test_fine_tuning_by_the_stock_trainer(tmp_path):
+def test_from_fairseq_then_fine_tune(tmp_path):
     folder = from_fairseq(str(FIXTURES / "fairseq" / "two_vocabularies"), str(tmp_path / "model"))
     check_fine_tuning(folder, SENTENCES, ["das haus", "ein hund", "zwei"], tmp_path)
 
 
 @pytest.mark.parametrize("name", ["joint", "two_vocabularies"])
 @torch.no_grad()
-def test_fairseq_itself_computes_the_same(tmp_path, name):
+def test_from_fairseq_equals_recorded_fairseq(tmp_path, name):
     """Models of fairseq 0.12.2, with what it computed (tests/fixtures/fairseq/make.py)."""
     folder = FIXTURES / "fairseq" / name
     model = AutoModelForSeq2SeqLM.from_pretrained(from_fairseq(str(folder), str(tmp_path / "model")))
     record = json.loads((folder / "fairseq.json").read_text())
     for source, target, log_probs, translation, score in zip(*record.values(), strict=True):
         ids = torch.tensor([source])
-        found = log_probabilities(model, ids, target)
-        torch.testing.assert_close(found, torch.tensor(log_probs), atol=1e-4, rtol=0)
+        our_log_probs = log_probabilities(model, ids, target)
+        torch.testing.assert_close(our_log_probs, torch.tensor(log_probs), atol=1e-4, rtol=0)
         # fairseq stops when as many hypotheses have finished as there are beams.
         output = model.generate(ids, num_beams=5, max_length=22, early_stopping=True)
         assert output[0, 1:].tolist() == translation

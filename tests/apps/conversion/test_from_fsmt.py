@@ -50,19 +50,20 @@ def converted(source, tmp_path_factory):
 
 
 @torch.no_grad()
-def test_the_model_is_the_same(source, converted):
+def test_from_fsmt_logits(source, converted):
     folder, fsmt = source
     model = AutoModelForSeq2SeqLM.from_pretrained(converted)
     inputs = FSMTTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
     targets = torch.randint(4, len(OTHER), (len(SENTENCES), 7), generator=torch.Generator().manual_seed(0))
-    ours, theirs = (each(**inputs, decoder_input_ids=targets, use_cache=False).logits for each in (model, fsmt))
-    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+    our_logits = model(**inputs, decoder_input_ids=targets, use_cache=False).logits
+    fsmt_logits = fsmt(**inputs, decoder_input_ids=targets, use_cache=False).logits
+    torch.testing.assert_close(our_logits, fsmt_logits, atol=1e-4, rtol=0)
     assert [model.config.source_vocab_size, model.config.vocab_size] == [len(SOURCE), len(OTHER)]
     assert model.config.position_offset == 2
 
 
 @torch.no_grad()
-def test_it_is_the_same_in_float64(source, converted, monkeypatch):
+def test_from_fsmt_logits_in_float64(source, converted, monkeypatch):
     """FSMT's mask and its positions are of float32 alone; with both computed in float64, nothing is left."""
     monkeypatch.setattr(modeling_fsmt, "fill_with_neg_inf", lambda mask: mask.fill_(-torch.inf))
     model, fsmt = AutoModelForSeq2SeqLM.from_pretrained(converted), copy.deepcopy(source[1])
@@ -71,11 +72,11 @@ def test_it_is_the_same_in_float64(source, converted, monkeypatch):
         angles = np.arange(count)[:, None] * 10000.0 ** (-np.arange(d_model // 2) / (d_model // 2 - 1))
         table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
         stack.embed_positions.weight.copy_(torch.from_numpy(table))
-    found = parity_certificate.compare(model, fsmt, in_float64=True)["float64"]
-    assert found["log_probs"]["random"] <= found["tolerance"] == 1e-9
+    comparison = parity_certificate.compare(model, fsmt, in_float64=True)["float64"]
+    assert comparison["log_probs"]["random"] <= comparison["tolerance"] == 1e-9
 
 
-def test_translations_are_the_same(source, converted):
+def test_from_fsmt_translations(source, converted):
     folder, fsmt = source
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
     of_source = FSMTTokenizer.from_pretrained(folder)
@@ -88,7 +89,7 @@ def test_translations_are_the_same(source, converted):
     assert model.generation_config.num_beams == 3
 
 
-def test_targets_have_their_own_vocabulary(converted):
+def test_from_fsmt_target_vocabulary(converted):
     tokenizer = AutoTokenizer.from_pretrained(converted)
     labels = tokenizer(SENTENCES, text_target=TARGETS).labels
     assert tokenizer.batch_decode(labels, skip_special_tokens=True) == TARGETS
@@ -96,13 +97,13 @@ def test_targets_have_their_own_vocabulary(converted):
     words = tokenizer.convert_ids_to_tokens(labels[0])
     assert [OTHER[word] for word in words] == labels[0]
     # And sources again theirs.
-    assert tokenizer("the house").input_ids == [SOURCE[each] for each in ("the</w>", *"hou", "se</w>", "</s>")]
+    assert tokenizer("the house").input_ids == [SOURCE[token] for token in ("the</w>", *"hou", "se</w>", "</s>")]
     model = AutoModelForSeq2SeqLM.from_pretrained(converted)
     assert score(model, tokenizer, SENTENCES[:1], TARGETS[:1])[0].tokens == words
 
 
 @pytest.mark.bridge
-def test_the_tokenizer_is_the_same(source, converted, tmp_path):
+def test_from_fsmt_tokenizer(source, converted, tmp_path):
     tokenizer, of_source = AutoTokenizer.from_pretrained(converted), FSMTTokenizer.from_pretrained(source[0])
     assert tokenizer(texts()).input_ids == of_source(texts()).input_ids
     # FSMT's own encodes targets in the source's vocabulary, so the oracle of targets is that of the other direction.
@@ -115,7 +116,7 @@ def test_the_tokenizer_is_the_same(source, converted, tmp_path):
     assert tokenizer.batch_decode(labels[:1000]) == of_source.batch_decode(labels[:1000])
 
 
-def test_without_the_package_the_tokenizer_needs_its_code(converted, tmp_path):
+def test_from_fsmt_tokenizer_without_package(converted, tmp_path):
     command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(converted)]
     environment = {"HF_HOME": str(tmp_path / "home"), "PYTHONSAFEPATH": "1"}
     streams = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
@@ -128,7 +129,7 @@ def test_without_the_package_the_tokenizer_needs_its_code(converted, tmp_path):
 
 
 @pytest.mark.bridge
-def test_the_certificate_and_the_card(converted):
+def test_from_fsmt_certificate_and_card(converted):
     certificate = json.loads((converted / "parity.json").read_text())
     assert certificate["equal"]
     assert 0 < max(certificate["log_probs"].values()) <= certificate["tolerance"] == 1e-4
@@ -152,7 +153,7 @@ def test_the_certificate_and_the_card(converted):
         (SOURCE, "none", {}),
     ],
 )
-def test_other_shapes(tmp_path, target, shares, fields):
+def test_from_fsmt_other_shapes(tmp_path, target, shares, fields):
     saved(tmp_path / "fsmt", target, shares=shares, **fields)
     folder = from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -162,8 +163,10 @@ def test_other_shapes(tmp_path, target, shares, fields):
     translate(model, AutoTokenizer.from_pretrained(folder), SENTENCES[:1], max_new_tokens=2)
 
 
-def swap(state, one, other):
-    state[one], state[other] = state[other], state[one]
+def swap(state, first_name, second_name):
+    first_weight = state[first_name]
+    state[first_name] = state[second_name]
+    state[second_name] = first_weight
 
 
 @pytest.mark.parametrize(
@@ -175,7 +178,7 @@ def swap(state, one, other):
     ],
     ids=["queries and keys", "a bias", "two channels"],
 )
-def test_a_wrong_conversion_is_not_written(source, tmp_path, monkeypatch, change):
+def test_from_fsmt_wrong_conversion(source, tmp_path, monkeypatch, change):
     permute = weight_transforms.permute_channels
 
     def wrong(state, channels):
@@ -190,7 +193,7 @@ def test_a_wrong_conversion_is_not_written(source, tmp_path, monkeypatch, change
 
 
 @pytest.mark.parametrize("position", [("sinusoidal", 2), ("sinusoidal_tensor2tensor", 1)])
-def test_other_positions_are_not_equal(source, tmp_path, monkeypatch, position):
+def test_from_fsmt_wrong_positions(source, tmp_path, monkeypatch, position):
     config_class = weight_transforms.VanillaTransformerConfig
 
     def wrong(**fields):
@@ -209,7 +212,7 @@ def test_other_positions_are_not_equal(source, tmp_path, monkeypatch, position):
         ({"model_type": "bart", "decoder_start_token_id": 0}, "model_type is 'bart', .* 'fsmt'; decoder_start_.* is 0"),
     ],
 )
-def test_what_cannot_be_carried_is_named(tmp_path, fields, message):
+def test_from_fsmt_unsupported_fields(tmp_path, fields, message):
     saved(tmp_path / "fsmt")
     path = tmp_path / "fsmt" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
@@ -217,7 +220,7 @@ def test_what_cannot_be_carried_is_named(tmp_path, fields, message):
         from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
 
 
-def test_settings_of_the_tokenizer_are_carried(tmp_path):
+def test_from_fsmt_tokenizer_settings(tmp_path):
     saved(tmp_path / "fsmt")
     path = tmp_path / "fsmt" / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "do_lower_case": True, "model_max_length": 99}))
@@ -227,7 +230,7 @@ def test_settings_of_the_tokenizer_are_carried(tmp_path):
     assert tokenizer.model_max_length == 99
 
 
-def test_languages_that_are_none(tmp_path):
+def test_from_fsmt_wrong_language_codes(tmp_path):
     saved(tmp_path / "fsmt")
     path = tmp_path / "fsmt" / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "langs": ["en", 3]}))
@@ -235,7 +238,7 @@ def test_languages_that_are_none(tmp_path):
         from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
 
 
-def test_a_missing_file_of_the_tokenizer(tmp_path):
+def test_from_fsmt_missing_tokenizer_file(tmp_path):
     saved(tmp_path / "fsmt")
     (tmp_path / "fsmt" / "merges.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*merges\.txt"):
@@ -243,7 +246,7 @@ def test_a_missing_file_of_the_tokenizer(tmp_path):
 
 
 @pytest.mark.bridge
-def test_without_sacremoses_the_tokenizer_is_unchecked(source, tmp_path, monkeypatch):
+def test_from_fsmt_without_sacremoses(source, tmp_path, monkeypatch):
     monkeypatch.setattr(converted_folder, "find_spec", lambda name: None)
     folder = from_fsmt(str(source[0]), str(tmp_path / "model"))
     certificate = json.loads((folder / "parity.json").read_text())
@@ -251,7 +254,7 @@ def test_without_sacremoses_the_tokenizer_is_unchecked(source, tmp_path, monkeyp
     assert list(certificate["log_probs"]) == ["random"]
 
 
-def test_the_command(source, tmp_path, capsys):
+def test_convert_from_fsmt(source, tmp_path, capsys):
     output = tmp_path / "model"
     main(["convert", "--from", "fsmt", "--input", str(source[0]), "--output", str(output)])
     assert f"the model is in {output}" in capsys.readouterr().out
@@ -259,5 +262,5 @@ def test_the_command(source, tmp_path, capsys):
         main(["convert", "--from", "fsmt", "--input", str(source[0]), "--output", "x", "--positions", "hf"])
 
 
-def test_fine_tuning_by_the_stock_trainer(converted, tmp_path):
+def test_from_fsmt_then_fine_tune(converted, tmp_path):
     check_fine_tuning(converted, SENTENCES, TARGETS, tmp_path)

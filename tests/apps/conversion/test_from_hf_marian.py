@@ -86,7 +86,7 @@ def logits(model, folder):
         return model(**inputs, decoder_input_ids=targets).logits
 
 
-def test_the_model_is_the_same(source, converted):
+def test_from_hf_marian_logits(source, converted):
     folder, marian = source
     model = AutoModelForSeq2SeqLM.from_pretrained(converted)
     torch.testing.assert_close(logits(model, folder), logits(marian, folder), atol=1e-4, rtol=0)
@@ -94,7 +94,7 @@ def test_the_model_is_the_same(source, converted):
     assert model.config.activation_function == "swish"
 
 
-def test_translations_and_the_tokenizer_are_the_same(source, converted):
+def test_from_hf_marian_translations(source, converted):
     folder, marian = source
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
     of_source = AutoTokenizer.from_pretrained(folder)
@@ -109,18 +109,19 @@ def test_translations_and_the_tokenizer_are_the_same(source, converted):
 
 
 @pytest.mark.bridge
-def test_the_tokenizer_is_the_same(source, converted):
+def test_from_hf_marian_tokenizer(source, converted):
     tokenizer, oracle = AutoTokenizer.from_pretrained(converted), MarianTokenizer.from_pretrained(source[0])
     lines = texts()
-    ours, theirs = (each(lines, text_target=lines) for each in (tokenizer, oracle))
-    assert ours.data == theirs.data
-    assert tokenizer.batch_decode(ours.labels) == oracle.batch_decode(theirs.labels)
+    our_batch = tokenizer(lines, text_target=lines)
+    oracle_batch = oracle(lines, text_target=lines)
+    assert our_batch.data == oracle_batch.data
+    assert tokenizer.batch_decode(our_batch.labels) == oracle.batch_decode(oracle_batch.labels)
     targets = tokenizer(text_target=SENTENCES).input_ids
     assert tokenizer.batch_decode(targets, skip_special_tokens=True) == SENTENCES
 
 
 @pytest.mark.bridge
-def test_the_certificate_and_the_card(source, converted):
+def test_from_hf_marian_certificate_and_card(source, converted):
     certificate = json.loads((converted / "parity.json").read_text())
     assert certificate["equal"]
     assert 0 < max(certificate["log_probs"].values()) <= certificate["tolerance"] == 1e-4
@@ -139,11 +140,11 @@ def test_the_certificate_and_the_card(source, converted):
     assert "Evaluation" not in card
 
 
-def test_the_licence_of_the_source(source, tmp_path):
+def test_from_hf_marian_license(source, tmp_path):
     shutil.copytree(source[0], tmp_path / "marian")
     (tmp_path / "marian" / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n", encoding="utf-8")
-    for given, stated in ((None, "apache-2.0"), ("mit", "mit")):
-        folder = from_hf_marian(str(tmp_path / "marian"), str(tmp_path / stated), license=given)
+    for license, stated in ((None, "apache-2.0"), ("mit", "mit")):
+        folder = from_hf_marian(str(tmp_path / "marian"), str(tmp_path / stated), license=license)
         assert f"license: {stated}\n" in (folder / "README.md").read_text()
     for damaged in ("---\nlicense: [\n---\n", "no metadata", "---\nlicense: [mit]\n---\n"):
         (tmp_path / "marian" / "README.md").write_text(damaged)
@@ -159,7 +160,7 @@ def test_the_licence_of_the_source(source, tmp_path):
         {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 70},
     ],
 )
-def test_other_shapes(tmp_path, fields):
+def test_from_hf_marian_other_shapes(tmp_path, fields):
     pytest.importorskip("sentencepiece")
     saved(tmp_path / "marian", **fields)
     folder = from_hf_marian(str(tmp_path / "marian"), str(tmp_path / "model"))
@@ -167,7 +168,7 @@ def test_other_shapes(tmp_path, fields):
 
 
 @pytest.mark.bridge
-def test_without_its_library_the_tokenizer_is_unchecked(source, tmp_path, monkeypatch):
+def test_from_hf_marian_without_sentencepiece(source, tmp_path, monkeypatch):
     monkeypatch.setattr(converted_folder, "find_spec", lambda name: None)
     certificate = json.loads((from_hf_marian(str(source[0]), str(tmp_path / "model")) / "parity.json").read_text())
     assert set(certificate["log_probs"]) == {"random"}
@@ -175,7 +176,7 @@ def test_without_its_library_the_tokenizer_is_unchecked(source, tmp_path, monkey
     assert (tmp_path / "model" / "source.spm").is_file()
 
 
-def test_positions_of_marian_itself(source, tmp_path):
+def test_from_hf_marian_positions_of_marian(source, tmp_path):
     folder = from_hf_marian(str(source[0]), str(tmp_path / "model"), positions="marian")
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert (model.config.position_embedding_type, model.config.layer_norm_eps) == ("sinusoidal_tensor2tensor", 1e-6)
@@ -185,9 +186,15 @@ def test_positions_of_marian_itself(source, tmp_path):
     assert (logits(model, source[0]) - logits(source[1], source[0])).abs().max() > 1e-3
 
 
-def swap(one, other):
+def swap(first_name, second_name):
     def mistake(state):
-        return {name.replace(one, "#").replace(other, one).replace("#", other): each for name, each in state.items()}
+        swapped = {}
+        for name, weight in state.items():
+            if first_name in name:
+                swapped[name.replace(first_name, second_name)] = weight
+            else:
+                swapped[name.replace(second_name, first_name)] = weight
+        return swapped
 
     return mistake
 
@@ -199,13 +206,14 @@ def swap_channels(state):
 
 
 def forget_a_bias(state):
-    return {name: each * (name != "model.decoder.layers.1.fc2.bias") for name, each in state.items()}
+    bias = "model.decoder.layers.1.fc2.bias"
+    return {**state, bias: torch.zeros_like(state[bias])}
 
 
 @pytest.mark.parametrize(
     "mistake", [swap("q_proj", "k_proj"), swap_channels, forget_a_bias], ids=["qk", "channels", "bias"]
 )
-def test_a_mistake_is_found_and_nothing_is_written(source, tmp_path, monkeypatch, mistake):
+def test_from_hf_marian_wrong_weights(source, tmp_path, monkeypatch, mistake):
     monkeypatch.setattr(weight_transforms, "permute_channels", lambda *args: mistake(permute_channels(*args)))
     with pytest.raises(
         ValueError, match=r"is not equal to .*: log-probabilities in float\d\d differ by .*; --force writes"
@@ -226,10 +234,13 @@ def test_a_mistake_is_found_and_nothing_is_written(source, tmp_path, monkeypatch
     ],
     ids=["shifted positions", "other positions", "another epsilon"],
 )
-def test_a_mistake_in_the_configuration_is_found(source, tmp_path, monkeypatch, fields, precision):
+def test_from_hf_marian_wrong_configuration(source, tmp_path, monkeypatch, fields, precision):
     config_class = weight_transforms.VanillaTransformerConfig
-    changed = lambda **given: config_class(**{**given, **fields})  # noqa: E731
-    monkeypatch.setattr(weight_transforms, "VanillaTransformerConfig", changed)
+
+    def make_wrong_config(**right_fields):
+        return config_class(**{**right_fields, **fields})
+
+    monkeypatch.setattr(weight_transforms, "VanillaTransformerConfig", make_wrong_config)
     with pytest.raises(ValueError, match=f"log-probabilities in {precision} differ by .*, more than "):
         from_hf_marian(str(source[0]), str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()
@@ -248,7 +259,7 @@ def test_a_mistake_in_the_configuration_is_found(source, tmp_path, monkeypatch, 
         ),
     ],
 )
-def test_models_that_cannot_be_carried(source, tmp_path, fields, message):
+def test_from_hf_marian_unsupported_fields(source, tmp_path, fields, message):
     shutil.copytree(source[0], tmp_path / "other")
     config = json.loads((tmp_path / "other" / "config.json").read_text())
     (tmp_path / "other" / "config.json").write_text(json.dumps({**config, **fields}))
@@ -257,14 +268,14 @@ def test_models_that_cannot_be_carried(source, tmp_path, fields, message):
     assert not (tmp_path / "model").exists()
 
 
-def test_pickled_weights_are_read(source, tmp_path):
+def test_from_hf_marian_pickled_weights(source, tmp_path):
     shutil.copytree(source[0], tmp_path / "pickled", ignore=shutil.ignore_patterns("*.safetensors"))
     torch.save(load_file(source[0] / "model.safetensors"), tmp_path / "pickled" / "pytorch_model.bin")
     folder = from_hf_marian(str(tmp_path / "pickled"), str(tmp_path / "model"))
     assert list(json.loads((folder / "parity.json").read_text())["sha256"]) == ["pytorch_model.bin"]
 
 
-def test_the_command(source, tmp_path, capsys):
+def test_convert_from_hf_marian(source, tmp_path, capsys):
     output, command = tmp_path / "model", ["convert", "--from", "hf_marian"]
     main([*command, "--input", str(source[0]), "--output", str(output)])
     assert f"the model is in {output}; {output / 'parity.json'} says how" in capsys.readouterr().out
@@ -280,11 +291,11 @@ def test_the_command(source, tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
-def test_fine_tuning_by_the_stock_trainer(converted, tmp_path):
+def test_from_hf_marian_then_fine_tune(converted, tmp_path):
     check_fine_tuning(converted, SENTENCES, SENTENCES, tmp_path)
 
 
-def test_wrong_arguments(source, converted, tmp_path):
+def test_from_hf_marian_wrong_arguments(source, converted, tmp_path):
     with pytest.raises(ValueError, match='positions is "fairseq"; choose one of hf, marian'):
         from_hf_marian(str(source[0]), str(tmp_path / "model"), positions="fairseq")
     with pytest.raises(FileExistsError, match="already holds a model"):

@@ -56,7 +56,7 @@ def load(folder):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.bridge
-def test_scores_are_marian_s(converted, name):
+def test_add_scores_equals_marian(converted, name):
     recorded = expected(name)
     hypotheses = scored_hypotheses(recorded)
     assert len(hypotheses) == 80
@@ -68,37 +68,40 @@ def test_scores_are_marian_s(converted, name):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.bridge
-def test_translations_are_marian_s(converted, name):
+def test_from_marian_translations(converted, name):
     recorded, (model, tokenizer) = expected(name), load(converted[name])
     sources = tokenizer(recorded["sentences"]).input_ids
-    for kind, settings in (("greedy", {"num_beams": 1}), ("beam", {})):
-        found = translate(model, tokenizer, recorded["sentences"], **settings)
-        targets = tokenizer(text_target=recorded[kind]).input_ids
+    for search, settings in (("greedy", {"num_beams": 1}), ("beam", {})):
+        our_translations = translate(model, tokenizer, recorded["sentences"], **settings)
+        marian_translations = recorded[search]
+        targets = tokenizer(text_target=marian_translations).input_ids
         # Marian truncates translations of three times as many tokens as the source; a text may need fewer tokens.
         whole = [row for row, ids in enumerate(targets) if len(ids) <= 2 * len(sources[row])]
         assert len(whole) >= 10
-        other = [row for row in whole if found[row] != recorded[kind][row]]
-        assert not other or (kind == "beam" and len(other) <= 1)
+        different = [row for row in whole if our_translations[row] != marian_translations[row]]
+        assert not different or (search == "beam" and len(different) <= 1)
         # Marian's beam shrinks with every finished hypothesis, so it may miss a better one.
-        texts = [[recorded["sentences"][row] for row in other], [found[row] for row in other]]
-        theirs = score(model, tokenizer, texts[0], [recorded[kind][row] for row in other])
-        assert all(ours.total > each.total for ours, each in zip(score(model, tokenizer, *texts), theirs, strict=True))
+        for row in different:
+            source = [recorded["sentences"][row]]
+            (our_score,) = score(model, tokenizer, source, [our_translations[row]])
+            (marian_score,) = score(model, tokenizer, source, [marian_translations[row]])
+            assert our_score.total > marian_score.total
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_score_reads_targets_with_their_own_vocabulary(converted, name):
+def test_score_with_target_vocabulary_of_marian(converted, name):
     recorded = expected(name)
-    totals = score(*load(converted[name]), recorded["sentences"], recorded["beam"])
+    our_scores = score(*load(converted[name]), recorded["sentences"], recorded["beam"])
     best = {}
     for number, _, total in recorded["n_best"]:
         best.setdefault(number, total)
     # The tokens of a text are those that Marian generated, unless a text has several segmentations.
-    close = [abs(each.total - best[number]) < 1e-3 for number, each in enumerate(totals)]
+    close = [abs(our_score.total - best[number]) < 1e-3 for number, our_score in enumerate(our_scores)]
     assert sum(close) >= 0.9 * len(close)
 
 
 @pytest.mark.bridge
-def test_the_certificate(converted):
+def test_from_marian_certificate(converted):
     certificate = json.loads((converted["tied_relu"] / "parity.json").read_text())
     assert certificate["equal"]
     assert certificate["system"] == "marian"
@@ -112,7 +115,7 @@ def test_the_certificate(converted):
 
 @pytest.mark.parametrize("name", ["tied_relu", "separate_swish"])
 @pytest.mark.bridge
-def test_the_tokenizer_is_sentencepiece(converted, name):
+def test_from_marian_tokenizer_equals_sentencepiece(converted, name):
     """As Marian reads text and writes it, special tokens in a text included."""
     import sentencepiece
 
@@ -124,13 +127,15 @@ def test_the_tokenizer_is_sentencepiece(converted, name):
         expected = oracle.encode(lines)
         assert tokenizer(**{argument: lines}).input_ids == [[*row, oracle.eos_id()] for row in expected]
     # Text in place of tokens that Marian does not know is another convention in each library.
-    known = [row for row in expected if oracle.unk_id() not in row]
-    assert len(known) >= len(texts()) // 4
-    assert tokenizer.batch_decode([[*row, 0] for row in known], skip_special_tokens=True) == oracle.decode(known)
+    rows_of_known_tokens = [row for row in expected if oracle.unk_id() not in row]
+    assert len(rows_of_known_tokens) >= len(texts()) // 4
+    rows_with_eos = [[*row, 0] for row in rows_of_known_tokens]
+    decoded = tokenizer.batch_decode(rows_with_eos, skip_special_tokens=True)
+    assert decoded == oracle.decode(rows_of_known_tokens)
 
 
 @pytest.mark.parametrize("name", ["tied_swish", "separate_relu"])
-def test_the_same_model_in_transformers_form(converted, tmp_path, name):
+def test_from_marian_equals_from_hf_marian(converted, tmp_path, name):
     """As the Hub has OPUS-MT: transformers' positions, or, restored, those that Marian trained with."""
     weights, vocabularies = marian.find_files(FIXTURES / name)
     arrays, settings = marian.read_arrays(weights)
@@ -143,18 +148,19 @@ def test_the_same_model_in_transformers_form(converted, tmp_path, name):
     model, tokenizer = load(converted[name])
     sentences = expected(name)["sentences"]
     targets = translate(model, tokenizer, sentences, num_beams=1)
-    exact = [each.total for each in score(model, tokenizer, sentences, targets)]
+    exact = score(model, tokenizer, sentences, targets)
     for positions, largest in (("marian", 1e-4), ("hf", 1)):
         folder = from_hf_marian(str(source), str(tmp_path / positions), positions=positions)
         assert json.loads((folder / "parity.json").read_text())["equal"]
-        found = [each.total for each in score(*load(folder), sentences, targets)]
-        difference = max(abs(one - other) for one, other in zip(found, exact, strict=True))
+        scores = score(*load(folder), sentences, targets)
+        pairs = zip(scores, exact, strict=True)
+        difference = max(abs(pair_score.total - exact_score.total) for pair_score, exact_score in pairs)
         assert difference < largest
         assert (difference < 1e-4) == (positions == "marian")
 
 
 @pytest.mark.parametrize("name", ["tied_relu", "separate_swish"])
-def test_fine_tuning_by_the_stock_trainer(converted, tmp_path, name):
+def test_from_marian_then_fine_tune(converted, tmp_path, name):
     recorded = expected(name)
     # Other translations than the model's own, so that there is something to learn.
     check_fine_tuning(converted[name], recorded["sentences"][:8], recorded["greedy"][1:9], tmp_path)
@@ -196,7 +202,7 @@ def rewrite(folder, drop=(), **changes) -> None:
         ({"Wemb": np.zeros((99, 32), np.float32)}, r"vocab\.spm has 100 tokens, but the embeddings 99 rows"),
     ],
 )
-def test_models_that_cannot_be_carried(tmp_path, changes, message):
+def test_from_marian_unsupported_weights_and_settings(tmp_path, changes, message):
     folder = copied(tmp_path)
     rewrite(folder, **changes)
     with pytest.raises(ValueError, match=message):
@@ -208,7 +214,7 @@ def write_yaml(path, **settings) -> None:
     path.write_text(yaml.safe_dump({name.replace("_", "-"): value for name, value in settings.items()}))
 
 
-def test_settings_of_the_decoder_and_guided_alignment_are_carried(tmp_path):
+def test_from_marian_decoder_settings_and_guided_alignment(tmp_path):
     folder = copied(tmp_path)
     vocabularies = ["/data/run 7/vocab.spm"] * 2
     sets = ["/data/corpus.clean.en.gz", "/data/corpus.clean.de.gz"]
@@ -235,7 +241,7 @@ def test_settings_of_the_decoder_and_guided_alignment_are_carried(tmp_path):
         ({"guided_alignment": "a", "transformer_guided_alignment_layer": 3}, "layer is 3, but must be .* from 1 to 2"),
     ],
 )
-def test_settings_of_the_decoder_that_cannot_be_carried(tmp_path, settings, message):
+def test_from_marian_unsupported_decoder_settings(tmp_path, settings, message):
     folder = copied(tmp_path)
     if layer := settings.pop("transformer_guided_alignment_layer", None):
         rewrite(folder, **{"transformer-guided-alignment-layer": layer})
@@ -244,7 +250,7 @@ def test_settings_of_the_decoder_that_cannot_be_carried(tmp_path, settings, mess
         from_marian(str(folder), str(tmp_path / "model"))
 
 
-def test_languages_by_the_names_of_vocabularies(tmp_path):
+def test_from_marian_languages_of_vocabularies(tmp_path):
     folder = copied(tmp_path, "separate_relu")
     for side, language in (("source", "fr"), ("target", "es")):
         (folder / f"{side}.spm").rename(folder / f"vocab.{language}.spm")
@@ -254,7 +260,7 @@ def test_languages_by_the_names_of_vocabularies(tmp_path):
     assert read_card(str(tmp_path / "model"))[1:3] == ("fr", "es")
 
 
-def test_an_archive_of_opus_mt_is_refused_with_the_way_to_go(tmp_path):
+def test_from_marian_archive_of_opus_mt(tmp_path):
     folder = copied(tmp_path, "separate_relu")
     vocabulary = "opus.spm32k-spm32k.vocab.yml"
     (folder / "model.npz").rename(folder / "opus.spm32k-spm32k.transformer-align.model1.npz.best-perplexity.npz")
@@ -275,7 +281,7 @@ class Malicious:
         return (Path.touch, (self.mark,))
 
 
-def test_a_pickle_runs_no_code(tmp_path):
+def test_from_marian_runs_no_pickled_code(tmp_path):
     folder = copied(tmp_path)
     mark = tmp_path / "executed"
     np.savez(folder / "model.npz", Wemb=np.array([Malicious(mark)], dtype=object))
@@ -284,7 +290,7 @@ def test_a_pickle_runs_no_code(tmp_path):
     assert not mark.exists()
 
 
-def test_an_array_that_claims_a_terabyte(tmp_path):
+def test_from_marian_array_that_claims_a_terabyte(tmp_path):
     folder = copied(tmp_path)
     with zipfile.ZipFile(folder / "model.npz", "w") as archive:
         header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (274877906944,), }\n"
@@ -295,7 +301,7 @@ def test_an_array_that_claims_a_terabyte(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x93NUMPY"])
-def test_files_that_hold_no_arrays(tmp_path, content):
+def test_from_marian_file_without_arrays(tmp_path, content):
     folder = copied(tmp_path)
     (folder / "model.npz").write_bytes(content)
     with pytest.raises(ValueError, match=r"model\.npz cannot be read: "):
@@ -313,7 +319,7 @@ def test_files_that_hold_no_arrays(tmp_path, content):
         from_marian(str(folder), str(tmp_path / "model"))
 
 
-def test_arrays_that_are_packed_too_well(tmp_path):
+def test_from_marian_arrays_compressed_too_much(tmp_path):
     folder = copied(tmp_path)
     np.savez_compressed(folder / "model.npz", Wemb=np.zeros(2**22, np.float32))
     with pytest.raises(ValueError, match=r"model\.npz claims 16,[\d,]* bytes, but the file has"):
@@ -329,7 +335,7 @@ def test_arrays_that_are_packed_too_well(tmp_path):
         ("vocab.spm", b"", r"vocab\.spm is damaged, or is no model of SentencePiece"),
     ],
 )
-def test_damaged_settings_and_vocabularies(tmp_path, name, content, message):
+def test_from_marian_damaged_settings_and_vocabularies(tmp_path, name, content, message):
     folder = copied(tmp_path)
     (folder / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -337,7 +343,7 @@ def test_damaged_settings_and_vocabularies(tmp_path, name, content, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_damaged_folders(tmp_path):
+def test_from_marian_damaged_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no \.npz of weights; name the folder that Marian trained in"):
         from_marian(str(tmp_path), str(tmp_path / "model"))
     folder = copied(tmp_path)
@@ -379,7 +385,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 @torch.no_grad()
 @pytest.mark.bridge
-def test_a_mistake_is_found_by_marian_s_scores(converted, mistake):
+def test_add_scores_with_wrong_model(converted, mistake):
     recorded = expected("tied_relu")
     model, tokenizer = load(converted["tied_relu"])
     MISTAKES[mistake](model)
@@ -388,7 +394,7 @@ def test_a_mistake_is_found_by_marian_s_scores(converted, mistake):
     assert not parity["equal"]
 
 
-def test_the_command(tmp_path, capsys):
+def test_convert_from_marian(tmp_path, capsys):
     output = tmp_path / "model"
     main(["convert", "--from", "marian", "--input", str(FIXTURES / "tied_relu"), "--output", str(output)])
     assert re.search(r"parity\.json says how it was compared with", capsys.readouterr().out)

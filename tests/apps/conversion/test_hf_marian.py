@@ -16,12 +16,12 @@ from tests.models import small_model
         ({"d_v": 32}, "value_dim is 32, but MarianMTModel needs 64"),
     ],
 )
-def test_models_that_marian_cannot_hold_raise(fields, message):
+def test_new_marian_of_unsupported_model(fields, message):
     with pytest.raises(ValueError, match=message):
         new_marian(VanillaTransformerConfig(**fields))
 
 
-def test_a_marian_of_another_architecture_raises():
+def test_copy_to_marian_of_different_architecture():
     model, deeper = (small_model(d_k=None, d_v=None, encoder_layers=layers) for layers in (1, 2))
     for source, other in ((model, deeper), (deeper, model)):
         with pytest.raises(ValueError, match=r"encoder\.layers\.1.*; make it with new_marian"):

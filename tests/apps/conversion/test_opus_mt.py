@@ -21,9 +21,13 @@ LOAD = """
 import json, sys
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import translate
-models = [[each.from_pretrained(folder) for each in (AutoModelForSeq2SeqLM, AutoTokenizer)] for folder in sys.argv[2:]]
 lines = json.loads(sys.argv[1])
-print(json.dumps([translate(*each, lines, num_beams=1, max_new_tokens=5) for each in models]))
+translations = []
+for folder in sys.argv[2:]:
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    translations.append(translate(model, tokenizer, lines, num_beams=1, max_new_tokens=5))
+print(json.dumps(translations))
 """
 
 
@@ -48,7 +52,7 @@ def translated(folder: Path, lines: list[str], **settings) -> list[str]:
         ("en", SEVERAL, "pytorch_model.bin"),
     ],
 )
-def test_the_layout_of_helsinki_nlp(tmp_path, capsys, monkeypatch, source, target, weights):
+def test_convert_opus_mt_layout(tmp_path, capsys, monkeypatch, source, target, weights):
     monkeypatch.chdir(tmp_path)
     folder = write_opus_mt(Path(f"opus-mt-{source}-{target}"), source, target, weights)
     lines = [f">>fr<< {line}" if target == SEVERAL else line for line in TEXTS[source]]
@@ -70,7 +74,7 @@ def test_the_layout_of_helsinki_nlp(tmp_path, capsys, monkeypatch, source, targe
     assert languages == ((None, None) if target == SEVERAL else (source, target))
 
 
-def test_a_new_process_loads_what_every_conversion_wrote(tmp_path):
+def test_load_converted_models_in_new_process(tmp_path):
     opus, fsmt = write_opus_mt(tmp_path / "opus-mt"), tmp_path / "fsmt"
     fsmt_model().save_pretrained(fsmt)
     write_tokenizer(fsmt)
@@ -87,9 +91,9 @@ def test_a_new_process_loads_what_every_conversion_wrote(tmp_path):
     command = [sys.executable, "-c", LOAD, json.dumps(TEXTS["en"]), *folders]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert [len(each) for each in found] == [len(TEXTS["en"])] * len(sources)
-    assert found[0] == translated(opus, TEXTS["en"], num_beams=1, max_new_tokens=5)
+    translations = json.loads(done.stdout)
+    assert [len(lines) for lines in translations] == [len(TEXTS["en"])] * len(sources)
+    assert translations[0] == translated(opus, TEXTS["en"], num_beams=1, max_new_tokens=5)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_a_new_process_loads_what_every_conversion_wrote(tmp_path):
         ("tokenizer_config.json", b"[1", "opus-mt.*tokenizer_config.json is truncated or damaged"),
     ],
 )
-def test_a_tokenizer_that_cannot_be_loaded_ends_the_conversion(tmp_path, name, content, message):
+def test_from_hf_marian_damaged_tokenizer(tmp_path, name, content, message):
     folder = write_opus_mt(tmp_path / "opus-mt")
     (folder / name).unlink()
     if content is not None:
@@ -111,7 +115,7 @@ def test_a_tokenizer_that_cannot_be_loaded_ends_the_conversion(tmp_path, name, c
     assert not (tmp_path / "converted").exists()
 
 
-def test_a_short_table_of_positions(tmp_path):
+def test_from_hf_marian_short_position_table(tmp_path):
     """Of sentences that are longer than the source can read, the ends are compared."""
     folder = write_opus_mt(tmp_path / "opus-mt", positions=24)
     converted = conversion.from_hf_marian(str(folder), str(tmp_path / "converted"))

@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.apps.conversion import to_hf_marian
+from hf_vanilla_transformer.apps.conversion.parity_certificate import count_equal
 from hf_vanilla_transformer.hub import user_cache
 
 
@@ -33,8 +34,8 @@ def files(corpus: str, split: str) -> list[str]:
 
 
 def train(output: Path, corpus: str, **arguments) -> Path:
-    given = {**TRAINING, "output_dir": output, "save_strategy": "no", "eval_strategy": "no", **arguments}
-    main(["train", "--train_file", *files(corpus, "train"), *(f"--{name}={value}" for name, value in given.items())])
+    options = {**TRAINING, "output_dir": output, "save_strategy": "no", "eval_strategy": "no", **arguments}
+    main(["train", "--train_file", *files(corpus, "train"), *(f"--{name}={value}" for name, value in options.items())])
     return output
 
 
@@ -52,7 +53,7 @@ def nats_per_token(folder: Path, corpus: str) -> float:
     ids=["captions to software", "software to captions"],
 )
 @pytest.mark.bridge
-def test_walk(tmp_path, monkeypatch, first, second):
+def test_fine_tune_opus_mt_walk(tmp_path, monkeypatch, first, second):
     pytest.importorskip("sentencepiece")
     monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")
     ours = train(tmp_path / "ours", first, tokenizer_type="sentencepiece", max_steps=300, learning_rate=0.002, **SIZES)
@@ -66,13 +67,13 @@ def test_walk(tmp_path, monkeypatch, first, second):
     lines = Path(files(second, "val")[0]).read_text(encoding="utf-8").splitlines()[:20]
     tokenizer = AutoTokenizer.from_pretrained(tuned)
     models = [AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in (tuned, out)]
-    texts = [translate(model, tokenizer, lines, num_beams=1, max_new_tokens=60) for model in models]
-    assert sum(one == other for one, other in zip(*texts, strict=True)) >= 19
+    tuned_texts, stock_texts = (translate(model, tokenizer, lines, num_beams=1, max_new_tokens=60) for model in models)
+    assert count_equal(tuned_texts, stock_texts) >= 19
     ctranslate2 = pytest.importorskip("ctranslate2")
     ctranslate2.converters.TransformersConverter(str(out)).convert(str(tmp_path / "ct2"))
     translator = ctranslate2.Translator(str(tmp_path / "ct2"))
     sources = [tokenizer.convert_ids_to_tokens(row) for row in tokenizer(lines).input_ids]
-    found = translator.translate_batch(sources, beam_size=1, max_decoding_length=60)
-    rows = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
+    results = translator.translate_batch(sources, beam_size=1, max_decoding_length=60)
+    rows = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
     by_ctranslate2 = tokenizer.batch_decode(rows, skip_special_tokens=True)
-    assert sum(one == other for one, other in zip(by_ctranslate2, texts[1], strict=True)) >= 19
+    assert count_equal(by_ctranslate2, stock_texts) >= 19

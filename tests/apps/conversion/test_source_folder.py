@@ -22,22 +22,22 @@ NAMES = ("from_fairseq", "from_fsmt", "from_hf_marian", "from_marian", "to_ctran
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_conversions_have_public_names(name):
+def test_conversion_public_names(name):
     direction, _, system = name.partition("_")
     assert direction in ("from", "to")
     assert name in dir(conversion)
-    found = getattr(conversion, name)
-    assert found.__name__ == name
-    assert found.__module__ == f"hf_vanilla_transformer.apps.conversion.{system}"
+    function = getattr(conversion, name)
+    assert function.__name__ == name
+    assert function.__module__ == f"hf_vanilla_transformer.apps.conversion.{system}"
 
 
-def test_other_names_raise():
+def test_conversion_unknown_name():
     assert conversion.__all__ == sorted(NAMES)
     with pytest.raises(AttributeError, match=r"conversion' has no attribute 'from_nematus'"):
         _ = conversion.from_nematus
 
 
-def test_the_names_import_no_system():
+def test_conversion_imports_no_system():
     code = (
         "import sys, hf_vanilla_transformer.apps.conversion as c; dir(c)\n"
         "parts = 'transformer.conversion.', 'modeling_marian', 'modeling_fsmt', 'ctranslate2'\n"
@@ -54,7 +54,7 @@ def written(folder: Path, **files: str) -> Path:
     return folder
 
 
-def test_systems_are_recognized(tmp_path):
+def test_recognize_systems(tmp_path):
     assert recognize(str(FIXTURES / "marian" / "tied_relu")) == "marian"
     assert recognize(str(FIXTURES / "marian" / "tied_relu" / "model.npz")) == "marian"
     assert recognize(str(FIXTURES / "fairseq" / "joint")) == "fairseq"
@@ -64,11 +64,11 @@ def test_systems_are_recognized(tmp_path):
         assert recognize(str(folder)) == system
 
 
-def test_what_is_not_recognized_is_one_sentence(tmp_path):
+def test_recognize_unknown_sources(tmp_path):
     bart = written(tmp_path / "bart", config_json='{"model_type": "bart"}')
     both = written(tmp_path / "both", config_json='{"model_type": "marian"}', model_npz="")
     damaged = written(tmp_path / "damaged", config_json="{")
-    for folder, kind, message in (
+    for folder, error_class, message in (
         (bart, ValueError, r"bart has no \.npz .* model_type is marian or fsmt, but bart; nothing else can be conv"),
         (written(tmp_path / "empty"), ValueError, r"empty has no \.npz .* model_type is marian or fsmt; nothing else"),
         (FIXTURES / "marian" / "tied_relu" / "vocab.spm", ValueError, r"vocab\.spm has no \.npz \(marian\), no \.pt"),
@@ -76,11 +76,11 @@ def test_what_is_not_recognized_is_one_sentence(tmp_path):
         (damaged, ValueError, "config.json of .*damaged cannot be read"),
         (tmp_path / "nowhere", FileNotFoundError, "there is no folder .*nowhere, and the Hub answered"),
     ):
-        with pytest.raises(kind, match=message):
+        with pytest.raises(error_class, match=message):
             recognize(str(folder))
 
 
-def test_the_command(tmp_path, capsys):
+def test_convert_from_auto(tmp_path, capsys):
     command = ["convert", "--from", "auto", "--input"]
     with pytest.raises(SystemExit, match=r"error: .* has no \.npz \(marian\)"):
         main([*command, str(tmp_path), "--output", str(tmp_path / "model")])
@@ -98,7 +98,7 @@ def test_the_command(tmp_path, capsys):
 
 @pytest.mark.parametrize("token", [["--token", "hf_secret"], ["--token=hf_secret"]])
 @pytest.mark.bridge
-def test_the_command_in_the_certificate_has_no_token(monkeypatch, token):
+def test_command_without_token(monkeypatch, token):
     """It is published with the folder."""
     arguments = ["convert", "--from", "fsmt", *token, "--input", "a b", "--output", "b"]
     programs = ("/usr/bin/hf-vanilla-transformer", "hf_vanilla_transformer_launcher.py")
@@ -110,7 +110,7 @@ def test_the_command_in_the_certificate_has_no_token(monkeypatch, token):
     assert command() is None
 
 
-def test_a_trainer_s_checkpoint_is_of_its_configuration_s_system(tmp_path):
+def test_recognize_trainer_checkpoint(tmp_path):
     folder = written(tmp_path / "checkpoint", config_json=json.dumps({"model_type": "marian"}))
     for name in ("optimizer.pt", "scheduler.pt"):
         (folder / name).touch()
@@ -118,7 +118,7 @@ def test_a_trainer_s_checkpoint_is_of_its_configuration_s_system(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["end", "method", "flag"])
-def test_a_damaged_archive_is_one_sentence(tmp_path, place):
+def test_read_arrays_damaged_archive(tmp_path, place):
     content = bytearray((FIXTURES / "marian" / "tied_relu" / "model.npz").read_bytes())
     directory = content.rfind(b"PK\x01\x02")
     content[{"end": content.rfind(b"PK\x05\x06") + 12, "method": directory + 10, "flag": directory + 8}[place]] ^= 0x41
@@ -127,12 +127,12 @@ def test_a_damaged_archive_is_one_sentence(tmp_path, place):
         read_arrays(tmp_path / "model.npz")
 
 
-def test_a_damaged_card_has_no_license(tmp_path):
+def test_read_license_damaged_card(tmp_path):
     (tmp_path / "README.md").write_text("---\ntags: 5\nlicense: mit\n---\n")
     assert read_license(tmp_path) is None
 
 
-def test_quantized_weights_are_not_converted(tmp_path):
+def test_load_trained_quantized_weights(tmp_path):
     model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURES / "numbers_tiny", quantization_config=Int8Config())
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(FIXTURES / "numbers_tiny").save_pretrained(tmp_path)

@@ -69,15 +69,15 @@ def saved(folder: Path, **fields) -> Path:
     return save(folder, small_model(**{"d_k": None, "d_v": None, "vocab_size": len(tokenizer), **fields}), tokenizer)
 
 
-def test_a_stock_process_translates_the_same(tmp_path):
+def test_to_hf_marian_in_process_without_package(tmp_path):
     folder = to_hf_marian(str(FIXTURE), str(tmp_path / "out"))
     done = subprocess.run(
         [sys.executable, "-c", STOCK, str(folder), json.dumps(NUMBERS)], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    kind, rows, texts = json.loads(done.stdout)
-    model, tokenizer = (each.from_pretrained(FIXTURE) for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
-    assert kind == "MarianMTModel"
+    class_name, rows, texts = json.loads(done.stdout)
+    model, tokenizer = load(FIXTURE)
+    assert class_name == "MarianMTModel"
     assert rows == tokenizer(NUMBERS).input_ids
     assert texts == translate(model, tokenizer, NUMBERS, num_beams=1)
     assert texts[0] == "zweiundvierzig"
@@ -88,7 +88,7 @@ def test_a_stock_process_translates_the_same(tmp_path):
     )
 
 
-def test_stock_classes_get_no_facts_that_they_do_not_read(tmp_path):
+def test_to_hf_marian_drops_settings_of_this_package(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
     tokenizer.init_kwargs |= {"longest_training_source": 9, "translated_letterless_share": 0.0}
     save(tmp_path / "model", small_model(d_k=None, d_v=None, vocab_size=len(tokenizer)), tokenizer)
@@ -98,7 +98,7 @@ def test_stock_classes_get_no_facts_that_they_do_not_read(tmp_path):
 
 
 @pytest.mark.bridge
-def test_the_certificate(tmp_path):
+def test_to_hf_marian_certificate(tmp_path):
     certificate = certificate_of(to_hf_marian(str(FIXTURE), str(tmp_path / "out")))
     same = certificate["with_epsilon_of_the_source"]
     assert certificate["equal"]
@@ -115,7 +115,7 @@ def test_the_certificate(tmp_path):
 
 
 @pytest.mark.parametrize("fields", [{"lm_head_bias": True}, {"activation_function": "swish"}])
-def test_other_configurations(tmp_path, fields):
+def test_to_hf_marian_other_configurations(tmp_path, fields):
     folder = to_hf_marian(str(saved(tmp_path / "model", **fields)), str(tmp_path / "out"))
     assert certificate_of(folder)["equal"]
     assert MarianMTModel.from_pretrained(folder).final_logits_bias.any() == ("lm_head_bias" in fields)
@@ -134,13 +134,13 @@ def test_other_configurations(tmp_path, fields):
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False, but MarianMTModel needs True"),
     ],
 )
-def test_what_marian_cannot_hold(tmp_path, fields, message):
+def test_to_hf_marian_unsupported_fields(tmp_path, fields, message):
     with pytest.raises(ValueError, match=message):
         to_hf_marian(str(saved(tmp_path / "model", **fields)), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
-def test_two_vocabularies_with_a_tokenizer_that_needs_code(tmp_path):
+def test_to_hf_marian_two_vocabularies(tmp_path):
     sides = [train_tokenizer(TEXTS[code], 280) for code in ("en", "de")]
     sizes = dict(zip(("source_vocab_size", "vocab_size"), map(len, sides), strict=True))
     folder = save(tmp_path / "model", small_model(d_k=None, d_v=None, **sizes), TwoVocabularyTokenizer.of(*sides))
@@ -158,7 +158,7 @@ def opus(tmp_path):
     return write_opus_mt(tmp_path / "opus-mt-en-de")
 
 
-def test_an_opus_mt_model_comes_out_as_it_went_in(opus, tmp_path):
+def test_to_hf_marian_restores_opus_mt(opus, tmp_path):
     ours = from_hf_marian(str(opus), str(tmp_path / "ours"))
     out = to_hf_marian(str(ours), str(tmp_path / "out"))
     before, after = (MarianMTModel.from_pretrained(folder).state_dict() for folder in (opus, out))
@@ -179,11 +179,12 @@ def fine_tune(opus: Path, folder: Path, monkeypatch) -> Path:
         file.write_text("\n".join(TEXTS[file.suffix[1:]] * 4) + "\n", encoding="utf-8")
     arguments = {"--model_name_or_path": opus, "--output_dir": folder / "tuned", "--max_steps": 6, "--use_cpu": "true"}
     arguments |= {"--learning_rate": 0.01, "--warmup_steps": 1, "--per_device_train_batch_size": 4}
-    main(["train", "--train_file", *map(str, files), *(str(each) for pair in arguments.items() for each in pair)])
+    options = [f"{name}={value}" for name, value in arguments.items()]
+    main(["train", "--train_file", *map(str, files), *options])
     return folder / "tuned"
 
 
-def test_fine_tuning_keeps_a_zero_start(opus, tmp_path, monkeypatch):
+def test_fine_tune_opus_mt_keeps_zero_start(opus, tmp_path, monkeypatch):
     tuned = fine_tune(opus, tmp_path, monkeypatch)
     before, after = (
         load_file(next((tmp_path / "cache").glob("*/model.safetensors"))),
@@ -206,7 +207,7 @@ def load(folder: Path) -> tuple:
     return AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
 
-def test_a_model_with_sentencepiece(tmp_path):
+def test_to_hf_marian_model_with_sentencepiece(tmp_path):
     """Trained from scratch, it goes out in the files of an OPUS-MT model."""
     sentencepiece = pytest.importorskip("sentencepiece")
     files = [tmp_path / f"mine.{code}" for code in ("en", "de")]
@@ -221,7 +222,8 @@ def test_a_model_with_sentencepiece(tmp_path):
         "--max_steps": 2,
         "--use_cpu": True,
     }
-    main(["train", "--train_file", *map(str, files), *(str(each) for pair in arguments.items() for each in pair)])
+    options = [f"{name}={value}" for name, value in arguments.items()]
+    main(["train", "--train_file", *map(str, files), *options])
     out = to_hf_marian(str(tmp_path / "ours"), str(tmp_path / "out"))
     model, tokenizer = load(out)
     assert type(tokenizer).__name__ == "MarianTokenizer"
@@ -239,7 +241,7 @@ def test_a_model_with_sentencepiece(tmp_path):
     assert certificate_of(out)["ctranslate2"].startswith("by its own loader")
 
 
-def test_sentencepiece_without_texts():
+def test_train_sentencepiece_without_texts():
     pytest.importorskip("sentencepiece")
     with pytest.raises(ValueError, match="SentencePiece cannot learn 300 tokens from these texts"):
         train_sentencepiece([], 300)
@@ -248,14 +250,14 @@ def test_sentencepiece_without_texts():
 @pytest.mark.parametrize(
     ("name", "value"), [("normalization", "nfkc"), ("whitespace_words", True), ("joint_vocabulary", False)]
 )
-def test_what_sentencepiece_does_not_have(name, value):
+def test_model_arguments_unsupported_by_sentencepiece(name, value):
     with pytest.raises(
         ValueError, match=f"{name} is {value}, but SentencePiece has one vocabulary .*leave out --{name}"
     ):
         ModelArguments(tokenizer_type="sentencepiece", **{name: value})
 
 
-def test_the_exporter_of_transformers(tmp_path):
+def test_to_hf_marian_then_onnx(tmp_path):
     """Its ONNX graph computes the logits of the stock model, at another length than that of the example."""
     for library in ("onnx", "onnxruntime", "onnxscript", "transformers.exporters"):
         pytest.importorskip(library)
@@ -265,7 +267,7 @@ def test_the_exporter_of_transformers(tmp_path):
     assert float(done.stdout.split()[-1]) < 1e-4
 
 
-def test_an_engine_takes_an_opus_mt_model(opus, tmp_path, monkeypatch):
+def test_load_engine_opus_mt(opus, tmp_path, monkeypatch):
     pytest.importorskip("ctranslate2")
     monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")
     model, tokenizer = load(opus)
@@ -276,7 +278,7 @@ def test_an_engine_takes_an_opus_mt_model(opus, tmp_path, monkeypatch):
     assert names == ["float32", "marian"]
 
 
-def test_the_block_of_the_page(opus, tmp_path, capsys):
+def test_to_hf_marian_documented_example(opus, tmp_path, capsys):
     out = to_hf_marian(str(from_hf_marian(str(opus), str(tmp_path / "ours"))), str(tmp_path / "out"))
     (block,) = re.findall(r"```python\n(.*?)```", read(ROOT / "docs" / "fine_tune_opus_mt.md"), flags=re.DOTALL)
     exec(block.replace("runs/mine-marian", out.as_posix()), {})
@@ -287,7 +289,7 @@ def test_the_block_of_the_page(opus, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == str([expected])
 
 
-def test_ctranslate2_loads_it_by_its_own_loader(opus, tmp_path, monkeypatch):
+def test_to_hf_marian_then_loader_of_ctranslate2(opus, tmp_path, monkeypatch):
     ctranslate2 = pytest.importorskip("ctranslate2")
     out = to_hf_marian(str(fine_tune(opus, tmp_path, monkeypatch)), str(tmp_path / "out"))
     ctranslate2.converters.TransformersConverter(str(out)).convert(str(tmp_path / "ct2"))
@@ -295,9 +297,10 @@ def test_ctranslate2_loads_it_by_its_own_loader(opus, tmp_path, monkeypatch):
     translator = ctranslate2.Translator(str(tmp_path / "ct2"))
     for line in TEXTS["en"]:
         source = tokenizer.convert_ids_to_tokens(tokenizer(line).input_ids)
-        found = translator.translate_batch([source], beam_size=1, max_decoding_length=8)[0].hypotheses[0]
+        (result,) = translator.translate_batch([source], beam_size=1, max_decoding_length=8)
+        tokens = result.hypotheses[0]
         rows = model.generate(**tokenizer(line, return_tensors="pt"), num_beams=1, max_new_tokens=8)
         expected = tokenizer.convert_ids_to_tokens(rows[0, 1:])
         # The last token is forced to be </s> by transformers.
-        assert found[:7] == [token for token in expected if token != "</s>"][:7]
-        assert found
+        assert tokens[:7] == [token for token in expected if token != "</s>"][:7]
+        assert tokens

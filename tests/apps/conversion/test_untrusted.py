@@ -81,7 +81,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_folders_of_transformers(of_transformers, fault):
+def test_convert_damaged_transformers_folder(of_transformers, fault):
     convert, folder = of_transformers
     change, message = FAULTS[fault]
     change(folder / WEIGHTS)
@@ -96,7 +96,7 @@ class Attack:
         return Path.touch, (self.path,)
 
 
-def test_a_pickle_runs_no_code(of_transformers, tmp_path):
+def test_convert_runs_no_pickled_code(of_transformers, tmp_path):
     convert, folder = of_transformers
     (folder / WEIGHTS).unlink()
     torch.save({"a": Attack(tmp_path / "executed")}, folder / "pytorch_model.bin")
@@ -117,7 +117,7 @@ def bomb() -> bytes:
     return packed.getvalue()
 
 
-def test_torch_files_that_claim_more_than_they_hold(of_transformers, tmp_path):
+def test_convert_torch_file_that_claims_too_much(of_transformers, tmp_path):
     convert, folder = of_transformers
     (folder / WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(bomb())
@@ -127,7 +127,7 @@ def test_torch_files_that_claim_more_than_they_hold(of_transformers, tmp_path):
     refused(conversion.from_fairseq, tmp_path / "fairseq" / "source", r"model\.pt claims 16,[\d,]* bytes, but the file")
 
 
-def test_a_language_of_fairseq_that_climbs_out(tmp_path):
+def test_from_fairseq_language_outside_folder(tmp_path):
     write_fairseq(tmp_path / "source", fsmt_model(), source_lang="x/../../outside")
     (tmp_path / "source" / "dict.x").mkdir()
     (tmp_path / "outside.txt").write_text("a 1\n")

@@ -41,10 +41,12 @@ def check_fine_tuning(folder: Path, sources: list[str], targets: list[str], outp
     trainer.train()
     assert trainer.evaluate()["eval_loss"] < before
     trainer.save_model(str(output / "tuned"))
-    tuned, again = (each.from_pretrained(output / "tuned") for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
-    assert type(again) is type(tokenizer)
-    assert again(sources, text_target=targets).data == tokenizer(sources, text_target=targets).data
+    tuned = AutoModelForSeq2SeqLM.from_pretrained(output / "tuned")
+    saved_tokenizer = AutoTokenizer.from_pretrained(output / "tuned")
+    assert type(saved_tokenizer) is type(tokenizer)
+    assert saved_tokenizer(sources, text_target=targets).data == tokenizer(sources, text_target=targets).data
     state = tuned.state_dict()
     assert all(torch.equal(weight, state[name]) for name, weight in model.state_dict().items())
     settings = {"num_beams": 1, "max_new_tokens": 20}
-    assert translate(tuned, again, sources, **settings) == translate(model.eval(), tokenizer, sources, **settings)
+    expected = translate(model.eval(), tokenizer, sources, **settings)
+    assert translate(tuned, saved_tokenizer, sources, **settings) == expected
