@@ -161,6 +161,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             self.generation_config: Any = GenerationConfig.from_pretrained(folder)
         else:
             self.generation_config = GenerationConfig()
+        # CTranslate2 has no other way to end a sentence.
         self.generation_config.early_stopping = True
         self._converted_folder = converted
         self._compute_type = compute_type

@@ -299,7 +299,8 @@ def build_fsmt(
         ValueError: if a weight is missing or unexpected, or if its shape does not fit the arguments and dictionaries.
     """
     # Older versions of fairseq have relu_dropout instead of activation_dropout.
-    activation_dropout = args.get("activation_dropout", args.get("relu_dropout", 0.0))
+    relu_dropout = args.get("relu_dropout", 0.0)
+    activation_dropout = args.get("activation_dropout", relu_dropout)
     config = FSMTConfig(
         langs=list(langs),
         src_vocab_size=source_size,
@@ -335,7 +336,9 @@ def _check_shapes(weights: StateDict, fsmt: FSMTForConditionalGeneration, path: 
         # FSMT computes its position tables, so checkpoints do not have them.
         if "embed_positions" not in name:
             expected_shapes[name] = tuple(weight.shape)
-    for name in sorted({*expected_shapes, *shapes}):
+    all_names = {*expected_shapes, *shapes}
+    for name in sorted(all_names):
+        # In the message, a word takes the place of a shape that does not exist.
         shape = shapes.get(name, "missing")
         expected_shape = expected_shapes.get(name, "none")
         if shape != expected_shape:

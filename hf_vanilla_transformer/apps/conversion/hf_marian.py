@@ -127,11 +127,14 @@ def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: Ma
     if "lm_head.bias" in state:
         # (1, vocabulary)
         state["final_logits_bias"] = state.pop("lm_head.bias")[None]
-    all_missing_names, unexpected_names = marian.load_state_dict(state, strict=False)
-    missing_weights = [name for name in all_missing_names if not _is_computed(name)]
-    if missing_weights or unexpected_names:
+    # load_state_dict() returns the names of tensors that only one of them has: the MarianMTModel, or `state`.
+    names_only_in_marian, names_only_in_model = marian.load_state_dict(state, strict=False)
+    # MarianMTModel computes some tensors, such as its position tables.
+    weights_only_in_marian = [name for name in names_only_in_marian if not _is_computed(name)]
+    if weights_only_in_marian or names_only_in_model:
         raise InputError(
-            f"MarianMTModel lacks the weights {unexpected_names} and has {missing_weights}; make it with new_marian()."
+            f"MarianMTModel lacks the weights {names_only_in_model} and has {weights_only_in_marian}; make it with "
+            "new_marian()."
         )
 
 

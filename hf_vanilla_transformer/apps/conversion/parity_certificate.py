@@ -238,6 +238,7 @@ def random_rows(model: PreTrainedModel, seed: int) -> Rows:
             vocabulary_sizes.append(size)
     tokens = [token for token in range(min(vocabulary_sizes)) if token not in special_tokens]
 
+    # The lengths do not count EOS.
     lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator)
     rows = []
     for length in lengths.tolist():

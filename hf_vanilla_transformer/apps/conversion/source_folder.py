@@ -66,6 +66,7 @@ def load_source(model_class: type[Model], folder: Path, source: str) -> Model:
             folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
         )
     except ImportError:
+        # The message says which package must be installed.
         raise
     except Exception as error:  # transformers, torch and safetensors raise many exception types.
         raise InputError(f"{source} cannot be read: {reason_of(error)}") from error
@@ -136,6 +137,7 @@ def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(folder)
     except ImportError:
+        # The message says which package must be installed.
         raise
     except Exception as error:  # transformers and tokenizers raise many exception types.
         raise InputError(f"the tokenizer of {source} cannot be read: {reason_of(error)}") from error
