@@ -348,16 +348,15 @@ def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]
         return None
     setting = settings.get("transformer-guided-alignment-layer", "last")
     num_layers = settings["dec-depth"]
-    # None means that the setting is not a number.
-    layer_number = None
+    # A layer number from a file of settings may be anything, such as text or None.
+    layer_number = setting
     if setting == "last":
         layer_number = num_layers
-    elif str(setting).isdecimal():
-        layer_number = int(setting)
-    if layer_number is None or not 1 <= layer_number <= num_layers:
+    is_valid = str(layer_number).isdecimal() and 1 <= int(layer_number) <= num_layers
+    if not is_valid:
         requirement = f'"last" or from 1 to {num_layers}'
         check_fits(path, [UnfitField("transformer-guided-alignment-layer", setting, requirement)])
-    return [[layer_number - 1, 0]]
+    return [[int(layer_number) - 1, 0]]
 
 
 def tokenizer_files(

@@ -184,7 +184,7 @@ def _read_target_tokens(tokenizer: PreTrainedTokenizerBase, tokens: str) -> list
     """Return the token ids of a `MarianTokenizer` for target tokens, which are separated by spaces."""
     # The tokenizer looks tokens up in its source vocabulary, unless it is in target mode.
     tokenizer._switch_to_target_mode()
-    token_ids = [tokenizer.convert_tokens_to_ids(token) for token in tokens.split()]
+    token_ids: Any = [tokenizer.convert_tokens_to_ids(token) for token in tokens.split()]
     tokenizer._switch_to_input_mode()
     return token_ids
 
