@@ -91,7 +91,9 @@ def test_a_wide_beam_finds_what_an_exhaustive_search_finds(case, alpha, whole):
     ]
     languages = [Language(0), Language(1)]
     make_search = with_phrases([phrases, [[[1]]]], whole=whole)
-    hypotheses, _ = search(languages, 3**LIMIT, [LIMIT, 3], penalty, alpha=alpha, wanted=20, kind=make_search)
+    hypotheses, _ = search(
+        languages, 3**LIMIT, [LIMIT, 3], penalty, alpha=alpha, num_results=20, search_class=make_search
+    )
     for hypotheses_of_sentence, expected_of_sentence in zip(hypotheses, expected, strict=True):
         count = min(20, len(expected_of_sentence))
         assert count or (whole and "repeated" in case)
@@ -105,7 +107,7 @@ def test_a_word_without_text_does_not_part_others(case):
     penalty, options = penalty_of("gnmt", 0.6), {"whole": True, "silent": 3}
     expected = exhaustive(Language(0), LIMIT, penalty, PHRASES[case], **options)
     make_search = with_phrases([PHRASES[case]], **options)
-    (best,), _ = search([Language(0)], 3**LIMIT, [LIMIT], penalty, wanted=20, kind=make_search)
+    (best,), _ = search([Language(0)], 3**LIMIT, [LIMIT], penalty, num_results=20, search_class=make_search)
     count = min(20, len(expected))
     assert_same(best[:count], expected[:count])
     assert all(score < -1e8 for score, _ in best[count:])
@@ -137,7 +139,12 @@ def test_a_narrow_beam_says_every_phrase(num_beams, num_return_sequences, whole)
     limits = [tokens_of(phrases_of_sentence, whole) + 1 + seed % 4 for seed, phrases_of_sentence in enumerate(phrases)]
     make_search = with_phrases(phrases, whole=whole)
     hypotheses, _ = search(
-        languages, num_beams, limits, penalty_of("gnmt", 0.6), wanted=num_return_sequences, kind=make_search
+        languages,
+        num_beams,
+        limits,
+        penalty_of("gnmt", 0.6),
+        num_results=num_return_sequences,
+        search_class=make_search,
     )
     free, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6))
     assert sum(not has_all(words, needed) for ((_, words),), needed in zip(free, phrases, strict=True)) > 30
@@ -153,10 +160,12 @@ def test_each_sentence_is_searched_as_if_it_were_alone(leaves):
     languages = [Language(seed, ending=seed % 3 - 1.0) for seed in range(24)]
     phrases = [random_phrases(draws) if seed % 3 else [] for seed in range(24)]
     limits = [tokens_of(phrases_of_sentence) + 1 + seed % 5 for seed, phrases_of_sentence in enumerate(phrases)]
-    together, _ = search(languages, 3, limits, penalty, wanted=2, kind=with_phrases(phrases), leaves=leaves)
+    together, _ = search(
+        languages, 3, limits, penalty, num_results=2, search_class=with_phrases(phrases), leaves=leaves
+    )
     for language, limit, needed, hypotheses in zip(languages, limits, phrases, together, strict=True):
-        options = {"kind": with_phrases([needed])} if needed else {}
-        (alone,), _ = search([language], 3, [limit], penalty, wanted=2, **options)
+        options = {"search_class": with_phrases([needed])} if needed else {}
+        (alone,), _ = search([language], 3, [limit], penalty, num_results=2, **options)
         assert_same(hypotheses, alone)
 
 
@@ -164,7 +173,7 @@ def test_a_narrow_beam_is_near_the_exhaustive_search():
     penalty, phrases, exact = penalty_of("gnmt", 0.6), [[[1, 2]], [[3]]], 0
     for seed in range(20):
         best, *_ = exhaustive(Language(seed), LIMIT, penalty, phrases)
-        (((score, words),),), _ = search([Language(seed)], 5, [LIMIT], penalty, kind=with_phrases([phrases]))
+        (((score, words),),), _ = search([Language(seed)], 5, [LIMIT], penalty, search_class=with_phrases([phrases]))
         assert score <= best[0] + 1e-5
         exact += words == best[1]
     assert exact >= 12
@@ -175,7 +184,7 @@ def test_a_prefix_counts():
     phrases = [[[1, 2]], [[3, 1], [3, 3]]]
     prompts = [[START, 1, 2, 1], [START, 2, 1, 3], [START, 3, 1, 2], [START, 1, 3, 1]]
     languages = [Language(4)] * 4
-    hypotheses, _ = search(languages, 3**LIMIT, [LIMIT] * 4, penalty, kind=with_phrases([phrases] * 4, prompts))
+    hypotheses, _ = search(languages, 3**LIMIT, [LIMIT] * 4, penalty, search_class=with_phrases([phrases] * 4, prompts))
     for prompt, [best] in zip(prompts, hypotheses, strict=True):
         expected = [pair for pair in everything(languages[0], LIMIT, penalty) if has_all((*prompt, *pair[1]), phrases)]
         assert_same([best], expected[:1])
@@ -184,9 +193,9 @@ def test_a_prefix_counts():
 def test_phrases_that_exceed_the_limit_of_a_sentence():
     penalty = penalty_of("gnmt", 0.6)
     make_search = with_phrases([[], [[[1, 2]], [[2, 3, 1]]]])
-    search([Language(0)] * 2, 4, [1, 6], penalty, kind=make_search)
+    search([Language(0)] * 2, 4, [1, 6], penalty, search_class=make_search)
     with pytest.raises(ValueError, match=r"sentence 1 .* 6 tokens.* limit is 5"):
-        search([Language(0)] * 2, 4, [1, 5], penalty, kind=make_search)
+        search([Language(0)] * 2, 4, [1, 5], penalty, search_class=make_search)
 
 
 @pytest.mark.parametrize("seed", range(20))
