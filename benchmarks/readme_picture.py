@@ -36,18 +36,18 @@ def main(arguments: list[str]) -> list[Path]:
 
 def draw(runs: list[dict[str, Any]], theme: str) -> Any:
     """Lines of validation BLEU, points of test BLEU, and the published figure."""
-    with styled(theme) as colours:
+    with styled(theme) as colors:
         figure = new_figure(8, 3.6)
         axes = figure.add_subplot()
         for run in runs:
             minutes = [point["training_seconds"] / 60 for point in run["curve"]["points"]]
             bleu = [point["bleu"] for point in run["curve"]["points"]]
-            axes.plot(minutes, bleu, color=colours.lines[0], linewidth=1.5)
-            axes.plot(minutes[-1] + 1, run["scores"]["test"]["bleu"], "o", color=colours.lines[1])
-        axes.axhline(PUBLISHED, color=colours.text, linestyle="--", linewidth=1)
+            axes.plot(minutes, bleu, color=colors.lines[0], linewidth=1.5)
+            axes.plot(minutes[-1] + 1, run["scores"]["test"]["bleu"], "o", color=colors.lines[1])
+        axes.axhline(PUBLISHED, color=colors.text, linestyle="--", linewidth=1)
         axes.annotate(f"best published test BLEU: {PUBLISHED}", (1, PUBLISHED + 0.6))
-        axes.annotate("validation, during training\n(three seeds, greedy search)", (23, 30), color=colours.lines[0])
-        axes.annotate("test, at the end\n(beam search)", (62.5, 38), ha="right", va="top", color=colours.lines[1])
+        axes.annotate("validation, during training\n(three seeds, greedy search)", (23, 30), color=colors.lines[0])
+        axes.annotate("test, at the end\n(beam search)", (62.5, 38), ha="right", va="top", color=colors.lines[1])
         axes.set(xlim=(0, 64), ylim=(12, 44), xlabel="minutes of training on two CPU cores", ylabel="BLEU")
         axes.grid(alpha=0.3)
     return figure

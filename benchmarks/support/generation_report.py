@@ -10,7 +10,7 @@ from benchmarks.support import report_parts
 from benchmarks.support.generation_profile import PARTS
 
 
-COLOURS = {
+COLORS = {
     "ours-fp32": "tab:blue",
     "ours-bf16": "tab:cyan",
     "ours-int8": "navy",
@@ -178,7 +178,7 @@ def _plot_cells(section: dict[str, Any], baseline: str) -> Any:
     for index, name in enumerate(names):
         ratios = [median(job[name]["times"]) for job in jobs.values()]
         lefts = [number + (index - (len(names) - 1) / 2) * width for number in range(len(jobs))]
-        axes.bar(lefts, ratios, width, label=name, color=COLOURS[name])
+        axes.bar(lefts, ratios, width, label=name, color=COLORS[name])
     axes.set_xticks(range(len(jobs)), list(jobs))
     axes.set_xlabel("batch x beams")
     axes.set_ylabel(f"speedup over {baseline}")
@@ -200,7 +200,7 @@ def _plot_scaling(section: dict[str, Any]) -> Any:
     ):
         for name in next(iter(points.values())):
             steps = [job[name]["milliseconds_a_step"] for job in points.values()]
-            axes.plot(list(points), steps, marker="o", label=name, color=COLOURS[name])
+            axes.plot(list(points), steps, marker="o", label=name, color=COLORS[name])
         axes.set_xscale("log", base=2)
         axes.set_xticks(list(points), [f"{value:,}" for value in points])
         axes.minorticks_off()
@@ -219,7 +219,7 @@ def _plot_sentences(section: dict[str, Any]) -> Any:
     figure = Figure(figsize=(6, 1 + 0.35 * len(entries)), layout="constrained")
     axes = figure.subplots()
     names = [name for name, _ in entries]
-    colours = [COLOURS[name.split(", ")[0]] for name in names]
-    axes.barh(names, [entry["sentences_a_second"] for _, entry in entries], color=colours)
+    colors = [COLORS[name.split(", ")[0]] for name in names]
+    axes.barh(names, [entry["sentences_a_second"] for _, entry in entries], color=colors)
     axes.set_xlabel("throughput, sentences/s, text to text")
     return figure

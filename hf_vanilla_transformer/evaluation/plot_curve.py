@@ -50,13 +50,13 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
     if not metrics:
         raise InputError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
 
-    with styled(theme) as colours:
+    with styled(theme) as colors:
         columns = min(len(metrics), 2)
         rows = math.ceil(len(metrics) / columns)
         figure = new_figure(5 * columns, 3.5 * rows)
         for panel_number, metric in enumerate(metrics, start=1):
             axes = figure.add_subplot(rows, columns, panel_number)
-            validation_lines = _draw_panel(axes, metric, curves, colours.lines)
+            validation_lines = _draw_panel(axes, metric, curves, colors.lines)
 
         # One legend serves all panels, because each run looks the same in all of them.
         legend_lines = []
@@ -85,15 +85,15 @@ def _find_common_metrics(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _draw_panel(
-    axes: "Axes", metric: str, curves: Mapping[str, Mapping[str, Any]], colours: Sequence[str]
+    axes: "Axes", metric: str, curves: Mapping[str, Mapping[str, Any]], colors: Sequence[str]
 ) -> list["Line2D"]:
     """Draw one metric of all runs. Return the validation line of each run."""
     # The runs get all colors with the first marker, then all colors with the second marker, and so on.
-    styles = itertools.cycle(itertools.product(_MARKERS, colours))
+    styles = itertools.cycle(itertools.product(_MARKERS, colors))
     validation_lines = []
     for name, curve in curves.items():
-        marker, colour = next(styles)
-        validation_lines.append(_draw_run(axes, metric, name, curve, colour, marker))
+        marker, color = next(styles)
+        validation_lines.append(_draw_run(axes, metric, name, curve, color, marker))
     axes.set_xlabel("training time (minutes, without evaluations)")
     axes.set_ylabel(_LABELS[metric])
     if metric == "perplexity":
@@ -103,19 +103,19 @@ def _draw_panel(
     return validation_lines
 
 
-def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], colour: str, marker: str) -> "Line2D":
+def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], color: str, marker: str) -> "Line2D":
     """Draw a metric of a run as two lines, for training and for validation. Return the validation line."""
     # Runs with the first marker need no marker on the dashed line, because their colors differ.
     training_marker = None
     if marker != _MARKERS[0]:
         training_marker = marker
     minutes, values = _list_coordinates(curve.get("training", []), metric)
-    axes.plot(minutes, values, color=colour, markersize=3, linestyle="--", linewidth=1, marker=training_marker)
+    axes.plot(minutes, values, color=color, markersize=3, linestyle="--", linewidth=1, marker=training_marker)
 
     validation_minutes, validation_values = _list_coordinates(curve["points"], metric)
     # `plot` returns a list of the lines that it has drawn, here of one line.
     (validation_line,) = axes.plot(
-        validation_minutes, validation_values, color=colour, marker=marker, label=name.translate(VISIBLE)
+        validation_minutes, validation_values, color=color, marker=marker, label=name.translate(VISIBLE)
     )
     return validation_line
 

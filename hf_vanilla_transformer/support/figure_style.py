@@ -113,7 +113,7 @@ def styled(theme: str) -> Iterator[Theme]:
     from cycler import cycler
     from matplotlib import font_manager
 
-    colours = THEMES[theme]
+    colors = THEMES[theme]
     installed = {font.name for font in font_manager.fontManager.ttflist}
     settings: Any = {
         "font.family": [name for name in _FONTS if name in installed],
@@ -123,12 +123,12 @@ def styled(theme: str) -> Iterator[Theme]:
         "figure.titlesize": FONT_SIZE + 2,
         # Otherwise, matplotlib would typeset text between two dollar signs as a formula.
         "text.parse_math": False,
-        "axes.prop_cycle": cycler(color=colours.lines),
-        "grid.color": colours.faint,
+        "axes.prop_cycle": cycler(color=colors.lines),
+        "grid.color": colors.faint,
         "grid.alpha": 0.5,
-        "axes.facecolor": colours.background,
-        "figure.facecolor": colours.background,
-        "legend.facecolor": colours.background,
+        "axes.facecolor": colors.background,
+        "figure.facecolor": colors.background,
+        "legend.facecolor": colors.background,
     }
     for name in (
         "text.color",
@@ -140,9 +140,9 @@ def styled(theme: str) -> Iterator[Theme]:
         "ytick.color",
         "ytick.labelcolor",
     ):
-        settings[name] = colours.text
+        settings[name] = colors.text
     with matplotlib.rc_context(settings):
-        yield colours
+        yield colors
 
 
 def new_figure(
@@ -169,7 +169,7 @@ def new_figure(
 
 
 def draw_matrix(
-    axes: "Axes", values: np.ndarray, queries: Sequence[str], keys: Sequence[str], size: float, colours: Sequence[str]
+    axes: "Axes", values: np.ndarray, queries: Sequence[str], keys: Sequence[str], size: float, colors: Sequence[str]
 ) -> "AxesImage":
     """Draw a matrix of values from 0 to 1 as an image, and return the image.
 
@@ -178,19 +178,19 @@ def draw_matrix(
         values: the values, for example attention weights, `(queries, keys)`.
         queries, keys: the labels of the rows and of the columns.
         size: the font size of the labels, in points.
-        colours: the colors of values from 0 to 1. Values in between get interpolated colors.
+        colors: the colors of values from 0 to 1. Values in between get interpolated colors.
     """
     axes.set_yticks(range(len(queries)), queries, size=size)
     axes.set_xticks(range(len(keys)), keys, size=size, rotation=90)
     axes.tick_params(length=0)
-    return axes.imshow(values, cmap=colour_map(colours), vmin=0, vmax=1, interpolation="nearest")
+    return axes.imshow(values, cmap=color_map(colors), vmin=0, vmax=1, interpolation="nearest")
 
 
-def colour_map(colours: Sequence[str]) -> "Colormap":
+def color_map(colors: Sequence[str]) -> "Colormap":
     """Return a matplotlib color map that interpolates between the given colors."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list("theme", list(colours))
+    return LinearSegmentedColormap.from_list("theme", list(colors))
 
 
 def readable_on(fill: Any, theme: Theme) -> str:
@@ -203,8 +203,9 @@ def readable_on(fill: Any, theme: Theme) -> str:
 
     # The weights of red, green and blue in the luminance of an sRGB color (Rec. 709).
     luminance_weights = np.array([0.2126, 0.7152, 0.0722])
-    colours = np.array([to_rgb(fill), to_rgb(theme.text), to_rgb(theme.background)])  # (3 colors, red green blue)
-    fill_luminance, text_luminance, background_luminance = colours @ luminance_weights
+    fill_luminance = np.dot(to_rgb(fill), luminance_weights)
+    text_luminance = np.dot(to_rgb(theme.text), luminance_weights)
+    background_luminance = np.dot(to_rgb(theme.background), luminance_weights)
     contrast_of_text = abs(text_luminance - fill_luminance)
     contrast_of_background = abs(background_luminance - fill_luminance)
     if contrast_of_text >= contrast_of_background:

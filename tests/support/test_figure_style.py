@@ -1,4 +1,4 @@
-"""The style of figures: colours that every eye tells apart, and sizes of files."""
+"""The style of figures: colors that every eye tells apart, and sizes of files."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from hf_vanilla_transformer.support import figure_style
 matplotlib = pytest.importorskip("matplotlib")
 
 
-def luminance(colours: np.ndarray) -> np.ndarray:
-    return colours[:, :3] @ np.array([0.2126, 0.7152, 0.0722])
+def luminance(colors: np.ndarray) -> np.ndarray:
+    return colors[:, :3] @ np.array([0.2126, 0.7152, 0.0722])
 
 
 # Viénot et al. 1999, for linear RGB: what an eye without the red, or without the green cones sees.
@@ -20,17 +20,17 @@ WITHOUT_GREEN = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.0223
 
 @pytest.mark.parametrize("theme", figure_style.THEMES)
 @pytest.mark.parametrize("seen", [np.eye(3), WITHOUT_RED, WITHOUT_GREEN], ids=["all", "no red", "no green"])
-def test_colours_differ_for_every_eye(theme, seen):
-    colours = figure_style.THEMES[theme]
+def test_colors_differ_for_every_eye(theme, seen):
+    colors = figure_style.THEMES[theme]
     to_rgb = matplotlib.colors.to_rgb
-    lines = np.array([to_rgb(colour) for colour in (colours.background, *colours.lines)]) ** 2.2 @ seen.T
+    lines = np.array([to_rgb(color) for color in (colors.background, *colors.lines)]) ** 2.2 @ seen.T
     lines = np.clip(lines, 0, 1) ** (1 / 2.2)
     distances = np.linalg.norm(lines[:, None] - lines[None], axis=-1) + np.eye(len(lines))
     assert distances.min() > 0.1
-    scale = figure_style.colour_map(colours.sequential)(np.linspace(0, 1, 50))
+    scale = figure_style.color_map(colors.sequential)(np.linspace(0, 1, 50))
     steps = np.diff(luminance(np.clip(scale[:, :3] ** 2.2 @ seen.T, 0, 1)))
     assert (steps < 0).all() or (steps > 0).all()
-    low, high = (np.array(to_rgb(colour)) ** 2.2 @ seen.T for colour in (colours.diverging[1], colours.diverging[3]))
+    low, high = (np.array(to_rgb(color)) ** 2.2 @ seen.T for color in (colors.diverging[1], colors.diverging[3]))
     assert np.linalg.norm(low - high) > 0.3
 
 

@@ -14,7 +14,7 @@ from ...support.figure_style import (
     SMALL_FONT_SIZE,
     Theme,
     check_choice,
-    colour_map,
+    color_map,
     draw_matrix,
     new_figure,
     readable_on,
@@ -142,8 +142,8 @@ def plot_attention(
         # (queries, keys)
         weights = all_weights[layer_index, head_index]
 
-    with styled(theme) as colours:
-        drawing = _Drawing(weights, queries, keys, _QUERY_LABELS[kind], _KEY_LABELS[kind], title, colours)
+    with styled(theme) as colors:
+        drawing = _Drawing(weights, queries, keys, _QUERY_LABELS[kind], _KEY_LABELS[kind], title, colors)
         if style == "lines":
             return _draw_lines(drawing)
         if style == "matrix":
@@ -187,7 +187,7 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     lines = LineCollection(
         end_points,
         array=sorted_weights,
-        cmap=colour_map(drawing.theme.sequential),
+        cmap=color_map(drawing.theme.sequential),
         # In points.
         linewidths=0.5 + 3 * sorted_weights,
         capstyle="round",
@@ -199,7 +199,7 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     key_axes = query_axes.twinx()
     _label_column(query_axes, num_rows, query_heights, drawing.queries, drawing.query_label)
     _label_column(key_axes, num_rows, key_heights, drawing.keys, drawing.key_label)
-    _add_colour_bar(figure, lines, [query_axes, key_axes])
+    _add_color_bar(figure, lines, [query_axes, key_axes])
     return figure
 
 
@@ -228,10 +228,10 @@ def _draw_one_matrix(drawing: _Drawing) -> "Figure":
     if has_numbers:
         for (query, key), weight in np.ndenumerate(weights):
             # Red, green and blue, without the opacity.
-            cell_colour = image.to_rgba(weight)[:3]
-            text_colour = readable_on(cell_colour, drawing.theme)
-            axes.text(key, query, f"{weight:.2f}", size=7, color=text_colour, ha="center", va="center")
-    _add_colour_bar(figure, image, [axes])
+            cell_color = image.to_rgba(weight)[:3]
+            text_color = readable_on(cell_color, drawing.theme)
+            axes.text(key, query, f"{weight:.2f}", size=7, color=text_color, ha="center", va="center")
+    _add_color_bar(figure, image, [axes])
     return figure
 
 
@@ -262,15 +262,15 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
 
         is_first_in_row = panel % num_columns == 0
         query_labels = drawing.queries if is_first_in_row else []
-        colours = drawing.theme.sequential
-        image = draw_matrix(axes, panel_weights[panel], query_labels, drawing.keys, SMALL_FONT_SIZE, colours)
+        colors = drawing.theme.sequential
+        image = draw_matrix(axes, panel_weights[panel], query_labels, drawing.keys, SMALL_FONT_SIZE, colors)
 
         has_no_panel_below = panel + num_columns >= num_panels
         if has_no_panel_below:
             axes.set_xlabel(drawing.key_label, size=SMALL_FONT_SIZE)
     figure.supylabel(drawing.query_label, size=SMALL_FONT_SIZE)
     # All panels have the same range of colors, so the last image can stand for all of them.
-    _add_colour_bar(figure, image, list(grid.flat))
+    _add_color_bar(figure, image, list(grid.flat))
     return figure
 
 
@@ -305,7 +305,7 @@ def _choose_columns(num_heads: int, panel_width: float) -> int:
     return math.ceil(num_heads / fewest_rows)
 
 
-def _add_colour_bar(figure: "Figure", drawn: "ScalarMappable", axes: "Sequence[Axes]") -> None:
+def _add_color_bar(figure: "Figure", drawn: "ScalarMappable", axes: "Sequence[Axes]") -> None:
     """Add a color bar next to the given axes, which shows the color of each attention weight."""
     bar = figure.colorbar(drawn, ax=axes, label="attention weight", fraction=0.05, aspect=30, shrink=0.9)
     bar.outline.set_visible(False)

@@ -56,14 +56,14 @@ def plot_masks(
         TypeError, ValueError: as `masks_of` does; if `theme` is unknown.
     """
     masks = masks_of(model, tokenizer, sources, targets, **generate_kwargs)
-    with styled(theme) as colours:
+    with styled(theme) as colors:
         figure, grid = _new_grid(masks)
         for sentence, (encoder_axes, decoder_axes, cross_axes) in enumerate(grid):
             source_tokens = masks.source_tokens[sentence]
             read_tokens = masks.read_tokens[sentence]
-            _draw_mask(encoder_axes, masks.encoder[sentence], source_tokens, source_tokens, colours)
-            _draw_mask(decoder_axes, masks.decoder[sentence], read_tokens, read_tokens, colours)
-            _draw_mask(cross_axes, masks.cross[sentence], read_tokens, source_tokens, colours)
+            _draw_mask(encoder_axes, masks.encoder[sentence], source_tokens, source_tokens, colors)
+            _draw_mask(decoder_axes, masks.decoder[sentence], read_tokens, read_tokens, colors)
+            _draw_mask(cross_axes, masks.cross[sentence], read_tokens, source_tokens, colors)
         titles = ("encoder self-attention", "decoder self-attention", "cross-attention")
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title)
@@ -95,7 +95,7 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
     row_height = most_queries * _CELL + max(source_label, target_label)
     height = num_sentences * (row_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
 
-    figure = new_figure(width, height, "Masks: coloured where a query may attend to a key")
+    figure = new_figure(width, height, "Masks: colored where a query may attend to a key")
     grid = figure.subplots(num_sentences, len(mask_widths), squeeze=False, width_ratios=mask_widths)
     return figure, grid
 

@@ -9,7 +9,7 @@ import torch
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, sinusoidal_positions
 from ...support.argument_checks import check_number
-from ...support.figure_style import DOTS_PER_INCH, colour_map, new_figure, styled
+from ...support.figure_style import DOTS_PER_INCH, color_map, new_figure, styled
 from ...support.paper_schedule import paper_learning_rate
 from ...support.user_errors import InputError
 from ...translation.concurrent_use import evaluating
@@ -62,7 +62,7 @@ def plot_positions(
     table = _compute_positions(model, length, d_model)
     # (length, length)
     dot_products = table @ table.T
-    with styled(theme) as colours:
+    with styled(theme) as colors:
         # Each channel is at least two dots wide, so that stripes of a single channel are visible.
         num_channels = table.shape[1]
         table_width = max(_NARROWEST_TABLE, num_channels * 2.2 / DOTS_PER_INCH)
@@ -71,25 +71,25 @@ def plot_positions(
 
         # The limits are symmetric, so that 0 has the color of the background.
         largest_value = float(np.abs(table).max())
-        _draw_table(table_axes, table, colours.diverging, (-largest_value, largest_value), "value")
+        _draw_table(table_axes, table, colors.diverging, (-largest_value, largest_value), "value")
         is_learned = model is not None and model.config.position_embedding_type == "learned"
         channel_label = "channel" if is_learned else "channel (even: sine, odd: cosine)"
         table_axes.set(title="Positions PE", xlabel=channel_label)
 
         product_limits = (float(dot_products.min()), float(dot_products.max()))
-        _draw_table(products_axes, dot_products, colours.sequential, product_limits, "dot product")
+        _draw_table(products_axes, dot_products, colors.sequential, product_limits, "dot product")
         products_axes.set(title="Dot products of positions, PE PEᵀ", xlabel="position")
     return figure
 
 
 def _draw_table(
-    axes: "Axes", values: np.ndarray, colours: Sequence[str], limits: tuple[float, float], label: str
+    axes: "Axes", values: np.ndarray, colors: Sequence[str], limits: tuple[float, float], label: str
 ) -> None:
     """Draw values of shape `(positions, columns)` as an image with a color bar.
 
     `limits` contains the values that the first and the last color represent.
     """
-    image = axes.imshow(values, cmap=colour_map(colours), aspect="auto", interpolation="nearest", clim=limits)
+    image = axes.imshow(values, cmap=color_map(colors), aspect="auto", interpolation="nearest", clim=limits)
     axes.set_ylabel("position")
     axes.figure.colorbar(image, ax=axes, label=label)
 
@@ -140,18 +140,18 @@ def plot_schedule(
         ValueError: if `theme` is unknown, a number is below 1, or there are more values than colors or line styles.
     """
     check_number("updates", updates, 1)
-    with styled(theme) as colours:
-        _check_curves("d_model", d_model, len(colours.lines))
+    with styled(theme) as colors:
+        _check_curves("d_model", d_model, len(colors.lines))
         _check_curves("warmup_steps", warmup_steps, len(_LINE_STYLES))
         figure = new_figure(7.5, 4.2)
         axes = figure.add_subplot()
         # There are at least as many colors and line styles as values, and the rest of them is not used.
-        for colour, width in zip(colours.lines, d_model, strict=False):
+        for color, width in zip(colors.lines, d_model, strict=False):
             for line_style, warmup in zip(_LINE_STYLES, warmup_steps, strict=False):
                 shown_updates = _choose_points(updates, warmup)
                 rates = [paper_learning_rate(update, width, warmup) for update in shown_updates]
                 label = f"d_model {width}, warm-up {warmup:,}"
-                axes.plot(shown_updates, rates, line_style, color=colour, label=label)
+                axes.plot(shown_updates, rates, line_style, color=color, label=label)
         axes.set(xlabel="update", ylabel="learning rate", ylim=(0, None), xlim=(0, updates))
         axes.ticklabel_format(axis="y", style="plain")
         axes.xaxis.set_major_formatter("{x:,.0f}")

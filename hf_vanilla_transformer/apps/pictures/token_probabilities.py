@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...support.figure_style import SMALL_FONT_SIZE, Theme, colour_map, new_figure, readable_on, styled, width_of
+from ...support.figure_style import SMALL_FONT_SIZE, Theme, color_map, new_figure, readable_on, styled, width_of
 from .forward_pass import forward_pass
 
 
@@ -66,8 +66,8 @@ def plot_token_probabilities(
         TypeError, ValueError: as `forward_pass` does; if `theme` is unknown.
     """
     pair = forward_pass(model, tokenizer, source, target, **generate_kwargs)
-    with styled(theme) as colours:
-        return _draw_tokens(pair.target_tokens, pair.log_probs, colours)
+    with styled(theme) as colors:
+        return _draw_tokens(pair.target_tokens, pair.log_probs, colors)
 
 
 def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme) -> "Figure":
@@ -86,24 +86,24 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
     axes = figure.add_subplot()
 
     # Probable tokens have the color of the background, and improbable tokens have the darkest color.
-    colours = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), colour_map(theme.sequential[::-1]))
+    colors = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), color_map(theme.sequential[::-1]))
     for token, log_prob, box in zip(tokens, log_probs, boxes, strict=True):
         top = box.line * _LINE_HEIGHT
         centre = box.x + box.width / 2
-        fill = colours.to_rgba(max(log_prob, _LOWEST_LOG_PROB))  # type: ignore[arg-type]
+        fill = colors.to_rgba(max(log_prob, _LOWEST_LOG_PROB))  # type: ignore[arg-type]
         rectangle = Rectangle(
             (box.x, top), box.width, _BOX_HEIGHT, facecolor=fill, edgecolor=theme.faint, linewidth=0.8
         )
         axes.add_patch(rectangle)
         # Red, green and blue, without the opacity.
-        text_colour = readable_on(fill[:3], theme)
-        axes.text(centre, top + _TOKEN_MIDDLE, token, ha="center", va="center", color=text_colour)
+        text_color = readable_on(fill[:3], theme)
+        axes.text(centre, top + _TOKEN_MIDDLE, token, ha="center", va="center", color=text_color)
         axes.text(centre, top + _NUMBER_MIDDLE, f"{log_prob:.2f}", ha="center", va="center", size=SMALL_FONT_SIZE)
 
     # The vertical axis points down, so that the first line is at the top.
     axes.set(xlim=(-0.05, width + 0.05), ylim=(num_lines * _LINE_HEIGHT, -0.05), aspect="equal")
     axes.set_axis_off()
-    bar = figure.colorbar(colours, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
+    bar = figure.colorbar(colors, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
     bar.set_label("log-probability of the token (nats)")
     return figure
 

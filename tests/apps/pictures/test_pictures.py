@@ -172,9 +172,9 @@ def test_plot_token_probabilities_equals_score(numbers):
     assert texts[::2] == ["v", "i", "er", "und", "z", "w", "a", "n", "zig", "</s>"]
     assert texts[1::2] == [f"{log_prob:.2f}" for log_prob in expected.log_probs]
     assert figure.get_suptitle() == f"log P(Y | X) = {expected.total:.2f}"
-    colours = figure_style.colour_map(figure_style.THEMES["light"].sequential[::-1])
+    colors = figure_style.color_map(figure_style.THEMES["light"].sequential[::-1])
     for patch, log_prob in zip(axes.patches, expected.log_probs, strict=True):
-        assert patch.get_facecolor() == colours(max(0, 1 + log_prob / 5))
+        assert patch.get_facecolor() == colors(max(0, 1 + log_prob / 5))
 
 
 def test_plot_masks(numbers):
