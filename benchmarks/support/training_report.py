@@ -192,9 +192,7 @@ def _plot_steps(section: dict[str, Any]) -> Any:
     for axes, (name, size) in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes.items(), strict=True):
         entries = sorted(size["entries"], key=lambda entry: entry["tokens_per_second"])
         colors = ["tab:blue" if entry["name"].startswith("ours") else "tab:grey" for entry in entries]
-        axes.barh(
-            [entry["name"] for entry in entries], [entry["tokens_per_second"] for entry in entries], color=colors
-        )
+        axes.barh([entry["name"] for entry in entries], [entry["tokens_per_second"] for entry in entries], color=colors)
         axes.set_title(f"{name}: {size['tokens_per_batch']:,} tokens per batch")
         axes.set_xlabel("target tokens/s, without padding")
     return figure
