@@ -70,7 +70,8 @@ def chunked_smoothed_cross_entropy(
         row_labels = row_labels.masked_fill(lacks_label[:, 0], 0)
 
     if not torch.is_grad_enabled():
-        # Even in `no_grad` mode, an autograd function sees that a parameter has `requires_grad` set.
+        # Even in `no_grad` mode, an autograd function sees that a parameter has `requires_grad` set, and would compute
+        # its gradient.
         row_states = row_states.detach()
         weight = weight.detach()
         if bias is not None:
@@ -140,6 +141,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss and the token sums, and save the gradients for the backward pass.
 
+        The token sums are three sums over all rows, `(3,)`: the cross-entropy without label smoothing, the number of
+        labels that have the highest logit, and the number of labels.
+
         Args:
             ctx (`LossContext`): the context in which the gradients are saved.
             states (`torch.Tensor` of shape `(rows, d_model)`): zeros in rows without a label.
@@ -151,35 +155,42 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             label_smoothing (`float`): epsilon.
         """
         num_rows, d_model = states.shape
-        label_probability = 1 - label_smoothing
         # Sums over many rows are at least in float32, because 16 bits would be imprecise.
         sum_dtype = torch.promote_types(states.dtype, torch.float32)
-        bias_for_matmul = None if bias is None else cast_to_matmul_dtype(bias)
-        projection = _Projection(cast_to_matmul_dtype(states), cast_to_matmul_dtype(weight), bias_for_matmul)
         num_labels: int | Tensor = num_rows
         if lacks_label is not None:
             num_labels = (~lacks_label).sum().to(sum_dtype)
+        bias_for_matmul = None
+        if bias is not None:
+            bias_for_matmul = cast_to_matmul_dtype(bias)
+        projection = _Projection(cast_to_matmul_dtype(states), cast_to_matmul_dtype(weight), bias_for_matmul)
 
-        # First the term - epsilon mean(z) of all rows, then the other terms, which need logits.
+        # The term - epsilon mean(z), where z are the logits of a row, is computed without logits.
         mean_term, gradients = _compute_mean_term(
             projection, num_labels, label_smoothing, sum_dtype, ctx.needs_input_grad[:3]
         )
+        # The other terms need logits. Their gradients are added to `gradients` in place.
+        label_probability = 1 - label_smoothing
         chunk_rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * d_model)
-        log_sums, label_logits, largest_logits = projection.states.new_empty(3, num_rows, 1, dtype=sum_dtype)
-        row_terms = _RowTerms(log_sums, label_logits, largest_logits)
-        _fill_row_terms(row_terms, gradients, projection, labels, lacks_label, label_probability, chunk_rows)
-
-        # CPUs add up the rows chunk by chunk. Accelerators add up all rows at once, which launches fewer kernels.
-        rows_per_sum = chunk_rows
-        if lacks_label is not None:
+        row_terms = _process_chunks(
+            projection, labels, lacks_label, label_probability, chunk_rows, sum_dtype, gradients
+        )
+        if lacks_label is None:
+            # CPUs add up the rows chunk by chunk.
+            rows_per_sum = chunk_rows
+        else:
+            # Accelerators add up all rows at once, which launches fewer kernels.
             rows_per_sum = max(num_rows, 1)
             _clear_rows_without_label(row_terms, lacks_label)
         loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, rows_per_sum)
 
+        # The backward pass scales these gradients, and casts them to the dtypes of the inputs.
         ctx.save_for_backward(gradients.states, gradients.weight, gradients.bias)
-        ctx.dtypes = (states.dtype, weight.dtype, None if bias is None else bias.dtype)
-        num_labels = torch.as_tensor(num_labels, dtype=sum_dtype, device=states.device)
-        token_sums = torch.stack([unsmoothed, num_highest, num_labels])
+        bias_dtype = None if bias is None else bias.dtype
+        ctx.dtypes = (states.dtype, weight.dtype, bias_dtype)
+
+        num_labels_tensor = torch.as_tensor(num_labels, dtype=sum_dtype, device=states.device)
+        token_sums = torch.stack([unsmoothed, num_highest, num_labels_tensor])
         ctx.mark_non_differentiable(token_sums)
         return loss, token_sums
 
@@ -199,62 +210,75 @@ def _compute_mean_term(
 ) -> tuple[Tensor, _Gradients]:
     """Compute the term - epsilon mean(z) of the loss, added up over all rows with a label, and its gradients.
 
+    z are the logits of a row. The sum of the logits of all rows is the dot product of the sum of the states and the sum
+    of the weight's rows, plus the sum of the bias for each label. So the logits themselves are not needed.
+
     Args:
-        projection: the tensors of the output projection.
+        projection: the tensors of the output projection, with zeros as states of rows without a label.
         num_labels: the number of rows with a label.
         label_smoothing: epsilon.
         sum_dtype: the dtype of sums over many rows.
         needs_gradients: whether states, weight and bias need a gradient.
+
+    Returns:
+        The term, a scalar, and its gradients. Other terms may be added to the gradients in place.
     """
     states, weight, bias = projection
     vocabulary = len(weight)
-    probability_of_all = label_smoothing / vocabulary
+    # The derivative of the term with respect to each logit of a row with a label.
+    grad_logit = -label_smoothing / vocabulary
 
     sum_of_states = states.sum(dim=0, dtype=sum_dtype)  # (d_model,)
     sum_of_weights = weight.sum(dim=0, dtype=sum_dtype)  # (d_model,)
-    mean_term = -probability_of_all * (sum_of_states * sum_of_weights).sum()
+    mean_term = grad_logit * (sum_of_states * sum_of_weights).sum()
     if bias is not None:
-        mean_term = mean_term - probability_of_all * num_labels * bias.sum(dtype=sum_dtype)
+        mean_term = mean_term + grad_logit * num_labels * bias.sum(dtype=sum_dtype)
 
-    # The gradient is the same for all rows of states, for all rows of the weight, and for all elements of the bias.
     needs_states, needs_weight, needs_bias = needs_gradients
-    grad_states = grad_weight = grad_bias = None
+    grad_states = None
     if needs_states:
-        grad_states = (-probability_of_all * sum_of_weights).to(states.dtype).repeat(len(states), 1)
+        grad_of_each_state = (grad_logit * sum_of_weights).to(states.dtype)  # (d_model,)
+        grad_states = grad_of_each_state.repeat(len(states), 1)
+    grad_weight = None
     if needs_weight:
-        grad_weight = (-probability_of_all * sum_of_states).repeat(vocabulary, 1)
+        grad_of_each_weight_row = grad_logit * sum_of_states  # (d_model,)
+        grad_weight = grad_of_each_weight_row.repeat(vocabulary, 1)
+    grad_bias = None
     if needs_bias:
-        grad_bias = states.new_zeros(vocabulary, dtype=sum_dtype) - probability_of_all * num_labels
+        grad_bias = states.new_zeros(vocabulary, dtype=sum_dtype) + grad_logit * num_labels
     return mean_term, _Gradients(grad_states, grad_weight, grad_bias)
 
 
-def _fill_row_terms(
-    row_terms: _RowTerms,
-    gradients: _Gradients,
+def _process_chunks(
     projection: _Projection,
     labels: Tensor,
     lacks_label: Tensor | None,
     label_probability: float,
     chunk_rows: int,
-) -> None:
-    """Compute the logits, one chunk of rows at a time. Fill `row_terms` from them, and add to `gradients` in place.
+    sum_dtype: torch.dtype,
+    gradients: _Gradients,
+) -> _RowTerms:
+    """Compute the logits of one chunk of rows at a time, return the row terms, and add to `gradients` in place.
 
-    The values in `row_terms` of rows without a label are arbitrary.
+    The logits of a chunk are overwritten by their gradient, from which the gradients of the tensors in `projection` are
+    computed. The row terms of rows without a label are arbitrary.
 
     Args:
-        row_terms: the values of all rows, which are overwritten.
-        gradients: the gradients of the loss's other term, to which those of the terms with logits are added.
         projection: the tensors of the output projection.
         labels: token ids, `(rows,)`.
         lacks_label: True for rows without a label, `(rows, 1)`, or None.
         label_probability: 1 - epsilon.
         chunk_rows: the number of rows in a chunk.
+        sum_dtype: the dtype of the row terms, and of sums over rows.
+        gradients: the gradients of the term - epsilon mean(z), which are changed in place.
     """
     states, weight, bias = projection
     num_rows = len(states)
+    log_sums, label_logits, largest_logits = states.new_empty(3, num_rows, 1, dtype=sum_dtype)
+    row_terms = _RowTerms(log_sums, label_logits, largest_logits)
+    # Both functions compute matmul(a, b) = a b^T.
     uses_onednn = is_faster_by_onednn(states[:chunk_rows], weight)
     matmul = onednn_linear if uses_onednn else nn.functional.linear
-    sum_dtype = row_terms.log_sums.dtype
     precise_buffer = None
     if states.dtype != sum_dtype:
         # One buffer for all chunks, because allocating it takes longer than the computation in it.
@@ -267,16 +291,17 @@ def _fill_row_terms(
             logits, labels[rows, None], label_probability, row_terms.select(rows), precise_buffer
         )
         # The memory of the logits now holds their gradient.
-        gradient = logits
+        grad_logits = logits
         if gradients.states is not None:
-            gradients.states[rows].add_(matmul(gradient, weight.T))
+            gradients.states[rows].add_(matmul(grad_logits, weight.T))
         if gradients.weight is not None:
             # Rows without a label add nothing here, because their states are zero.
-            gradients.weight.add_(matmul(gradient.T, states[rows].T))
+            gradients.weight.add_(matmul(grad_logits.T, states[rows].T))
         if gradients.bias is not None:
             if lacks_label is not None:
-                gradient.masked_fill_(lacks_label[rows], 0)
-            gradients.bias.add_(gradient.sum(dim=0, dtype=sum_dtype))
+                grad_logits.masked_fill_(lacks_label[rows], 0)
+            gradients.bias.add_(grad_logits.sum(dim=0, dtype=sum_dtype))
+    return row_terms
 
 
 def _replace_logits_by_gradient(
@@ -286,13 +311,13 @@ def _replace_logits_by_gradient(
     row_terms: _RowTerms,
     precise_buffer: Tensor | None,
 ) -> None:
-    """Overwrite a chunk of logits with their gradient, and overwrite the values in `row_terms`.
+    """Overwrite a chunk of logits with their gradient, and write the three values of each row into `row_terms`.
 
     Args:
-        logits: `(chunk_rows, vocabulary)`.
+        logits: `(chunk_rows, vocabulary)`, overwritten.
         labels: token ids, `(chunk_rows, 1)`.
         label_probability: 1 - epsilon.
-        row_terms: the values of the rows of this chunk.
+        row_terms: tensors `(chunk_rows, 1)` for the rows of this chunk, overwritten.
         precise_buffer: memory for the logits in the dtype of `row_terms`, with at least `chunk_rows` rows; None if the
             logits already have this dtype.
     """
@@ -302,7 +327,7 @@ def _replace_logits_by_gradient(
     torch.gather(precise_logits, -1, labels, out=row_terms.label_logits)
     torch.amax(precise_logits, dim=-1, keepdim=True, out=row_terms.largest_logits)
 
-    # From here on, the memory of the precise logits holds their softmax.
+    # The softmax overwrites the precise logits, which are not needed any more.
     softmax = torch.softmax(precise_logits, dim=-1, out=precise_logits)
     # log(sum(exp(z))) = max(z) - log(max(softmax)), without a second exponential of each logit. The largest probability
     # is at least 1 / V, so its logarithm is accurate.
@@ -310,8 +335,8 @@ def _replace_logits_by_gradient(
     torch.sub(row_terms.largest_logits, log_of_largest_probability, out=row_terms.log_sums)
 
     # The gradient is the softmax, minus `label_probability` at the label.
-    softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -label_probability))
-    logits.copy_(softmax)
+    gradient = softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -label_probability))
+    logits.copy_(gradient)
 
 
 def _clear_rows_without_label(row_terms: _RowTerms, lacks_label: Tensor) -> None:

@@ -118,7 +118,8 @@ def fused_smoothed_cross_entropy(
     # The kernel needs labels that are adjacent in memory, unlike the labels of a slice.
     row_labels = labels.to(states.device).flatten().contiguous()
     if not torch.is_grad_enabled():
-        # Even in `no_grad` mode, an autograd function sees that a parameter has `requires_grad` set.
+        # Even in `no_grad` mode, an autograd function sees that a parameter has `requires_grad` set, and would compute
+        # its gradient.
         row_states = row_states.detach()
         weight = weight.detach()
         if bias is not None:
@@ -151,37 +152,43 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss and the three token sums, and save the gradients for the backward pass.
 
-        The arguments have the same meaning as for [`fused_smoothed_cross_entropy`], but `states` has the shape
-        `(rows, d_model)`, and `labels` has the shape `(rows,)`.
+        The arguments and results have the same meaning as for [`fused_smoothed_cross_entropy`], but `states` has the
+        shape `(rows, d_model)`, and `labels` has the shape `(rows,)`.
         """
         # Sums over many rows are at least in float32, because 16 bits would be imprecise.
         sum_dtype = torch.promote_types(states.dtype, torch.float32)
-        label_probability = 1 - label_smoothing
         has_label = labels != _NO_LABEL  # (rows,)
         lacks_label = ~has_label.unsqueeze(-1)  # (rows, 1)
         num_labels = has_label.sum().to(sum_dtype)
         projection = _prepare_projection(states, weight, bias, lacks_label)
 
-        # First the term - epsilon mean(z) of all rows, then the other terms, which need logits.
+        # The term - epsilon mean(z), where z are the logits of a row, is computed without logits.
         mean_term, gradients = _compute_mean_term(
             projection, num_labels, label_smoothing, sum_dtype, ctx.needs_input_grad[:3]
         )
+        # The other terms need logits. Their gradients are written into `gradients`, chunk by chunk.
         loss = mean_term
         unsmoothed = mean_term.new_zeros(())
         num_highest = mean_term.new_zeros(())
+        label_probability = 1 - label_smoothing
         bytes_per_row = len(projection.weight) * projection.weight.element_size()
         chunk_rows = max(chunk_bytes // bytes_per_row, 1)
         for begin in range(0, len(states), chunk_rows):
             rows = slice(begin, begin + chunk_rows)
-            row_terms = _process_rows(projection, labels, rows, label_probability, replace_logits, gradients, sum_dtype)
-            loss = loss + (row_terms.log_sum.sum() - label_probability * row_terms.label_logit.sum())
-            unsmoothed = unsmoothed + (row_terms.log_sum - row_terms.label_logit).sum()
-            num_highest = num_highest + row_terms.is_highest.sum()
+            log_sum, label_logit, is_highest = _process_rows(
+                projection, labels, rows, label_probability, replace_logits, sum_dtype, gradients
+            )  # each (chunk_rows,)
+            loss = loss + (log_sum.sum() - label_probability * label_logit.sum())
+            unsmoothed = unsmoothed + (log_sum - label_logit).sum()
+            num_highest = num_highest + is_highest.sum()
         if gradients.states is not None:
+            # Without this, rows without a label would keep the gradient of the term - epsilon mean(z).
             gradients.states.masked_fill_(lacks_label, 0)
 
+        # The backward pass scales these gradients, and casts them to the dtypes of the inputs.
         ctx.save_for_backward(gradients.states, gradients.weight, gradients.bias)
-        ctx.dtypes = (states.dtype, weight.dtype, None if bias is None else bias.dtype)
+        bias_dtype = None if bias is None else bias.dtype
+        ctx.dtypes = (states.dtype, weight.dtype, bias_dtype)
         token_sums = torch.stack([unsmoothed, num_highest, num_labels])
         ctx.mark_non_differentiable(token_sums)
         return loss, token_sums
@@ -216,14 +223,14 @@ class _Gradients(NamedTuple):
         states (`torch.Tensor` of shape `(rows, d_model)`, *optional*): filled chunk by chunk.
         weight (`torch.Tensor` of shape `(vocabulary, d_model)`, *optional*): the sum over all chunks so far.
         bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): the sum over all chunks so far.
-        state_of_mean_term (`torch.Tensor` of shape `(d_model,)`): the gradient of the term - epsilon mean(z) with
+        mean_term_of_each_state (`torch.Tensor` of shape `(d_model,)`): the gradient of the term - epsilon mean(z) with
             respect to a state, which is the same for all rows.
     """
 
     states: Tensor | None
     weight: Tensor | None
     bias: Tensor | None
-    state_of_mean_term: Tensor
+    mean_term_of_each_state: Tensor
 
 
 def _prepare_projection(states: Tensor, weight: Tensor, bias: Tensor | None, lacks_label: Tensor) -> _Projection:
@@ -249,35 +256,43 @@ def _compute_mean_term(
 ) -> tuple[Tensor, _Gradients]:
     """Compute the term - epsilon mean(z) of the loss, added up over all rows with a label, and its gradients.
 
-    The gradient of the states is left uninitialized, because [`_process_rows`] overwrites it.
+    z are the logits of a row. The sum of the logits of all rows is the dot product of the sum of the states and the sum
+    of the weight's rows, plus the sum of the bias for each label. So the logits themselves are not needed.
 
     Args:
-        projection: the tensors of the output projection.
+        projection: the tensors of the output projection, with zeros as states of rows without a label.
         num_labels: the number of rows with a label, a scalar.
         label_smoothing: epsilon.
         sum_dtype: the dtype of sums over many rows.
         needs_gradients: whether states, weight and bias need a gradient.
+
+    Returns:
+        The term, a scalar, and its gradients. The gradient of the states is left uninitialized, because
+        [`_process_rows`] overwrites it.
     """
     states, weight, bias, vocabulary = projection
-    probability_of_all = label_smoothing / vocabulary
+    # The derivative of the term with respect to each logit of a row with a label.
+    grad_logit = -label_smoothing / vocabulary
 
     sum_of_states = states.sum(dim=0, dtype=sum_dtype)  # (d_model,)
     sum_of_weights = weight.sum(dim=0, dtype=sum_dtype)  # (d_model,)
-    mean_term = -probability_of_all * (sum_of_states * sum_of_weights).sum()
+    mean_term = grad_logit * (sum_of_states * sum_of_weights).sum()
     if bias is not None:
-        mean_term = mean_term - probability_of_all * num_labels * bias.sum(dtype=sum_dtype)
+        mean_term = mean_term + grad_logit * num_labels * bias.sum(dtype=sum_dtype)
 
-    # The gradient is the same for all rows of states, for all rows of the weight, and for all elements of the bias.
-    state_of_mean_term = (-probability_of_all * sum_of_weights).to(states.dtype)
+    grad_of_each_state = (grad_logit * sum_of_weights).to(states.dtype)  # (d_model,)
     needs_states, needs_weight, needs_bias = needs_gradients
-    grad_states = grad_weight = grad_bias = None
+    grad_states = None
     if needs_states:
         grad_states = torch.empty_like(states)
+    grad_weight = None
     if needs_weight:
-        grad_weight = (-probability_of_all * sum_of_states).repeat(vocabulary, 1)
+        grad_of_each_weight_row = grad_logit * sum_of_states  # (d_model,)
+        grad_weight = grad_of_each_weight_row.repeat(vocabulary, 1)
+    grad_bias = None
     if needs_bias:
-        grad_bias = (-probability_of_all * num_labels).repeat(vocabulary)
-    return mean_term, _Gradients(grad_states, grad_weight, grad_bias, state_of_mean_term)
+        grad_bias = (grad_logit * num_labels).repeat(vocabulary)
+    return mean_term, _Gradients(grad_states, grad_weight, grad_bias, grad_of_each_state)
 
 
 def _process_rows(
@@ -286,28 +301,39 @@ def _process_rows(
     rows: slice,
     label_probability: float,
     replace_logits: ReplaceLogits,
-    gradients: _Gradients,
     sum_dtype: torch.dtype,
+    gradients: _Gradients,
 ) -> RowTerms:
-    """Compute the logits of some rows, write their gradients into `gradients`, and return the terms of the loss.
+    """Compute the logits of one chunk of rows, write into `gradients` in place, and return the terms of the loss.
 
     The memory of the logits is released when this function returns, before the next rows need the same amount.
+
+    Args:
+        projection: the tensors of the output projection, whose weight and bias may be padded.
+        labels: the labels of all rows, `(rows,)`: -100 where there is no label.
+        rows: the rows of this chunk.
+        label_probability: 1 - epsilon.
+        replace_logits: a function that overwrites logits with their gradient, and returns the terms of the loss.
+        sum_dtype: the dtype of sums over many rows.
+        gradients: changed in place. The chunk's rows of the gradient of the states are overwritten with the gradient of
+            the whole loss. The gradients of weight and bias, which other terms and chunks have filled, are added to.
     """
     states = projection.states[rows]  # (chunk_rows, d_model)
     vocabulary = projection.vocabulary
     logits = nn.functional.linear(states, projection.weight, projection.bias)  # (chunk_rows, padded_vocabulary)
     row_terms = replace_logits(logits[:, :vocabulary], labels[rows], label_probability)
-    # The memory of the logits now holds their gradient. Its added columns add nothing to the gradient of the states,
-    # because the added rows of the weight are zeros.
-    gradient = logits
+    # The memory of the logits now holds their gradient. Its last columns, which padding has added, are no gradient, but
+    # they add nothing to the gradient of the states, because the added rows of the weight are zeros.
+    grad_logits = logits
 
     if gradients.states is not None:
-        torch.addmm(gradients.state_of_mean_term, gradient, projection.weight, out=gradients.states[rows])
+        # addmm adds the first argument to each row of the product.
+        torch.addmm(gradients.mean_term_of_each_state, grad_logits, projection.weight, out=gradients.states[rows])
     if gradients.weight is not None:
-        grad_weight = _precise_matmul(gradient.T, states, sum_dtype)  # (padded_vocabulary, d_model)
+        grad_weight = _precise_matmul(grad_logits.T, states, sum_dtype)  # (padded_vocabulary, d_model)
         gradients.weight.add_(grad_weight[:vocabulary])
     if gradients.bias is not None:
-        grad_bias = gradient.sum(dim=0, dtype=sum_dtype)  # (padded_vocabulary,)
+        grad_bias = grad_logits.sum(dim=0, dtype=sum_dtype)  # (padded_vocabulary,)
         gradients.bias.add_(grad_bias[:vocabulary])
     return row_terms
 
