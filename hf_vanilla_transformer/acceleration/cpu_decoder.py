@@ -136,7 +136,6 @@ class CPUDecoder:
         num_beams: int,
     ):
         self._decoder: VanillaTransformerDecoder = model.get_decoder()
-        self._num_beams = num_beams
         self.outputs: dict[str, object] = {}
 
         if len(states) == 1 and mask is not None and mask.any():
@@ -150,18 +149,14 @@ class CPUDecoder:
 
         # The KV caches begin with slots for this many positions, and grow by as many.
         growth = max(_GROWTH // num_beams, _MIN_GROWTH)
-        # Added to the scores of self-attention, (batch, 1, beams, slots): 0 where a hypothesis attends to a slot.
-        self._new_slots_mask = _make_new_slots_mask(num_beams, growth)
-        self._past_mask = self._new_slots_mask.repeat(len(states), 1, 1, 1)
-        # The number of slots per sentence that are in use. The other slots of the mask and of the caches are free.
-        # Each position uses one more slot per beam, and `select` drops slots.
-        self._used_slots = 0
-
+        # Says which slots of the KV caches each hypothesis attends to. All layers share it.
+        self._slots = _SlotMask(len(states), growth, num_beams)
         self._layers = [_Layer(layer, states, mask, num_beams, growth) for layer in self._decoder.layers]
         self._lm_head = pack(model.lm_head)
 
-        # The number of positions that were decoded, and the positional encodings of these and some later positions.
+        # The number of positions that were decoded so far.
         self._length = 0
+        # The positional encodings of these positions and of some later ones, (positions, d_model).
         self._position_encodings = _encode_positions(self._decoder, 0, _GROWTH)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
@@ -171,36 +166,98 @@ class CPUDecoder:
             input_ids (`torch.LongTensor` of shape `(rows, length)`): hypotheses, each with one more token than in the
                 previous call.
         """
-        batch_size, _, _, num_slots = self._past_mask.shape
-        if self._used_slots == num_slots:
-            # All slots are used. Selecting every sentence drops unused slots and adds free ones.
-            every_sentence = torch.arange(batch_size, device="cpu")
+        if self._slots.all_are_used():
+            # Selecting every sentence drops the slots that no hypothesis needs, and adds free ones.
+            every_sentence = torch.arange(self._slots.batch_size(), device="cpu")
             self.select(every_sentence)
         if self._length == len(self._position_encodings):
             more_encodings = _encode_positions(self._decoder, self._length, _GROWTH)
             self._position_encodings = torch.cat([self._position_encodings, more_encodings])
-        self._length += 1
-        self._used_slots += self._num_beams
 
-        # A single hypothesis attends to all used slots, so it needs no mask.
-        past_mask = None
-        if self._num_beams > 1:
-            past_mask = self._past_mask[..., : self._used_slots]
-        newest_tokens = input_ids[:, -1]
-        x = self._embed(newest_tokens)  # (rows, d_model)
+        newest_tokens = input_ids[:, -1]  # (rows,)
+        x = self._embed(newest_tokens, self._position_encodings[self._length])  # (rows, d_model)
+        self._length += 1
+        past_mask = self._slots.add_position()  # (batch, 1, beams, used_slots) or None
         for layer in self._layers:
             x = layer(x, past_mask, self._source_mask)
         return self._lm_head(self._decoder.normalize_output(x))
 
-    def _embed(self, tokens: Tensor) -> Tensor:
-        """Embed each row's token at the current position: sqrt(d_model) E + PE (sections 3.4 and 3.5)."""
+    def _embed(self, tokens: Tensor, position_encoding: Tensor) -> Tensor:
+        """Embed each row's token, `(rows,)`, at one position: sqrt(d_model) E + PE (sections 3.4 and 3.5).
+
+        `position_encoding`, `(d_model,)`, is in float32. Returns `(rows, d_model)` in the dtype of the embeddings.
+        """
         embeds = self._decoder.look_up(tokens, None)  # (rows, d_model)
         d_model = embeds.shape[1]
-        position_encoding = self._position_encodings[self._length - 1]  # (d_model,)
         return torch.add(position_encoding, embeds.float(), alpha=d_model**0.5).to(embeds.dtype)
 
     def reorder(self, rows: Tensor) -> None:
-        """Update the mask after beam search has chosen which hypothesis each new hypothesis continues.
+        """Let each hypothesis continue a different one, which beam search has chosen.
+
+        Args:
+            rows (`torch.LongTensor` of shape `(rows,)`): hypothesis i continues the hypothesis in row `rows[i]`, which
+                belongs to the same sentence.
+        """
+        self._slots.reorder(rows)
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep only the given sentences, and drop cache slots to which none of their hypotheses attends.
+
+        Args:
+            sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
+        """
+        kept_slots, num_positions = self._slots.select(sentences)
+        for layer in self._layers:
+            layer.select(sentences, kept_slots, num_positions)
+        if self._source_mask is not None:
+            self._source_mask = self._source_mask[sentences]
+
+
+class _SlotMask:
+    """The mask that says which slots of the KV caches each hypothesis attends to.
+
+    A new position gets one slot per beam in each sentence, and the hypothesis in a beam stores its keys and values in
+    its own slot. If a hypothesis continues a different beam, it attends to the slots of that beam's past.
+
+    Args:
+        batch_size (`int`): the number of sentences.
+        growth (`int`): the number of positions for which there are slots at first, and for which free slots are added
+            later.
+        num_beams (`int`): the number of hypotheses per sentence.
+    """
+
+    def __init__(self, batch_size: int, growth: int, num_beams: int):
+        self._num_beams = num_beams
+        # The mask of `growth` positions that are still free, (1, 1, beams, growth * beams).
+        self._mask_of_free_slots = _make_mask_of_free_slots(num_beams, growth)
+        # Added to the scores of self-attention, (batch, 1, beams, slots): 0 where a hypothesis attends to a slot, or
+        # will attend to it once it is used, and very negative elsewhere.
+        self._mask = self._mask_of_free_slots.repeat(batch_size, 1, 1, 1)
+        # The first slots of each sentence are used, and the others are free.
+        self._num_used_slots = 0
+
+    def batch_size(self) -> int:
+        """Return the number of sentences."""
+        return len(self._mask)
+
+    def all_are_used(self) -> bool:
+        """Return True if there is no free slot for the next position."""
+        return self._num_used_slots == self._mask.shape[3]
+
+    def add_position(self) -> Tensor | None:
+        """Use the free slots of one more position, and return the mask of all used slots.
+
+        Returns:
+            `torch.Tensor` of shape `(batch, 1, beams, used_slots)`, which is added to the scores; None if there is one
+            beam, because a single hypothesis attends to all used slots.
+        """
+        self._num_used_slots += self._num_beams
+        if self._num_beams == 1:
+            return None
+        return self._mask[..., : self._num_used_slots]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let each hypothesis attend to the used slots of the hypothesis that it continues.
 
         Args:
             rows (`torch.LongTensor` of shape `(rows,)`): hypothesis i continues the hypothesis in row `rows[i]`, which
@@ -209,40 +266,39 @@ class CPUDecoder:
         if self._num_beams == 1:
             # Each hypothesis continues itself.
             return
-        # A hypothesis gets the mask of the beam that it continues, (batch, 1, beams, 1).
-        continued_beams = rows.view(-1, 1, self._num_beams, 1) % self._num_beams
-        used_mask = self._past_mask[..., : self._used_slots]  # (batch, 1, beams, used_slots)
+        continued_beams = rows.view(-1, 1, self._num_beams, 1) % self._num_beams  # (batch, 1, beams, 1)
+        used_mask = self._mask[..., : self._num_used_slots]  # (batch, 1, beams, used_slots)
         reordered_mask = used_mask.gather(2, continued_beams.expand_as(used_mask))
-        # `used_mask` is a view, so this changes `self._past_mask`.
+        # `used_mask` is a view, so this changes `self._mask`.
         used_mask.copy_(reordered_mask)
 
-    def select(self, sentences: Tensor) -> None:
-        """Keep only the given sentences, and drop cache slots to which none of their hypotheses attends.
+    def select(self, sentences: Tensor) -> tuple[Tensor, int]:
+        """Keep only the given sentences, drop slots to which none of their hypotheses attends, and add free slots.
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
-        """
-        # (selected, 1, beams, used_slots)
-        used_mask = self._past_mask[sentences][..., : self._used_slots]
-        num_positions, slots = _choose_slots(used_mask)
-        self._used_slots = num_positions * self._num_beams
 
-        # The mask of the slots that stay, followed by the mask of new free slots.
-        slots_of_beams = slots[:, None, None].expand(-1, -1, self._num_beams, -1)
-        mask_of_slots = used_mask.gather(3, slots_of_beams)
-        mask_of_free_slots = self._new_slots_mask.expand(len(sentences), -1, -1, -1)
-        self._past_mask = torch.cat([mask_of_slots, mask_of_free_slots], dim=3)
-        if self._source_mask is not None:
-            self._source_mask = self._source_mask[sentences]
+        Returns:
+            The slots that the caches must keep, `(selected, slots)`: first the used slots, then arbitrary ones in the
+            place of free slots; and the number of positions whose slots are used.
+        """
+        used_mask = self._mask[sentences][..., : self._num_used_slots]  # (selected, 1, beams, used_slots)
+        needed_slots, num_positions = _find_needed_slots(used_mask)  # (selected, needed_slots)
+        self._num_used_slots = num_positions * self._num_beams
+
+        # The mask of the needed slots, followed by the mask of new free slots.
+        slots_of_beams = needed_slots[:, None, None].expand(-1, -1, self._num_beams, -1)
+        mask_of_needed_slots = used_mask.gather(3, slots_of_beams)  # (selected, 1, beams, needed_slots)
+        mask_of_free_slots = self._mask_of_free_slots.expand(len(sentences), -1, -1, -1)
+        self._mask = torch.cat([mask_of_needed_slots, mask_of_free_slots], dim=3)
 
         # The content of free slots does not matter, so the caches copy slot 0 into them.
-        num_free_slots = self._new_slots_mask.shape[3]
-        slots_and_free_slots = nn.functional.pad(slots, (0, num_free_slots), value=0)
-        for layer in self._layers:
-            layer.select(sentences, slots_and_free_slots, num_positions)
+        num_free_slots = self._mask_of_free_slots.shape[3]
+        kept_slots = nn.functional.pad(needed_slots, (0, num_free_slots), value=0)
+        return kept_slots, num_positions
 
 
-def _make_new_slots_mask(num_beams: int, num_positions: int) -> Tensor:
+def _make_mask_of_free_slots(num_beams: int, num_positions: int) -> Tensor:
     """Make the mask of free slots, `(1, 1, beams, slots)`: each hypothesis will attend only to its own slots.
 
     Slots are ordered by position, and by beam within a position.
@@ -252,26 +308,26 @@ def _make_new_slots_mask(num_beams: int, num_positions: int) -> Tensor:
     return make_additive_mask(is_own_slot[None, None], torch.float32)
 
 
-def _choose_slots(past_mask: Tensor) -> tuple[int, Tensor]:
-    """Choose the cache slots that stay: those to which a hypothesis attends.
+def _find_needed_slots(used_mask: Tensor) -> tuple[Tensor, int]:
+    """Find the used slots to which a hypothesis attends.
 
-    All sentences keep the same number of slots, which is a multiple of the number of beams, as if each of some
-    positions had one slot per beam. Other slots, which stay masked, fill the rest.
+    Sentences may need different numbers of slots, but the result has the same number for each: the largest, rounded up
+    to whole positions of one slot per beam. Sentences that need fewer get other slots in addition, which stay masked.
 
     Args:
-        past_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`): 0 where a hypothesis attends to a slot.
+        used_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`): 0 where a hypothesis attends to a slot.
 
     Returns:
-        The number of positions, and the indices of the slots, `(batch, positions * beams)`. Slots to which a hypothesis
-        attends come first, in their order.
+        The indices of the slots, `(batch, positions * beams)`, with the needed slots first and in their order; and the
+        number of positions.
     """
-    num_beams = past_mask.shape[2]
-    is_needed = (past_mask == 0).any(dim=2)[:, 0]  # (batch, slots)
+    num_beams = used_mask.shape[2]
+    is_needed = (used_mask == 0).any(dim=2)[:, 0]  # (batch, slots)
     most_needed_slots = int(is_needed.sum(dim=1).max())
     num_positions = math.ceil(most_needed_slots / num_beams)
     # A stable sort in descending order moves True, as 1, to the front.
     needed_slots_first = is_needed.int().argsort(dim=1, descending=True, stable=True)  # (batch, slots)
-    return num_positions, needed_slots_first[:, : num_positions * num_beams]
+    return needed_slots_first[:, : num_positions * num_beams], num_positions
 
 
 class _Layer:
@@ -305,8 +361,8 @@ class _Layer:
         self._project_inputs = pack(q_proj, k_proj, v_proj)
         self._query_key_value_widths = (q_proj.out_features, k_proj.out_features, v_proj.out_features)
         self._project_heads = pack(self_attention.out_proj)
-        self._keys = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.key_dim)
-        self._values = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.value_dim)
+        self._key_cache = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.key_dim)
+        self._value_cache = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.value_dim)
         self._self_attention_norm = layer.self_attn_layer_norm
 
         self._cross_attention = _make_cross_attention(layer.encoder_attn, states, mask, num_beams)
@@ -321,19 +377,21 @@ class _Layer:
 
         Args:
             x (`torch.Tensor` of shape `(rows, d_model)`): the layer's input.
-            past_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`, *optional*): added to the scores.
-            source_mask (`torch.Tensor` of shape `(batch, 1, 1, source)`, *optional*): added to the scores.
+            past_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`, *optional*): added to the scores of
+                self-attention.
+            source_mask (`torch.Tensor` of shape `(batch, 1, 1, source)`, *optional*): added to the scores of
+                cross-attention.
         """
-        # (rows, heads * d), then (batch, beams, heads, d)
-        query, key, value = self._project_inputs(x).split(self._query_key_value_widths, dim=-1)
-        query = _split_heads(query, self._num_heads, self._num_beams)
-        key = _split_heads(key, self._num_heads, self._num_beams)
-        value = _split_heads(value, self._num_heads, self._num_beams)
+        # Each is (rows, heads * d).
+        queries, keys, values = self._project_inputs(x).split(self._query_key_value_widths, dim=-1)
+        queries_by_head = _split_heads(queries, self._num_heads, self._num_beams)  # (batch, beams, heads, d)
+        keys_by_head = _split_heads(keys, self._num_heads, self._num_beams)
+        values_by_head = _split_heads(values, self._num_heads, self._num_beams)
 
-        # (batch, slots, heads, d)
-        past_keys = self._keys.add(key)
-        past_values = self._values.add(value)
-        heads = _attend(query, past_keys, past_values, past_mask, self._scaling)
+        # The caches return the keys and values of all positions so far, (batch, slots, heads, d).
+        past_keys = self._key_cache.add(keys_by_head)
+        past_values = self._value_cache.add(values_by_head)
+        heads = _attend(queries_by_head, past_keys, past_values, past_mask, self._scaling)  # (rows, heads * d)
 
         # Each `plus` adds the residual connection, and each norm follows it (section 3.1).
         x = self._self_attention_norm(self._project_heads.plus(heads, x))
@@ -343,20 +401,20 @@ class _Layer:
 
     def select(self, sentences: Tensor, slots: Tensor, positions: int) -> None:
         """Keep only the given sentences and slots; see [`_SlotCache.select`] for the arguments."""
-        self._keys.select(sentences, slots, positions)
-        self._values.select(sentences, slots, positions)
+        self._key_cache.select(sentences, slots, positions)
+        self._value_cache.select(sentences, slots, positions)
         self._cross_attention.select(sentences)
 
 
 def _make_cross_attention(
     attention: VanillaTransformerAttention, states: Tensor, mask: Tensor | None, num_beams: int
 ) -> "_Cross | _SingleSentenceCross":
-    """Make the cross-attention of a layer. A short sentence without padding that is alone has a faster class."""
+    """Make the cross-attention of a layer, by a faster class if the batch is one short sentence without padding."""
     batch_size, source_length, d_model = states.shape
     is_single_sentence = batch_size == 1 and mask is None
     # With _SingleSentenceCross, generate() of 32 tokens by the base model is 9 to 14 % faster for a source of 5 tokens,
     # up to 10 % for 15, and no faster for 30 (one thread of an AMD EPYC with AVX-512, float32 and bfloat16). Its
-    # matrices are smaller than the projections if source * heads is at most d_model.
+    # matrices, (source * heads, d_model), are smaller than the projections, (d_model, d_model), up to this length.
     is_short = attention.config.num_heads * source_length <= d_model
     if is_single_sentence and is_short:
         return _SingleSentenceCross(attention, states)
@@ -451,13 +509,15 @@ class _SingleSentenceCross:
         num_heads = attention.config.num_heads
         source_length = states.shape[1]
         source_keys, source_values = _project_source(attention, states)
-        # The batch has one sentence: (source, heads, d), then (heads, source, d).
+        # The batch has one sentence, so its axis is dropped: (heads, source, d).
         keys = source_keys[0].transpose(0, 1)
         values = source_values[0].transpose(0, 1)
 
+        # The matrices A_i of all heads, transposed, (heads * source, d_model); and the a_i, (heads * source,), or None.
         self._score_weight, self._score_bias = _combine_queries_and_keys(attention, keys)
+        # The matrices B_i of all heads, (heads * source, d_model).
         self._output_weight = _combine_values_and_outputs(attention, values)
-        # The axes into which `plus` divides a row of scores.
+        # The shape into which `plus` divides a row of heads * source scores.
         self._heads_and_source = (num_heads, source_length)
 
     def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -472,65 +532,72 @@ class _SingleSentenceCross:
 
 
 def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Combine the query projection with keys: the matrix and the bias that compute scores from the layer's input.
+    """Multiply the query projection by the keys, so that one linear map computes all scores from the layer's input.
 
-    They consist of the matrices A_i, transposed, and of the vectors a_i of all heads (see [`_SingleSentenceCross`]).
+    A head with the query projection W, b and the keys K gives an input x the scores (W x + b) K^T / sqrt(d_k). They are
+    computed by the matrix K W / sqrt(d_k), and by the bias K b / sqrt(d_k).
 
     Args:
         attention: the attention layer.
         keys: the keys of a sentence, `(heads, source, d_k)`.
 
     Returns:
-        The matrix, `(heads * source, d_model)`, and the bias, `(heads * source,)`, or None.
+        The matrices of all heads, `(heads * source, d_model)`, and their biases, `(heads * source,)`, or None.
     """
     num_heads = attention.config.num_heads
-    scaled_keys = keys * attention.scaling
-    query_weight = read_float_weight(attention.q_proj).float()
+    scaled_keys = keys * attention.scaling  # (heads, source, d_k)
+    query_weight = read_float_weight(attention.q_proj).float()  # (heads * d_k, d_model)
     query_weight_by_head = query_weight.unflatten(0, (num_heads, -1))  # (heads, d_k, d_model)
-    score_weight = (scaled_keys @ query_weight_by_head).flatten(0, 1)
+    score_weight_by_head = scaled_keys @ query_weight_by_head  # (heads, source, d_model)
+    score_weight = score_weight_by_head.flatten(0, 1)
 
     query_bias = attention.q_proj.bias
     if query_bias is None:
         return score_weight, None
     query_bias_by_head = query_bias.float().view(num_heads, -1, 1)  # (heads, d_k, 1)
-    score_bias = (scaled_keys @ query_bias_by_head).flatten()
-    return score_weight, score_bias
+    score_bias_by_head = scaled_keys @ query_bias_by_head  # (heads, source, 1)
+    return score_weight, score_bias_by_head.flatten()
 
 
 def _combine_values_and_outputs(attention: VanillaTransformerAttention, values: Tensor) -> Tensor:
-    """Combine values with the output projection: the matrix that computes the output from attention weights.
+    """Multiply the values by the output projection, so that one matrix computes the output from attention weights.
 
-    It consists of the matrices B_i of all heads (see [`_SingleSentenceCross`]).
+    Row j of a head is the output of the layer for the value of source token j in this head. The output of the layer is
+    the sum of these rows, weighted by the attention weights of all heads.
 
     Args:
         attention: the attention layer.
         values: the values of a sentence, `(heads, source, d_v)`.
 
     Returns:
-        `torch.Tensor` of shape `(heads * source, d_model)`.
+        The matrices of all heads, `(heads * source, d_model)`, which include the bias of the output projection.
     """
     num_heads = attention.config.num_heads
     d_model = attention.config.d_model
-    output_weight = read_float_weight(attention.out_proj).float()
-    # (d_model, heads, d_v), then (heads, d_v, d_model)
+    output_weight = read_float_weight(attention.out_proj).float()  # (d_model, heads * d_v)
+    # (d_model, heads, d_v), and then (heads, d_v, d_model)
     output_weight_by_head = output_weight.view(d_model, num_heads, -1).permute(1, 2, 0)
-    outputs = values @ output_weight_by_head  # (heads, source, d_model)
+    outputs_by_head = values @ output_weight_by_head  # (heads, source, d_model)
     output_bias = attention.out_proj.bias
     if output_bias is not None:
-        # The weights of a head sum to 1, so each head adds its share of the bias once.
-        outputs = outputs + output_bias.float() / num_heads
-    return outputs.flatten(0, 1)
+        # The attention weights of a head sum to 1, so each head adds 1 / heads of the bias.
+        outputs_by_head = outputs_by_head + output_bias.float() / num_heads
+    return outputs_by_head.flatten(0, 1)
 
 
 def _project_source(attention: VanillaTransformerAttention, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute cross-attention keys and values, both `(batch, source, heads, d)` in float32, from encoder states."""
+    """Compute cross-attention keys and values, both `(batch, source, heads, d)` in float32, from encoder states.
+
+    `states` has the shape `(batch, source, d_model)`.
+    """
     num_heads = attention.config.num_heads
-    widths = [attention.k_proj.out_features, attention.v_proj.out_features]
-    project_states = pack(attention.k_proj, attention.v_proj)
-    # (batch * source, key and value widths), then (batch, source, key and value widths)
-    projected = project_states(states.flatten(0, 1))
-    projected = projected.unflatten(0, states.shape[:2]).float()
-    keys, values = projected.split(widths, dim=-1)
+    key_width = attention.k_proj.out_features
+    value_width = attention.v_proj.out_features
+    # One matmul computes the keys and values of each source token.
+    project_keys_and_values = pack(attention.k_proj, attention.v_proj)
+    rows = project_keys_and_values(states.flatten(0, 1))  # (batch * source, key_width + value_width)
+    projected = rows.unflatten(0, states.shape[:2]).float()  # (batch, source, key_width + value_width)
+    keys, values = projected.split([key_width, value_width], dim=-1)
     keys_by_head = keys.contiguous().unflatten(-1, (num_heads, -1))
     values_by_head = values.contiguous().unflatten(-1, (num_heads, -1))
     return keys_by_head, values_by_head
@@ -580,6 +647,7 @@ def _attend_by_sums(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | 
     """
     scores = (keys * (query * scaling)).sum(dim=-1)  # (batch, slots, heads)
     if mask is not None:
+        # (batch, 1, 1, slots) becomes (batch, slots, 1).
         scores = scores + mask[:, 0, 0, :, None]
     weights = scores.softmax(dim=1)  # (batch, slots, heads)
     return (values * weights[..., None]).sum(dim=1, keepdim=True)

@@ -213,15 +213,15 @@ def _decode(
     # The rows of the sentences that the decoder still computes, (active,). Pruning removes finished ones.
     active_rows = is_unfinished.nonzero()[:, 0]
     while num_unfinished:
-        active_tokens = input_ids[active_rows, -1:]  # (active, 1)
-        logits = decoder(active_tokens).float()  # (active, vocabulary)
+        newest_tokens = input_ids[active_rows, -1:]  # (active, 1)
+        logits = decoder(newest_tokens).float()  # (active, vocabulary)
         scores = logits_processor(input_ids, logits)  # type: ignore[arg-type]
-        tokens = _choose_tokens(scores, settings.do_sample)  # (active,)
+        active_tokens = _choose_tokens(scores, settings.do_sample)  # (active,)
 
+        # One token for each sentence of the batch. Pruned sentences get 0, which the pad token then replaces.
+        tokens = active_tokens  # (batch,)
         if len(active_rows) < batch_size:
-            # Pruned sentences get any token, which the next step replaces by the pad token.
-            any_tokens = tokens.new_zeros(batch_size)
-            tokens = any_tokens.index_copy(0, active_rows, tokens)  # (batch,)
+            tokens = active_tokens.new_zeros(batch_size).index_copy(0, active_rows, active_tokens)
         if pads_finished:
             tokens = tokens.where(is_unfinished, settings._pad_token_tensor)  # type: ignore[arg-type]
         input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)  # (batch, length)
@@ -232,7 +232,7 @@ def _decode(
         is_unfinished &= ~is_finished
         num_unfinished = int(is_unfinished.sum())
         if can_prune and pays_to_prune(num_unfinished, len(active_rows)):
-            # The decoder counts only its own sentences.
+            # The decoder numbers the sentences that it still computes, which are those in `active_rows`.
             unfinished_in_decoder = is_unfinished[active_rows].nonzero()[:, 0]
             decoder.select(unfinished_in_decoder)
             active_rows = is_unfinished.nonzero()[:, 0]
