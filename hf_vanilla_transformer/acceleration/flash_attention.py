@@ -66,24 +66,26 @@ def _attend_to_real_tokens(
 ) -> Tensor:
     """Compute attention from every query to the real tokens of its sentence.
 
-    The arguments are the same as for [`flash_attention_with_padding`], and `options` holds its keyword arguments. The
-    result has the shape `(batch, target, heads, d)`.
+    The arguments are the same as for [`flash_attention_with_padding`], and `options` holds its keyword arguments.
+    `query`, `key` and `value` have the shapes `(batch, heads, target, d)` and `(batch, heads, source, d)`.
+    `attention_mask`, `(batch, source)`, is True for real tokens. The result has the shape `(batch, target, heads, d)`.
     """
     batch_size, _, target_length, _ = query.shape
     source_length = attention_mask.shape[1]
-    # Flash attention takes all sentences in one row, and the indices at which each of them begins, (batch + 1,). Every
-    # sentence has `target_length` queries, but only the keys of its real tokens.
-    end = (batch_size + 1) * target_length
-    query_starts = torch.arange(0, end, target_length, dtype=torch.int32, device=query.device)
-    num_real_tokens = attention_mask.sum(dim=1)  # (batch,)
-    key_ends = num_real_tokens.cumsum(dim=0, dtype=torch.int32)
-    key_starts = nn.functional.pad(key_ends, (1, 0))
-    real_tokens = attention_mask.flatten().nonzero()[:, 0]  # (tokens,)
-
-    # (1, heads, tokens, d)
-    queries = _join_sentences(query)
-    keys = _join_sentences(key).index_select(2, real_tokens)
+    # Flash attention takes all sentences in one row, with all queries, but only with keys and values of real tokens.
+    queries = _join_sentences(query)  # (1, heads, batch * target, d)
+    real_tokens = attention_mask.flatten().nonzero()[:, 0]  # indices into batch * source, (tokens,)
+    keys = _join_sentences(key).index_select(2, real_tokens)  # (1, heads, tokens, d)
     values = _join_sentences(value).index_select(2, real_tokens)
+
+    # Flash attention finds the sentences by the index at which each of them begins, followed by the length of the row,
+    # (batch + 1,). Every sentence has `target_length` queries.
+    num_queries = batch_size * target_length
+    query_starts = torch.arange(0, num_queries + 1, target_length, dtype=torch.int32, device=query.device)
+    num_real_tokens = attention_mask.sum(dim=1)  # (batch,)
+    key_ends = num_real_tokens.cumsum(dim=0, dtype=torch.int32)  # (batch,)
+    key_starts = nn.functional.pad(key_ends, (1, 0))
+
     # (1, batch * target, heads, d)
     heads, _ = flash_attention_forward(
         module,

@@ -36,8 +36,8 @@ def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
     """Return True if the Triton loss kernel gives correct results on this GPU for logits in the given dtype.
 
     It may fail because Triton needs a C compiler, is not installed with torch on Windows, or meets a GPU without
-    bfloat16. The first call
-    for each device and dtype runs the kernel on two rows, and logs a warning if it does not work.
+    bfloat16. The first call for each device and dtype runs the kernel on two rows, and logs a warning if it does not
+    work.
     """
     failure = None
     try:

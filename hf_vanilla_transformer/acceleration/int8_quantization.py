@@ -124,10 +124,15 @@ class Int8Config(QuantizationConfigMixin):
 
 
 class _TiedWeight(NamedTuple):
-    """An entry that was removed from a dictionary of tied weights, so that it can be restored later."""
+    """The LM head's entry in a dictionary of tied weights, from which it was removed and can be restored.
+
+    Args:
+        tied_weights: the dictionary.
+        name_of_embeddings: the name of the weight with which the LM head shared its memory.
+    """
 
     tied_weights: dict[str, str]
-    source: str
+    name_of_embeddings: str
 
 
 class Int8Quantizer(HfQuantizer):
@@ -174,8 +179,9 @@ class Int8Quantizer(HfQuantizer):
     def _untie_lm_head(self, model: PreTrainedModel) -> None:
         """Untie the LM head from the embeddings, because integers cannot share a floating-point matrix.
 
-        This removes the LM head's entries from two dictionaries of the model, whose keys are tied weights. The entries
-        are stored, so that `_dequantize` can restore them.
+        The model has up to two dictionaries of tied weights: from the name of a weight to the name of the weight with
+        which it shares its memory. This method removes the LM head from both, in place. `self._removed_ties` remembers
+        what was removed, so that `_dequantize` can restore it.
         """
         self._removed_ties: list[_TiedWeight] = []
         dictionaries = [model.all_tied_weights_keys]
@@ -183,15 +189,15 @@ class Int8Quantizer(HfQuantizer):
             dictionaries.append(model._tied_weights_keys)
         for tied_weights in dictionaries:
             if _LM_HEAD in tied_weights:
-                source = tied_weights.pop(_LM_HEAD)
-                self._removed_ties.append(_TiedWeight(tied_weights, source))
+                name_of_embeddings = tied_weights.pop(_LM_HEAD)
+                self._removed_ties.append(_TiedWeight(tied_weights, name_of_embeddings))
 
     def _dequantize(self, model: PreTrainedModel, dtype: torch.dtype | str | None = None) -> PreTrainedModel:
         """Replace each `Int8Linear` with a floating-point linear layer, and tie the LM head again."""
         for name, layer in _find_layers(model, Int8Linear):
             model.set_submodule(name, layer.to_linear())
         for tie in self._removed_ties:
-            tie.tied_weights[_LM_HEAD] = tie.source
+            tie.tied_weights[_LM_HEAD] = tie.name_of_embeddings
         model.tie_weights()
         if isinstance(dtype, str):
             # Saving a model turns the dtype in its configuration into a string.

@@ -84,8 +84,10 @@ def _draw_keep(x: Tensor, num_dropping_values: int) -> Tensor:
         keep = random_bits
     else:
         keep = x.new_empty(num_elements, dtype=keep_dtype)
-    # As signed integers, the bits are uniform between -2^15 and 2^15 - 1, and the lowest values drop an element.
+    # As signed integers, the bits are uniform between -2^15 and 2^15 - 1. The lowest `num_dropping_values` of these
+    # values drop an element.
     lowest_kept_value = num_dropping_values - 2**15
+    # This writes 1 or 0 into `keep`.
     torch.ge(random_bits, lowest_kept_value, out=keep)
     return keep.view(x.shape)
 
@@ -171,10 +173,11 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # `forward` has saved each of them only if a gradient needs it, else None.
+        """Compute the gradients of x, weight and bias, where they are needed, from the gradient `(..., out)`."""
+        # `forward` has saved x, (..., in), and the weight, (out, in), each only if a gradient needs it, else None.
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        # A second derivative needs operations that torch can differentiate.
+        # Both functions compute matmul(a, b) = a b^T. A second derivative needs one that torch can differentiate.
         needs_second_derivative = torch.is_grad_enabled()
         matmul = nn.functional.linear if needs_second_derivative else onednn_linear
 

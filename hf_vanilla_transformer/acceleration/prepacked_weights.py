@@ -215,8 +215,8 @@ class _SplitLinear(PackedLinear):
         weight_parts = self._transposed_weight.view(num_threads, num_inputs // num_threads, num_outputs)
         # (threads, 1, in / threads)
         x_parts = x.reshape(num_threads, 1, -1)
-        # (1, out)
-        output = torch.bmm(x_parts, weight_parts).sum(dim=0)
+        products = torch.bmm(x_parts, weight_parts)  # (threads, 1, out)
+        output = products.sum(dim=0)  # (1, out)
         if self._bias is not None:
             output.add_(self._bias)
         return output
@@ -226,18 +226,28 @@ class Int8PackedLinear(PackedLinear):
     """Linear layers with int8 weights for CPUs, which also quantize their input at each call; see [`Int8Linear`]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
-        # One scale and one zero point for each row of the weight, (out,). Weights are symmetric, so the points are 0.
+        """Pack the integers of several `Int8Linear` layers together with their scales and biases.
+
+        Args:
+            weight (`torch.Tensor` of shape `(out, in)`): the int8 matrices of all layers, concatenated.
+            bias (`torch.Tensor` of shape `(out,)`, *optional*): the biases of all layers, concatenated.
+            layers (`Int8Linear`): the layers, from which the scales are read.
+        """
+        # torch's quantized matrix has a scale and a zero point for each row, (out,). The integer of 0.0 is always 0.
         row_scales = torch.cat(_read_scales(layers)).double()
         zero_points = torch.zeros_like(row_scales).long()
         with warnings.catch_warnings():
             # torch has deprecated quantized tensors; `can_compute` checks that they still exist.
             warnings.simplefilter("ignore")
             quantized_weight = torch._make_per_channel_quantized_tensor(weight, row_scales, zero_points, axis=0)
-        float_bias = None if bias is None else bias.float()
-        # The weight and the bias in fbgemm's layout, as one object.
-        self._packed_tensors = torch.ops.quantized.linear_prepack(quantized_weight, float_bias)
-        # Without VNNI, pairs of int8 products are added in 16 bits, which 8 bits of x could overflow and 7 cannot.
-        self._reduces_range = not torch.cpu._is_vnni_supported()
+        bias_in_float32 = None
+        if bias is not None:
+            bias_in_float32 = bias.float()
+        # The weight and the bias in the layout of fbgemm, as one object that only torch's int8 matmuls can read.
+        self._packed_weight_and_bias = torch.ops.quantized.linear_prepack(quantized_weight, bias_in_float32)
+        # Whether x is quantized to 7 bits instead of 8. Without VNNI, the CPU adds pairs of int8 products in 16 bits,
+        # which can overflow with 8 bits of x, but not with 7.
+        self._uses_7_bits = not torch.cpu._is_vnni_supported()
 
     @classmethod
     def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
@@ -250,10 +260,12 @@ class Int8PackedLinear(PackedLinear):
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic(x.float(), self._packed_tensors, self._reduces_range).to(x.dtype)
+        output = torch.ops.quantized.linear_dynamic(x.float(), self._packed_weight_and_bias, self._uses_7_bits)
+        return output.to(x.dtype)
 
     def relu(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_relu_dynamic(x.float(), self._packed_tensors, self._reduces_range).to(x.dtype)
+        output = torch.ops.quantized.linear_relu_dynamic(x.float(), self._packed_weight_and_bias, self._uses_7_bits)
+        return output.to(x.dtype)
 
 
 class _LayerTensors(NamedTuple):
@@ -307,6 +319,7 @@ def pack(*layers: nn.Linear) -> PackedLinear:
         scales=_read_scales(layers),
     )
     with _packing_lock:
+        # A layer may be packed alone, and as the first of several layers.
         packed_by_count = _packed_weights.setdefault(layers[0], {})
         earlier = packed_by_count.get(len(layers))
         if earlier is not None and type(earlier.packed) is packed_class and _are_equal(earlier.copies, tensors):
@@ -349,6 +362,7 @@ def forget_packed() -> None:
 
 def _are_equal(copies: _LayerTensors, tensors: _LayerTensors) -> bool:
     """Return True if the layers have the same tensors as the copies, with the same dtypes, shapes and elements."""
+    # The lists are the weights, the biases and the scales of the layers.
     for tensor_copies, layer_tensors in zip(copies, tensors, strict=True):
         if len(tensor_copies) != len(layer_tensors):
             return False

@@ -56,15 +56,17 @@ def _replace_row(
 ):
     """Replace one row of logits with its gradient, and store the row's three values of `RowTerms`.
 
-    Rows are `row_stride * STRIDE_MULTIPLE` elements apart; a block has COLUMNS elements.
+    Each program of the kernel handles one row. It reads the row twice, in blocks of COLUMNS elements. The first five
+    arguments are pointers: to the logits, `(rows, vocabulary)`, whose rows are `row_stride * STRIDE_MULTIPLE` elements
+    apart; to the labels, `(rows,)`, which are negative where there is no label; and to three results, `(rows,)`.
     """
     row = tl.program_id(0)
     label = tl.load(labels + row)
     # The offset has 64 bits, because the logits of a chunk may have more than 2^31 elements. STRIDE_MULTIPLE tells
     # Triton that rows begin at multiples of 16 bytes, so that it loads 16 bytes at once.
     row_of_logits = logits + row.to(tl.int64) * row_stride * STRIDE_MULTIPLE
-    element = logits.dtype.element_ty
-    # Only the last block has a mask, because Triton loads masked elements one by one.
+    logits_dtype = logits.dtype.element_ty
+    # Only the last block, which may extend beyond the row, has a mask, because Triton loads masked elements one by one.
     end_of_whole_blocks = vocabulary // COLUMNS * COLUMNS
     last_columns = end_of_whole_blocks + tl.arange(0, COLUMNS)
     is_inside = last_columns < vocabulary
@@ -88,11 +90,11 @@ def _replace_row(
         columns = begin + tl.arange(0, COLUMNS)
         values = tl.load(row_of_logits + columns).to(tl.float32)
         gradient = _gradient(values, columns, label, log_sum, label_probability)
-        tl.store(row_of_logits + columns, gradient.to(element))
+        tl.store(row_of_logits + columns, gradient.to(logits_dtype))
     if end_of_whole_blocks < vocabulary:
         values = tl.load(row_of_logits + last_columns, mask=is_inside, other=-float("inf")).to(tl.float32)
         gradient = _gradient(values, last_columns, label, log_sum, label_probability)
-        tl.store(row_of_logits + last_columns, gradient.to(element), mask=is_inside)
+        tl.store(row_of_logits + last_columns, gradient.to(logits_dtype), mask=is_inside)
 
     tl.store(log_sums + row, tl.where(label >= 0, log_sum, 0.0))
     tl.store(label_logits + row, tl.where(label >= 0, label_logit, 0.0))
