@@ -24,7 +24,7 @@ def test_a_file_is_replaced_when_all_is_written(tmp_path):
     with whole_file(path, binary=True) as file:
         file.write(b"\x00")
     assert path.read_bytes() == b"\x00"
-    assert [each.name for each in tmp_path.iterdir()] == ["text"]
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 @pytest.mark.parametrize(("keeps_part", "content"), [(False, "half"), (True, ""), (True, "half")])
@@ -40,9 +40,9 @@ def test_an_error_leaves_the_file_as_it_was(tmp_path, caplog, keeps_part, conten
     with pytest.raises(KeyboardInterrupt):
         write_a_part()
     assert path.read_text() == "old"
-    kept = keeps_part and bool(content)
-    assert part.exists() == kept
-    assert caplog.messages == ([f"the part that was written is in {part}"] if kept else [])
+    is_kept = keeps_part and bool(content)
+    assert part.exists() == is_kept
+    assert caplog.messages == ([f"the part that was written is in {part}"] if is_kept else [])
 
 
 def test_a_folder_that_does_not_exist(tmp_path):
@@ -146,10 +146,10 @@ def test_one_process_at_a_time(tmp_path, is_folder):
                 write_text(path, "text")
         holder.kill()
     # The lock file of a killed process does not block.
-    assert [each.name for each in tmp_path.rglob(".*")]
+    assert [path.name for path in tmp_path.rglob(".*")]
     with locked(path):
         pass
-    assert not [each.name for each in tmp_path.rglob(".*")]
+    assert not [path.name for path in tmp_path.rglob(".*")]
 
 
 @pytest.mark.parametrize("error", [NotImplementedError(), OSError(errno.EROFS, ""), PermissionError(errno.EACCES, "")])

@@ -44,16 +44,16 @@ def measure(path: Path) -> None:
     """Write the measurements that `measured` returns."""
     # Otherwise the release below would include memory that the imports freed.
     release_freed_memory()
-    found = [fresh_pages(1)]
+    measurements = [fresh_pages(1)]
     assert keep_freed_memory()
-    found.append(fresh_pages(5))
+    measurements.append(fresh_pages(5))
     # Used blocks alternate with freed ones, so that the end of the heap is in use.
     tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
     tensors = tensors[1::2]
     for step in (24, 25):
         ReleaseMemory().on_step_end(None, TrainerState(global_step=step), None)
-        found.append(resident())
-    path.write_text(json.dumps(found))
+        measurements.append(resident())
+    path.write_text(json.dumps(measurements))
 
 
 on_glibc = pytest.mark.skipif(
@@ -72,10 +72,10 @@ def measured(tmp_path_factory) -> list[int]:
 
 @on_glibc
 def test_freed_memory_is_used_again(measured):
-    released, kept, *_ = measured
+    released, faults_when_kept, *_ = measured
     # 300 MB are 73,000 pages of 4 KiB.
     assert released > 20_000
-    assert kept < 1_000
+    assert faults_when_kept < 1_000
 
 
 @on_glibc
@@ -109,11 +109,11 @@ def test_an_evaluation_drops_prepacked_weights():
     assert packed() is None
 
 
-@pytest.mark.parametrize("given", [None, "7"])
-def test_a_training_limits_the_cache_of_onednn(tmp_path, monkeypatch, given):
+@pytest.mark.parametrize("capacity", [None, "7"])
+def test_a_training_limits_the_cache_of_onednn(tmp_path, monkeypatch, capacity):
     name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-    monkeypatch.setenv(name, given or "")
-    if given is None:
+    monkeypatch.setenv(name, capacity or "")
+    if capacity is None:
         monkeypatch.delenv(name)
     train.main(recipe(tmp_path, max_steps=1))
-    assert os.environ[name] == (given or "64")
+    assert os.environ[name] == (capacity or "64")

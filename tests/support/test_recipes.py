@@ -142,28 +142,28 @@ def settings_of(folder: Path, **arguments: object) -> Settings:
     "text", ["1e5", "47e5103", "1.10", "no", "null", "", " a", "a\x85b", "a\u2028b", "\ud800", "a: b"]
 )
 def test_arguments_yaml_carries_strings(tmp_path, text):
-    found = settings_of(tmp_path, revision=text, config_overrides={"activation_function": text})
-    assert found.model.revision == text
-    assert found.model.config_overrides == {"activation_function": text}
-    found = settings_of(tmp_path, teacher=[text, "b"])
-    assert found.distillation.teacher == [text, "b"]
+    settings = settings_of(tmp_path, revision=text, config_overrides={"activation_function": text})
+    assert settings.model.revision == text
+    assert settings.model.config_overrides == {"activation_function": text}
+    settings = settings_of(tmp_path, teacher=[text, "b"])
+    assert settings.distillation.teacher == [text, "b"]
 
 
 def test_arguments_yaml_carries_numbers_and_truth_values(tmp_path):
-    given = {"learning_rate": 1e-05, "seed": 12, "bf16": False, "length_penalty": 2.0}
+    arguments = {"learning_rate": 1e-05, "seed": 12, "bf16": False, "length_penalty": 2.0}
     overrides = {"dropout": 1e-05, "d_k": 8, "attention_bias": False}
-    found = settings_of(tmp_path, **given, config_overrides=overrides)
-    assert {name: found.given_arguments[name] for name in given} == given
-    assert found.model.config_overrides == overrides
+    settings = settings_of(tmp_path, **arguments, config_overrides=overrides)
+    assert {name: settings.given_arguments[name] for name in arguments} == arguments
+    assert settings.model.config_overrides == overrides
 
 
 @pytest.mark.parametrize("line", ["save_strategy: no", "report_to: none", "revision: 1.10"])
 def test_settings_of_a_resumed_run_are_those_of_the_command_line(tmp_path, line):
     (tmp_path / "arguments.yaml").write_text(line)
     name, _, text = line.partition(": ")
-    found = Settings.from_arguments(output_dir=str(tmp_path), resume_from_checkpoint="last")
+    settings = Settings.from_arguments(output_dir=str(tmp_path), resume_from_checkpoint="last")
     expected = given_arguments(Settings, "", [f"--{name}", text])
-    assert found.given_arguments[name] == expected[name]
+    assert settings.given_arguments[name] == expected[name]
 
 
 def test_a_file_that_is_not_utf8_is_named(tmp_path):
