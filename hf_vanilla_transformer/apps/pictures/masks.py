@@ -95,7 +95,7 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
     row_height = most_queries * _CELL + max(source_label, target_label)
     height = num_sentences * (row_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
 
-    figure = new_figure(width, height, "Masks: colored where a query may attend to a key")
+    figure = new_figure(width, height, "Masks: coloured where a query may attend to a key")
     grid = figure.subplots(num_sentences, len(mask_widths), squeeze=False, width_ratios=mask_widths)
     return figure, grid
 
