@@ -247,7 +247,9 @@ def test_the_cache_has_two_names(batch, name, recwarn):
     assert inputs["cache"] is cache
     # As for transformers' models.
     is_deprecated = name == "past_key_values"
-    messages = [str(each.message) for each in recwarn if "`past_key_values` is deprecated" in str(each.message)]
+    messages = [
+        str(warning.message) for warning in recwarn if "`past_key_values` is deprecated" in str(warning.message)
+    ]
     assert len(messages) == (5 if is_deprecated else 0)
     for call in [calls["decoder"], calls["model"], calls["whole"]]:
         with pytest.raises(ValueError, match="cache and past_key_values are two names of one argument"):
@@ -398,7 +400,7 @@ def test_hooks_on_the_input_embeddings_run(batch, vocabulary):
     assert embedding is model.model.get_input_embeddings() is model.get_encoder().get_input_embeddings()
     hook = embedding.register_forward_hook(lambda module, args, output: seen.append(output) or output * 2)
     assert not torch.equal(logits_of(model, **batch), expected)
-    assert [tuple(each.shape) for each in seen] == [(*batch["input_ids"].shape, 32)]
+    assert [tuple(states.shape) for states in seen] == [(*batch["input_ids"].shape, 32)]
     hook.remove()
     assert torch.equal(logits_of(model, **batch), expected)
 
@@ -411,9 +413,9 @@ def test_learned_positions_grow(batch, tmp_path):
     model.resize_position_embeddings(40)
     model.save_pretrained(tmp_path)
     loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
-    for each in (model, loaded):
-        assert torch.equal(logits_of(each, **batch), expected)
-        logits_of(each, input_ids=torch.ones(1, 40, dtype=torch.long), decoder_input_ids=batch["input_ids"][:1])
+    for tied_model in (model, loaded):
+        assert torch.equal(logits_of(tied_model, **batch), expected)
+        logits_of(tied_model, input_ids=torch.ones(1, 40, dtype=torch.long), decoder_input_ids=batch["input_ids"][:1])
     assert loaded.config.max_position_embeddings == 40
     new = model.get_encoder().embed_positions.weight[16:]
     assert new.std().item() == pytest.approx(32**-0.5, rel=0.1)
@@ -462,7 +464,7 @@ def test_a_static_cache_may_be_longer_than_the_source(batch, padding):
     target = torch.randint(3, VOCAB_SIZE, (len(ids), 5))
     expected = model(decoder_input_ids=target, **source).logits
     cache = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=length) for length in (9, ids.shape[1] + 7)))
-    steps = [model(decoder_input_ids=each, cache=cache, **source).logits for each in target.split([2, 1, 2], dim=1)]
+    steps = [model(decoder_input_ids=tokens, cache=cache, **source).logits for tokens in target.split([2, 1, 2], dim=1)]
     close(torch.cat(steps, dim=1), expected)
 
 
@@ -742,12 +744,12 @@ def test_encoder_outputs_of_any_kind(batch):
     model = small_model()
     states = model.get_encoder()(batch["input_ids"], batch["attention_mask"]).last_hidden_state
     expected = logits_of(model, **batch)
-    rest = {name: tensor for name, tensor in batch.items() if name != "input_ids"}
+    other_inputs = {name: tensor for name, tensor in batch.items() if name != "input_ids"}
     mask = batch["attention_mask"]
     translations = model.generate(batch["input_ids"], attention_mask=mask)
     pooled = BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=states[:, 0])
     for encoded in (pooled, {"last_hidden_state": states}, (states,), BaseModelOutput(last_hidden_state=states)):
-        close(logits_of(model, encoder_outputs=encoded, **rest), expected)
+        close(logits_of(model, encoder_outputs=encoded, **other_inputs), expected)
         assert torch.equal(model.generate(encoder_outputs=encoded, attention_mask=mask), translations)
 
 
@@ -910,5 +912,5 @@ def test_any_number_but_zero_marks_a_real_token():
     source = torch.randint(FIRST_WORD_ID, VOCAB_SIZE, (2, 300), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(source)
     expected = model(source, attention_mask=mask, decoder_input_ids=source, decoder_attention_mask=mask).logits
-    found = model(source, attention_mask=5 * mask, decoder_input_ids=source, decoder_attention_mask=5 * mask).logits
-    assert torch.equal(found, expected)
+    logits = model(source, attention_mask=5 * mask, decoder_input_ids=source, decoder_attention_mask=5 * mask).logits
+    assert torch.equal(logits, expected)

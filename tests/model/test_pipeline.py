@@ -120,9 +120,9 @@ BLANK = ["", " \n", "\u200b", "\ufeff", "\xad \u2060\x07", "\N{HANGUL FILLER}"]
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 def test_sentences_without_visible_characters_are_their_own_translations(translator, expected, batch_size):
     blank = [{"translation_text": text} for text in BLANK]
-    assert [translator(text) for text in BLANK] == [[each] for each in blank]
-    found = translator([WORDS[0], *BLANK, WORDS[1]], batch_size=batch_size)
-    assert found == [expected[0], *blank, expected[1]]
+    assert [translator(text) for text in BLANK] == [[translation] for translation in blank]
+    translations = translator([WORDS[0], *BLANK, WORDS[1]], batch_size=batch_size)
+    assert translations == [expected[0], *blank, expected[1]]
     assert translator(BLANK[1], num_return_sequences=2) == [blank[1]] * 2
     assert translator(BLANK[1], return_tensors=True)[0]["translation_token_ids"].tolist() == []
     assert translator([]) == []
@@ -144,11 +144,11 @@ def test_letters_are_those_of_unicode():
 
 def test_arguments_of_transformers_4(translator, expected):
     """`ReturnType` of its pipelines was an Enum."""
-    kind = enum.Enum("ReturnType", {"TENSORS": 0, "TEXT": 1})
-    for options in ({"return_type": 0}, {"return_type": kind.TENSORS}, {"return_tensors": True}):
+    return_type = enum.Enum("ReturnType", {"TENSORS": 0, "TEXT": 1})
+    for options in ({"return_type": 0}, {"return_type": return_type.TENSORS}, {"return_tensors": True}):
         assert [*translator(WORDS[0], **options)[0]] == ["translation_token_ids"]
     for options in (
-        *({"return_type": 1}, {"return_type": kind.TEXT, "return_tensors": True}, {"return_text": True}),
+        *({"return_type": 1}, {"return_type": return_type.TEXT, "return_tensors": True}, {"return_text": True}),
         *({"clean_up_tokenization_spaces": False}, {"truncation": False}, {"src_lang": "fr", "tgt_lang": "de"}),
     ):
         assert translator(WORDS, **options, batch_size=2) == expected, options
@@ -179,7 +179,7 @@ def test_truncation_stops_and_languages(model):
 
 
 @pytest.mark.parametrize(
-    ("own", "same", "others"),
+    ("own", "same", "other_codes"),
     [
         ("de", ("deu_Latn", "ger", "DE", "de-AT", "xx", "bar_Latn"), ("fra_Latn", "eng", "en_US", "zho_Hans")),
         ("zho_Hans", ("cmn", "zh", "zh_TW", "zho_Hant"), ("en", "jpn_Jpan", "yue_Hant")),
@@ -190,11 +190,11 @@ def test_truncation_stops_and_languages(model):
         (None, ("de", "fra_Latn"), ()),
     ],
 )
-def test_codes_of_one_language_and_of_others(own, same, others):
+def test_codes_of_one_language_and_of_others(own, same, other_codes):
     tokenizer = SimpleNamespace(target_lang=own)
     for code in same:
         check_language(tokenizer, "tgt_lang", code)
-    for code in others:
+    for code in other_codes:
         with pytest.raises(ValueError, match=f'tgt_lang is "{code}", but the model has "{own}"; leave it out'):
             check_language(tokenizer, "tgt_lang", code)
 
@@ -249,24 +249,26 @@ def test_several_translations_a_sentence(model, tokenizer, translator, batch_siz
 
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_return_tensors(model, tokenizer, translator, batch_size):
-    for word, found in zip(WORDS, translator(WORDS, return_tensors=True, batch_size=batch_size), strict=True):
-        assert list(found) == ["translation_token_ids"]
+    for word, output in zip(WORDS, translator(WORDS, return_tensors=True, batch_size=batch_size), strict=True):
+        assert list(output) == ["translation_token_ids"]
         ids = model.generate(**tokenizer(word, return_tensors="pt"))[0]
-        assert torch.equal(found["translation_token_ids"], ids)
+        assert torch.equal(output["translation_token_ids"], ids)
     always = TranslationPipeline(model, tokenizer, device="cpu", return_tensors=True)
     assert "translation_token_ids" in always(WORDS)[0]
     assert always(WORDS[0], return_tensors=False) == [{"translation_text": "zweiundvierzig"}]
 
 
 def test_long_inputs_are_not_cut(translator, monkeypatch):
-    read, kind = [], type(translator.model)
-    generate, long = kind.generate, "seven " * 400
+    read = []
+    model_class = type(translator.model)
+    generate = model_class.generate
+    long = "seven " * 400
 
     def note(model, **kwargs):
         read.append(kwargs["input_ids"].tolist())
         return generate(model, **kwargs)
 
-    monkeypatch.setattr(kind, "generate", note)
+    monkeypatch.setattr(model_class, "generate", note)
     translator(long, num_beams=1, max_new_tokens=5)
     assert read == [[translator.tokenizer(long).input_ids]]
     assert len(read[0][0]) > 512
@@ -281,7 +283,7 @@ def test_a_sentence_longer_than_learned_positions_is_refused(translator):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "kind"),
+    ("wrong", "type_name"),
     [
         (7, "int"),
         (None, "NoneType"),
@@ -295,8 +297,8 @@ def test_a_sentence_longer_than_learned_positions_is_refused(translator):
         (pandas.DataFrame({"source": ["seven"]}), "DataFrame"),
     ],
 )
-def test_what_is_no_sentence_is_named(translator, wrong, kind):
-    with pytest.raises(TypeError, match=f"the input is of type {kind}; give strings"):
+def test_what_is_no_sentence_is_named(translator, wrong, type_name):
+    with pytest.raises(TypeError, match=f"the input is of type {type_name}; give strings"):
         translator(wrong)
 
 
@@ -329,9 +331,9 @@ def test_other_models_translate_too(tokenizer, translator):
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     tokens = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
     marian = MarianMTModel(MarianConfig(**size, **heads, **tokens, forced_eos_token_id=None)).eval()
-    made = pipeline("translation", model=marian, tokenizer=tokenizer, device="cpu", max_new_tokens=6, num_beams=1)
+    translator = pipeline("translation", model=marian, tokenizer=tokenizer, device="cpu", max_new_tokens=6, num_beams=1)
     output = marian.generate(**tokenizer("seven", return_tensors="pt"), max_new_tokens=6, num_beams=1)
-    assert made("seven") == [{"translation_text": tokenizer.decode(output[0], skip_special_tokens=True)}]
+    assert translator("seven") == [{"translation_text": tokenizer.decode(output[0], skip_special_tokens=True)}]
 
 
 def test_what_others_registered_stays(monkeypatch):

@@ -47,9 +47,9 @@ MOST_NODES = 19_500
 ALLOWED = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
 
 
-def block(kind: str, folder: Path) -> str:
+def block(marker: str, folder: Path) -> str:
     """The code of docs/share.md for the use with or without the package, for a model in `folder`."""
-    (code,) = re.findall(rf"```python {kind}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    (code,) = re.findall(rf"```python {marker}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert '"runs/numbers"' in code
     return code.replace("runs/numbers", str(folder))
 
@@ -86,18 +86,18 @@ def without_package(folders, run_in_fork, tmp_path_factory) -> dict:
     parent = tmp_path_factory.mktemp("child")
     results = parent / "results.json"
     environment = {**os.environ, "HF_HOME": str(parent / "home"), "HF_HUB_OFFLINE": "1"}
-    described = {kind: str(folder) for kind, folder in folders.items() if kind != "int8"}
+    described = {name: str(folder) for name, folder in folders.items() if name != "int8"}
     (parent / "page.py").write_text(block("without", folders["saved"]))
     arguments = [results, *described.values(), "--int8", folders["int8"], "--save", parent / "again"]
     arguments += ["--run", "page.py"]
     child = run_in_fork(ROOT / "without_package.py", *arguments, environment=environment, folder=parent)
-    found = json.loads(results.read_text())
+    facts = json.loads(results.read_text())
     return {
-        **{kind: found[folder] for kind, folder in described.items()},
-        "tokens": found["tokens"],
-        "int8": found["int8"],
-        "saved again": found["saved again"],
-        "without trust": found["without trust"],
+        **{name: facts[folder] for name, folder in described.items()},
+        "tokens": facts["tokens"],
+        "int8": facts["int8"],
+        "saved again": facts["saved again"],
+        "without trust": facts["without trust"],
         "folder": parent / "again",
         "printed": child.stdout,
     }
@@ -116,22 +116,22 @@ def test_without_the_package_tokens_are_the_same(with_package, without_package, 
         assert with_package[search] != with_package["beams"]
 
 
-@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again", "imported"])
-def test_without_the_package_it_is_the_same_model(folders, without_package, kind):
+@pytest.mark.parametrize("name", ["saved", "checkpoint", "saved again", "imported"])
+def test_without_the_package_it_is_the_same_model(folders, without_package, name):
     """Also with the fields that weights of other systems need."""
-    model = AutoModelForSeq2SeqLM.from_pretrained(folders["imported" if kind == "imported" else "saved"])
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders["imported" if name == "imported" else "saved"])
     inputs = AutoTokenizer.from_pretrained(FIXTURE)(SENTENCES, padding=True, return_tensors="pt")
-    found = without_package[kind]
-    assert found["tokens"] == tokens_of_searches(model, dict(inputs))
-    assert found["dtype"] == str(model.dtype)
+    facts = without_package[name]
+    assert facts["tokens"] == tokens_of_searches(model, dict(inputs))
+    assert facts["dtype"] == str(model.dtype)
     with torch.no_grad():
         states = model.model(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
-    torch.testing.assert_close(torch.tensor(found["states"]), states)
+    torch.testing.assert_close(torch.tensor(facts["states"]), states)
 
 
-@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
-def test_without_the_package_the_pipeline_translates(without_package, kind):
-    assert without_package[kind]["translations"] == ["zweiundvierzig", "sieben", "einhunderteins"]
+@pytest.mark.parametrize("name", ["saved", "checkpoint", "saved again"])
+def test_without_the_package_the_pipeline_translates(without_package, name):
+    assert without_package[name]["translations"] == ["zweiundvierzig", "sieben", "einhunderteins"]
 
 
 def test_int8_weights_without_the_package_are_an_error(without_package):
@@ -140,11 +140,11 @@ def test_int8_weights_without_the_package_are_an_error(without_package):
     assert "`import hf_vanilla_transformer`" in without_package["int8"]
 
 
-@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
-def test_without_the_package_the_code_is_the_folder_s(without_package, kind):
-    assert without_package[kind]["modules"] == ["transformers_modules"] * 4
-    assert without_package[kind]["attention"] == "sdpa"
-    assert without_package[kind]["classes"] == [
+@pytest.mark.parametrize("name", ["saved", "checkpoint", "saved again"])
+def test_without_the_package_the_code_is_the_folder_s(without_package, name):
+    assert without_package[name]["modules"] == ["transformers_modules"] * 4
+    assert without_package[name]["attention"] == "sdpa"
+    assert without_package[name]["classes"] == [
         "TokenizersBackend",
         "VanillaTransformerConfig",
         "VanillaTransformerModel",
@@ -167,10 +167,10 @@ def test_the_page_s_code_with_the_package(folders, capsys):
     assert capsys.readouterr().out == "[{'translation_text': 'zweiundvierzig'}]\n"
 
 
-@pytest.mark.parametrize("kind", ["saved", "checkpoint"])
+@pytest.mark.parametrize("name", ["saved", "checkpoint"])
 @pytest.mark.parametrize("trust", [None, False, True])
-def test_with_the_package_the_code_is_the_package_s(folders, kind, trust):
-    folder = folders[kind]
+def test_with_the_package_the_code_is_the_package_s(folders, name, trust):
+    folder = folders[name]
     assert type(AutoConfig.from_pretrained(folder, trust_remote_code=trust)) is VanillaTransformerConfig
     assert type(AutoModel.from_pretrained(folder, trust_remote_code=trust)) is VanillaTransformerModel
     assert type(AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)) is VanillaTransformerTokenizer

@@ -53,7 +53,7 @@ def test_an_earlier_folder_loads_and_translates_with_the_package(earlier, trust)
     assert translate(model, tokenizer, SENTENCES) == TRANSLATIONS
     translator = pipeline("translation", model=str(earlier), trust_remote_code=trust, device="cpu")
     assert type(translator) is TranslationPipeline
-    assert [found["translation_text"] for found in translator(SENTENCES)] == TRANSLATIONS
+    assert [output["translation_text"] for output in translator(SENTENCES)] == TRANSLATIONS
 
 
 def test_an_earlier_folder_is_saved_with_today_s_code(earlier, tmp_path):

@@ -67,7 +67,7 @@ def test_a_stop_string_is_of_the_target_s_vocabulary(tokenizer):
     ]
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda tokenizer: pickle.loads(pickle.dumps(tokenizer))])
 def test_copies_are_equal(tokenizer, copied):
     other = copied(tokenizer)
     assert other(SOURCES, text_target=TARGETS).data == tokenizer(SOURCES, text_target=TARGETS).data
@@ -162,8 +162,8 @@ def test_pairs_are_tokenized_and_filtered_by_their_sides(sides, tokenizer):
     pairs = Dataset.from_dict({"source": [*SOURCES, "two", " "], "target": [*TARGETS, "  ", "zwei"]})
     data = tokenize_pairs(pairs, tokenizer)
     assert data["labels"][0] == sides[1](TARGETS[0]).input_ids
-    kept, dropped = filter_pairs(data, tokenizer)
-    assert (len(kept), dropped) == (len(SOURCES), {"empty": 2, "too long": 0})
+    remaining, dropped = filter_pairs(data, tokenizer)
+    assert (len(remaining), dropped) == (len(SOURCES), {"empty": 2, "too long": 0})
     swapped = TwoVocabularyTokenizer.of(sides[0], sides[0])
     assert describe_tokenizer(swapped) != describe_tokenizer(tokenizer)
 
@@ -171,8 +171,10 @@ def test_pairs_are_tokenized_and_filtered_by_their_sides(sides, tokenizer):
 def test_a_model_has_both_vocabularies(sides, tokenizer):
     model = small_model(vocab_size=len(sides[1]), source_vocab_size=len(sides[0]))
     texts = translate(model, tokenizer, SOURCES[:2], max_new_tokens=4)
-    found = [row["translation_text"] for row in TranslationPipeline(model, tokenizer)(SOURCES[:2], max_new_tokens=4)]
-    assert found == texts
+    translations = [
+        row["translation_text"] for row in TranslationPipeline(model, tokenizer)(SOURCES[:2], max_new_tokens=4)
+    ]
+    assert translations == texts
     scored = score(model, tokenizer, SOURCES[:1], TARGETS[:1])[0]
     assert scored.tokens == sides[1].convert_ids_to_tokens(sides[1](TARGETS[0]).input_ids)
     batch = DataCollatorForSeq2Seq(tokenizer, model=model)([tokenizer(SOURCES[0], text_target=TARGETS[0])])
