@@ -209,7 +209,7 @@ def read_result(settings: Settings) -> dict[str, Any] | None:
         former_settings = dict(result["settings"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} does not hold a result of this command; remove it to train the row again.") from error
-    present_settings = settings.to_record()
+    present_settings = settings.recorded_arguments()
     for name in {**present_settings, **former_settings}:
         former = former_settings.get(name)
         present = present_settings.get(name)

@@ -47,7 +47,7 @@ def describe_run(
     return RunDescription(
         seed=settings.args.seed,
         base_model=name_of_base(settings.model.model_name_or_path),
-        settings=settings.to_record(),
+        settings=settings.recorded_arguments(),
         environment=environment,
         distillation=distillation,
         started=started,

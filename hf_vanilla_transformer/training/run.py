@@ -42,7 +42,7 @@ from .results_file import RunDescription, describe_run
 from .run_arguments import RunArguments, Settings
 from .run_checks import check_choices, check_start, is_in_folder
 from .run_saving import RunStoppedError, describe_how_to_resume, save_arguments, save_model
-from .run_setup import build_trainer
+from .run_setup import set_up_training
 from .trainer_callbacks import DivergedError, EarlyStopping, RecordFacts
 from .training_pairs import check_has_validation, load_training_pairs, prepare_pairs
 from .update_batches import read_smallest_device_memory
@@ -374,7 +374,7 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
         distillation_rows = None
         if inputs.teacher is not None:
             all_pairs, distillation_rows = inputs.teacher.add_translations(inputs.pairs)
-        final_settings, trainer = build_trainer(settings, all_pairs, checkpoint, facts)
+        final_settings, trainer = set_up_training(settings, all_pairs, checkpoint, facts)
     # The total duration of a run that resumes is unknown.
     known_start = started if checkpoint is None else None
     description = describe_run(final_settings, distillation_rows, known_start)

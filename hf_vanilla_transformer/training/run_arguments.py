@@ -418,7 +418,7 @@ class Settings(NamedTuple):
         """Return a copy in which some of the Trainer's arguments are changed."""
         return self._replace(args=self.args.change(**changes))
 
-    def to_repeat(self) -> dict[str, object]:
+    def repeatable_arguments(self) -> dict[str, object]:
         """Return the given arguments with which the run can be repeated, as values that JSON can represent.
 
         Arguments that are secret or apply to a single start, such as `token` and `overwrite`, are left out.
@@ -428,13 +428,13 @@ class Settings(NamedTuple):
         arguments_in_json = json.dumps(arguments, default=str)
         return json.loads(arguments_in_json)
 
-    def to_record(self) -> dict[str, object]:
+    def recorded_arguments(self) -> dict[str, object]:
         """Return the given arguments that affect what the run computes, and `bf16`.
 
         `bf16` is always included, because its default depends on the device.
         """
         record = {}
-        for name, value in self.to_repeat().items():
+        for name, value in self.repeatable_arguments().items():
             if name not in _NOT_RECORDED and value is not None:
                 record[name] = value
         record["bf16"] = self.args.bf16

@@ -67,7 +67,7 @@ def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
     pushes_during_training = settings.args.push_to_hub and settings.args.hub_strategy != HubStrategy.END
     final_path = settings.output_folder / ARGUMENTS
     path_that_pushes_skip = settings.output_folder / ARGUMENTS_WHILE_PUSHED
-    text = format_recipe(settings.to_repeat())
+    text = format_recipe(settings.repeatable_arguments())
     # There is only one of the two files at a time.
     if pushes_during_training and not is_trained:
         final_path.unlink(missing_ok=True)

@@ -60,7 +60,7 @@ _DIGESTED_PAIRS = 1000
 logger = logging.getLogger(__name__)
 
 
-def build_trainer(
+def set_up_training(
     settings: Settings, pairs: DatasetDict, checkpoint: Path | None, facts: RecordFacts
 ) -> tuple[Settings, Seq2SeqTrainer]:
     """Make the tokenizer and the model of a run, tokenize the pairs, and build the Trainer.
@@ -93,7 +93,7 @@ def build_trainer(
     final_settings = choose_trainer_arguments(settings, model, tokenized_pairs["train"])
     scored_pairs = pairs.get("validation", pairs["train"])
     scoring_options = settings.scoring.options(scored_pairs)
-    trainer = make_trainer(final_settings.args, tokenizer, model, tokenized_pairs, scoring_options)
+    trainer = make_run_trainer(final_settings.args, tokenizer, model, tokenized_pairs, scoring_options)
 
     facts_with_digest = replace(facts, pairs=pairs_digest)
     for callback in make_callbacks(settings, trainer, pairs, facts_with_digest, keeps_freed_memory):
@@ -236,7 +236,7 @@ def warn_of_changes(checkpoint: Path, earlier_digest: str | None, pairs_digest: 
         )
 
 
-def make_trainer(
+def make_run_trainer(
     args: RunArguments,
     tokenizer: PreTrainedTokenizerBase,
     model: PreTrainedModel,

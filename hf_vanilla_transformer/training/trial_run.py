@@ -32,7 +32,7 @@ from .corpus import Corpus
 from .model_and_tokenizer import make_model
 from .model_arguments import NEW_TOKENIZER_ARGUMENTS
 from .run_arguments import Settings
-from .run_setup import make_trainer
+from .run_setup import make_run_trainer
 
 
 # A trial ends after _UPDATES updates or _SECONDS seconds, but makes at least _FEWEST_UPDATES updates. The first update
@@ -148,7 +148,7 @@ def _make_job(settings: Settings, corpus: Corpus, tokenized_sample: DatasetDict,
     rows_with_longest = [longest_row, *typical_rows[1:]]
 
     arguments: dict[str, Any] = {}
-    for name, value in settings.to_repeat().items():
+    for name, value in settings.repeatable_arguments().items():
         if name not in _ARGUMENTS_LEFT_OUT:
             arguments[name] = value
     return {
@@ -232,7 +232,7 @@ def _measure(job: TrialJob, folder: str) -> TrialResult:
     tokenizer, model = make_model(settings.model, DatasetDict(), None)
     typical_pairs = Dataset.from_list(job["typical"])
     longest_pairs = Dataset.from_list(job["longest"])
-    trainer = make_trainer(args, tokenizer, model, DatasetDict(train=typical_pairs))
+    trainer = make_run_trainer(args, tokenizer, model, DatasetDict(train=typical_pairs))
     trainer.create_optimizer_and_scheduler(_UPDATES)
     model, optimizer = trainer.accelerator.prepare(model, trainer.optimizer)
 

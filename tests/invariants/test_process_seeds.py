@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer, 
 
 from hf_vanilla_transformer import CompleteCheckpoints, PaperTrainingArguments, ProcessSeeds
 from hf_vanilla_transformer.training.run_arguments import Settings
-from hf_vanilla_transformer.training.run_setup import build_trainer
+from hf_vanilla_transformer.training.run_setup import set_up_training
 from hf_vanilla_transformer.training.trainer_callbacks import RecordFacts
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
 from tests.invariants.killed import run_as_two
@@ -111,7 +111,7 @@ def train_as_the_verb_does(folder, tokenizer_folder):
         use_cpu=True,
     )
     pairs = Dataset.from_dict({"source": ["two dogs run"] * SENTENCES, "target": ["deux chiens"] * SENTENCES})
-    _, trainer = build_trainer(settings, DatasetDict(train=pairs), None, RecordFacts())
+    _, trainer = set_up_training(settings, DatasetDict(train=pairs), None, RecordFacts())
     losses = note_losses(trainer)
     trainer.train()
     torch.save(losses, f"{folder}.losses{rank()}")

@@ -69,7 +69,7 @@ def train_as_the_verb(folder, output, rate_factor):
     )
     data = make_trainer(load_model(folder), tokenizer, output).train_dataset
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    trainer = run_setup.make_trainer(args, tokenizer, model, {"train": data})
+    trainer = run_setup.make_run_trainer(args, tokenizer, model, {"train": data})
     record = RecordRates()
     trainer.add_callback(record)
     trainer.train()

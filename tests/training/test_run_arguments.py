@@ -57,4 +57,4 @@ def test_the_choice_of_copies_is_not_an_argument_that_was_given(monkeypatch):
     pretend_to_have("cuda", monkeypatch)
     settings = Settings.from_arguments(output_dir="unused", bf16=False)
     assert settings.args.accelerator_config.non_blocking
-    assert "accelerator_config" not in settings.to_repeat()
+    assert "accelerator_config" not in settings.repeatable_arguments()

@@ -66,7 +66,7 @@ def test_the_arguments_of_a_run_repeat_it(tmp_path):
 def test_the_arguments_of_a_call_from_python(tmp_path):
     given = {"train_file": (tmp_path / "a b.en", tmp_path / "a.de"), "eval_strategy": IntervalStrategy.STEPS}
     settings = Settings.from_arguments(**given, output_dir=str(tmp_path / "größe"), bf16=False)
-    (tmp_path / "arguments.yaml").write_text(yaml.safe_dump(settings.to_repeat()))
+    (tmp_path / "arguments.yaml").write_text(yaml.safe_dump(settings.repeatable_arguments()))
     read = given_arguments(Settings, "", ["--config", str(tmp_path / "arguments.yaml")])
     expected = {"train_file": [str(tmp_path / "a b.en"), str(tmp_path / "a.de")], "eval_strategy": "steps"}
     assert read == {**expected, "output_dir": str(tmp_path / "größe"), "bf16": False}
@@ -383,19 +383,19 @@ def test_engines_get_the_learning_rate_of_the_paper(tmp_path, tokenizer, monkeyp
     monkeypatch.setattr(run_setup, "TokenMetricsTrainer", stub)
     model = small_model(vocab_size=300)
     args = RunArguments(str(tmp_path), rate_factor=0.5)
-    trainer = run_setup.make_trainer(args, tokenizer, model, {"train": None})
+    trainer = run_setup.make_run_trainer(args, tokenizer, model, {"train": None})
     trainer.optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
     rate = 0.5 * learning_rate(1, model.config.d_model, 4000)
     assert trainer.create_scheduler(100).get_last_lr() == [pytest.approx(rate)]
     args = RunArguments(str(tmp_path), learning_rate=0.1)
-    assert not hasattr(run_setup.make_trainer(args, tokenizer, model, {"train": None}), "create_scheduler")
+    assert not hasattr(run_setup.make_run_trainer(args, tokenizer, model, {"train": None}), "create_scheduler")
 
 
 def test_fsdp_gets_one_module_for_a_matrix(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(run_setup, "TokenMetricsTrainer", type("Stub", (StubTrainer,), {"is_fsdp_enabled": True}))
     model = small_model(vocab_size=300)
     assert model.model.encoder.embed_tokens is not model.model.shared
-    run_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
+    run_setup.make_run_trainer(RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
     assert model.model.encoder.embed_tokens is model.model.decoder.embed_tokens is model.model.shared
 
 

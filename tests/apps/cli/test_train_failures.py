@@ -91,14 +91,14 @@ def test_a_sharded_run_that_resumes_at_its_end(tmp_path, monkeypatch, engine):
     folder = train.main(recipe(tmp_path))
     expected = weights_of(folder)
     (folder / "model.safetensors").unlink()
-    build = run.build_trainer
+    build = run.set_up_training
 
     def with_engine(*args):
         settings, trainer = build(*args)
         setattr(trainer, engine, True)
         return settings, trainer
 
-    monkeypatch.setattr(run, "build_trainer", with_engine)
+    monkeypatch.setattr(run, "set_up_training", with_engine)
     train.main([*recipe(tmp_path), "--resume_from_checkpoint", "last"])
     assert all((weight == expected[name]).all() for name, weight in weights_of(folder).items())
 

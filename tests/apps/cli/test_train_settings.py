@@ -441,7 +441,7 @@ def test_fine_tuning_from_a_revision_with_a_token(trained, tmp_path, monkeypatch
 def test_the_record_of_settings_has_no_places():
     given = {"train_file": "/home/someone/train", "output_dir": "/home/someone", "token": "hf_mine", "overwrite": True}
     settings = run_arguments.Settings.from_arguments(**given, eval_strategy=IntervalStrategy.STEPS, bf16=False)
-    assert settings.to_record() == {"eval_strategy": "steps", "bf16": False}
+    assert settings.recorded_arguments() == {"eval_strategy": "steps", "bf16": False}
 
 
 @pytest.mark.parametrize("changes", [{"test_file": ["a.en", "a.ja"]}, {"predict_with_generate": True}])
