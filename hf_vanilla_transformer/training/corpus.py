@@ -1,10 +1,13 @@
 """Describe a corpus by its size and a sample of its sentence lengths, from which `plan` derives batches and costs."""
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from datasets import DatasetDict
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
 from ..data.token_budget_batches import TokenBudgetBatchSampler
 from ..support.user_errors import InputError
@@ -62,18 +65,22 @@ class Corpus(NamedTuple):
         Args:
             tokens_per_batch: maximum number of tokens on each side of a batch, or None for batches with a fixed number
                 of pairs of similar length.
-            sentences_per_batch: this fixed number. It is used only if `tokens_per_batch` is None.
+            sentences_per_batch: number of pairs in a batch. It is used only if `tokens_per_batch` is None.
 
         Returns:
             `list[list[int]]`: the indices of the pairs in each batch.
         """
         if tokens_per_batch is not None:
-            return list(TokenBudgetBatchSampler((self.source_lengths, self.target_lengths), tokens_per_batch))
+            sampler = TokenBudgetBatchSampler((self.source_lengths, self.target_lengths), tokens_per_batch)
+            return list(sampler)
+
+        # Sort the pairs by length, and cut them into batches.
         longer_sides = np.maximum(self.source_lengths, self.target_lengths)
         rows_by_length = np.argsort(longer_sides, kind="stable").tolist()
         batches = []
         for start in range(0, len(rows_by_length), sentences_per_batch):
             batches.append(rows_by_length[start : start + sentences_per_batch])
+        # The seed is fixed, so that a plan can be repeated.
         random_order = np.random.default_rng(0).permutation(len(batches))
         return [batches[index] for index in random_order]
 
@@ -88,3 +95,28 @@ class Corpus(NamedTuple):
             padded_length = int(self.source_lengths[batch].max() + self.target_lengths[batch].max())
             token_counts.append(len(batch) * padded_length)
         return np.array(token_counts)
+
+
+@dataclass(frozen=True)
+class MeasuredPairs:
+    """Sentence pairs whose lengths were measured in tokens.
+
+    Args:
+        corpus: the number of pairs in each split, and the sentence lengths of a sample of training pairs.
+        tokenizer: the tokenizer that measured the lengths.
+        tokenized_sample: the tokenized sample. `"train"` contains the pairs whose lengths `corpus` lists, in the same
+            order. `"validation"` is optional.
+    """
+
+    corpus: Corpus
+    tokenizer: PreTrainedTokenizerBase
+    tokenized_sample: DatasetDict
+
+    def drop_pairs_over(self, max_tokens: int | None) -> "MeasuredPairs":
+        """Return a copy without the training pairs that have more than `max_tokens` tokens on either side."""
+        short_corpus = self.corpus.drop_pairs_over(max_tokens)
+        # Select the same training pairs from the tokenized sample. The validation pairs stay.
+        remaining_rows = self.corpus.find_rows_up_to(max_tokens)
+        short_sample = DatasetDict(self.tokenized_sample)
+        short_sample["train"] = self.tokenized_sample["train"].select(remaining_rows)
+        return MeasuredPairs(short_corpus, self.tokenizer, short_sample)

@@ -5,16 +5,18 @@ machine.
 """
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from datasets import DatasetDict
+from numpy.typing import NDArray
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ..evaluation.choose_search import ALPHAS, PAIRS_TO_CHOOSE_SEARCH
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .corpus import Corpus
+from .corpus import Corpus, MeasuredPairs
 from .run_arguments import RunArguments, Settings
 from .run_setup import choose_checkpoint_limit
 from .trial_run import TrialResult, run_trial
@@ -49,57 +51,101 @@ class Costs(NamedTuple):
     disk: int
 
 
-def estimate_costs(
-    settings: Settings,
-    updates: int,
-    corpus: Corpus,
-    tokenizer: PreTrainedTokenizerBase,
-    tokenized_sample: DatasetDict,
-    tflops: float | None,
-) -> Costs:
+@dataclass(frozen=True)
+class _TimeAndMemory:
+    """The estimated duration of a run in seconds, and its peak memory in bytes."""
+
+    seconds: float
+    memory: int
+
+
+def estimate_costs(settings: Settings, updates: int, measured_pairs: MeasuredPairs, tflops: float | None) -> Costs:
     """Estimate the time, memory and disk space of a training run.
 
     Args:
         settings: the run's settings.
         updates: number of updates of the run.
-        corpus: the corpus, without the training pairs that are too long for the run.
-        tokenizer: determines the vocabulary size of the model.
-        tokenized_sample: tokenized pairs. `"train"` contains the pairs whose lengths `corpus` lists, in the same order.
-            `"validation"` is optional.
+        measured_pairs: the sentence pairs, without the training pairs that are too long for the run.
         tflops: peak bfloat16 TFLOP/s of a GPU that is not in this machine, for which time and memory are computed. If
             it is None, they are measured on this machine by a trial run.
     """
-    args = settings.args
+    corpus = measured_pairs.corpus
     # The meta device allocates no memory for the weights.
     with torch.device("meta"):
-        model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
-    parameters = model.num_parameters()
+        model = VanillaTransformerForConditionalGeneration(settings.model.make_config(measured_pairs.tokenizer))
 
-    # Estimate the time and the memory.
-    batches = corpus.make_batches(args.tokens_per_batch, args.per_device_train_batch_size)
-    padded_tokens = corpus.count_padded_tokens(batches)
-    trained_tokens = updates * args.gradient_accumulation_steps * float(padded_tokens.mean())
+    batches = corpus.make_batches(settings.args.tokens_per_batch, settings.args.per_device_train_batch_size)
     if tflops is None:
-        trial = run_trial(settings, corpus, tokenizer, tokenized_sample, batches)
-        training_seconds = trained_tokens * trial.update_seconds_per_token
-        seconds = training_seconds + _estimate_search_seconds(settings, corpus, updates, trial)
-        memory = trial.peak_memory
-        if args.device.type == "cpu":
-            memory = int(trial.peak_memory * _MEMORY_GROWTH_ON_CPUS)
+        time_and_memory = _measure_time_and_memory(settings, updates, measured_pairs, batches)
     else:
-        seconds = _compute_training_seconds(model, args, trained_tokens, tflops)
-        # `tflops` is a bfloat16 figure, so the other GPU computes in 16 bits even if this machine does not.
-        training_memory = TrainingMemory.for_model(model, args, None, in_16_bits=True)
-        tokens_on_each_side = int(padded_tokens.max()) / 2
-        memory = training_memory.bytes_for_batch(tokens_on_each_side)
+        time_and_memory = _compute_time_and_memory(
+            settings, updates, model, corpus.count_padded_tokens(batches), tflops
+        )
 
     # Estimate the disk space. Each weight takes 4 bytes. A checkpoint also contains Adam's two moments.
+    parameters = model.num_parameters()
     model_bytes = 4 * parameters
     checkpoint_bytes = 3 * model_bytes
     disk = model_bytes + _count_checkpoints_on_disk(settings, updates) * checkpoint_bytes
 
     target_tokens = round(corpus.training_pairs * float(corpus.target_lengths.mean()))
-    return Costs(parameters, target_tokens, updates, seconds, memory, disk)
+    return Costs(parameters, target_tokens, updates, time_and_memory.seconds, time_and_memory.memory, disk)
+
+
+def _measure_time_and_memory(
+    settings: Settings, updates: int, measured_pairs: MeasuredPairs, batches: list[list[int]]
+) -> _TimeAndMemory:
+    """Measure a trial run on this machine, and extrapolate its time and memory to the whole run.
+
+    Args:
+        settings: the run's settings.
+        updates: number of updates of the run.
+        measured_pairs: the sentence pairs.
+        batches: the indices of the sampled training pairs in each batch.
+    """
+    trial = run_trial(settings, measured_pairs, batches)
+    padded_tokens = measured_pairs.corpus.count_padded_tokens(batches)
+    training_seconds = _count_trained_tokens(settings, updates, padded_tokens) * trial.update_seconds_per_token
+    search_seconds = _estimate_search_seconds(settings, measured_pairs.corpus, updates, trial)
+    memory = trial.peak_memory
+    if settings.args.device.type == "cpu":
+        # The trial ends before the memory has stopped to grow.
+        memory = int(trial.peak_memory * _MEMORY_GROWTH_ON_CPUS)
+    return _TimeAndMemory(training_seconds + search_seconds, memory)
+
+
+def _compute_time_and_memory(
+    settings: Settings, updates: int, model: PreTrainedModel, padded_tokens: NDArray[np.int64], tflops: float
+) -> _TimeAndMemory:
+    """Compute the time and the memory of a run on a GPU that is not in this machine.
+
+    Args:
+        settings: the run's settings.
+        updates: number of updates of the run.
+        model: the run's model. Its weights may be on the meta device.
+        padded_tokens: array of shape `(batches,)`: number of source and target tokens of each batch, padding included.
+        tflops: peak bfloat16 TFLOP/s of the GPU.
+    """
+    trained_tokens = _count_trained_tokens(settings, updates, padded_tokens)
+    seconds = _compute_training_seconds(model, settings.args, trained_tokens, tflops)
+    # `tflops` is a bfloat16 figure, so the other GPU computes in 16 bits even if this machine does not. The size of its
+    # memory is unknown.
+    training_memory = TrainingMemory.for_model(model, settings.args, memory=None, in_16_bits=True)
+    # `bytes_for_batch` expects the number of tokens on each side.
+    tokens_on_each_side = int(padded_tokens.max()) / 2
+    return _TimeAndMemory(seconds, training_memory.bytes_for_batch(tokens_on_each_side))
+
+
+def _count_trained_tokens(settings: Settings, updates: int, padded_tokens: NDArray[np.int64]) -> float:
+    """Estimate how many tokens a process trains on in the whole run: source and target tokens, padding included.
+
+    Args:
+        settings: the run's settings.
+        updates: number of updates of the run.
+        padded_tokens: array of shape `(batches,)`: number of tokens of each batch.
+    """
+    batches_of_run = updates * settings.args.gradient_accumulation_steps
+    return batches_of_run * float(padded_tokens.mean())
 
 
 def _compute_training_seconds(model: PreTrainedModel, args: RunArguments, tokens: float, tflops: float) -> float:
@@ -143,14 +189,15 @@ def _count_occurrences(strategy: str, steps: float | None, updates: int) -> int:
         strategy: the Trainer's `eval_strategy` or `save_strategy`.
         steps: the Trainer's `eval_steps` or `save_steps`: the number of updates between two evaluations or checkpoints.
             A value below 1 is a fraction of all updates. If the strategy is `"epoch"`, the caller passes the number of
-            updates per epoch.
+            updates per epoch. With `"best"`, there may be fewer checkpoints than this function counts.
         updates: the number of updates of the run.
     """
     if strategy == "no" or not steps:
         return 0
-    updates_in_between = steps
     if steps < 1:
         updates_in_between = steps * updates
+    else:
+        updates_in_between = steps
     return math.ceil(updates / updates_in_between)
 
 

@@ -15,13 +15,12 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import pair_lengths
-from ..data.pair_arguments import TrainingDataArguments
 from ..data.tokenized_pairs import tokenize_pairs
 from ..evaluation.choose_search import PAIRS_TO_CHOOSE_SEARCH
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError
-from .corpus import Corpus
+from .corpus import Corpus, MeasuredPairs
 from .cost_estimate import Costs, estimate_costs
 from .model_and_tokenizer import load_tokenizer, train_new_tokenizer
 from .model_arguments import ModelArguments
@@ -131,63 +130,60 @@ def plan(
         UserError: if the trial fails, for example because the memory is too small.
     """
     settings = Settings.from_arguments(**given_arguments)
-    training_pairs = len(pairs["train"])
-    _check_plan(settings, training_pairs, tflops)
-    sample = _sample_pairs(pairs)
-    if tflops is None:
-        source_of_costs = "time and memory: measured by a trial of some updates"
-    else:
-        source_of_costs = f"time and memory: computed for {tflops:g} TFLOP/s, not measured"
-
-    if not chooses:
-        measured_pairs = _measure_pairs(pairs, sample, settings.model, settings.data)
-        tokens_that_fit = _count_tokens_that_fit(settings, measured_pairs.tokenizer, memory, tflops)
-        run = _forecast_run(settings, measured_pairs, tokens_that_fit, tflops)
-        return Plan({}, [source_of_costs], run.costs)
-
-    # Choose the recipe and the model. The model's arguments determine the tokenizer that measures the corpus.
-    has_gpu = tflops is not None or settings.args.device.type != "cpu"
-    targets_per_source = _count_targets_per_source(settings)
-    recipe_name = choose_recipe(training_pairs // targets_per_source, has_gpu)
-    recipe = _adapt_recipe(recipe_name, settings, sample["train"], training_pairs)
-    model_arguments = _select_model_arguments(recipe, given_arguments)
-    model_settings = Settings.from_arguments(**{**model_arguments, **given_arguments})
-    measured_pairs = _measure_pairs(pairs, sample, model_settings.model, model_settings.data)
-    tokens_that_fit = _count_tokens_that_fit(model_settings, measured_pairs.tokenizer, memory, tflops)
-
-    # Choose all other arguments, and estimate the costs of a run with them.
-    processes = settings.args.world_size
-    chosen_arguments = fit_recipe(
-        recipe, measured_pairs.corpus, processes, given_arguments, targets_per_source, tokens_that_fit
-    )
-    chosen_settings = Settings.from_arguments(**{**chosen_arguments, **given_arguments})
-    run = _forecast_run(chosen_settings, measured_pairs, tokens_that_fit, tflops)
-    reasons = _explain(recipe_name, run.settings, measured_pairs.corpus, run.epochs)
-    return Plan(chosen_arguments, [*reasons, source_of_costs], run.costs)
+    _check_plan(settings, len(pairs["train"]), tflops)
+    device = _PlannedDevice(settings.args.device, memory, tflops)
+    if chooses:
+        return _choose_arguments(settings, given_arguments, pairs, device)
+    return _estimate_costs_only(settings, pairs, device)
 
 
 @dataclass(frozen=True)
-class _MeasuredPairs:
-    """Sentence pairs whose lengths were measured in tokens.
+class _PlannedDevice:
+    """The device that a plan is for: the one of this process, or a GPU that is not in this machine.
 
     Args:
-        corpus: the number of pairs in each split, and the sentence lengths of a sample of training pairs.
-        tokenizer: the tokenizer that measured the lengths.
-        tokenized_sample: the tokenized sample. `"train"` contains the pairs whose lengths `corpus` lists, in the same
-            order. `"validation"` is optional.
+        device: this process's device.
+        memory: the memory that batches must fit into. If it is None, the memory of `device` counts.
+        tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the plan is for this process's device.
     """
 
-    corpus: Corpus
-    tokenizer: PreTrainedTokenizerBase
-    tokenized_sample: DatasetDict
+    device: torch.device
+    memory: DeviceMemory | None
+    tflops: float | None
 
-    def drop_pairs_over(self, max_tokens: int | None) -> "_MeasuredPairs":
-        """Return a copy without the training pairs that have more than `max_tokens` tokens on either side."""
-        short_corpus = self.corpus.drop_pairs_over(max_tokens)
-        remaining_rows = self.corpus.find_rows_up_to(max_tokens)
-        short_sample = DatasetDict(self.tokenized_sample)
-        short_sample["train"] = self.tokenized_sample["train"].select(remaining_rows)
-        return _MeasuredPairs(short_corpus, self.tokenizer, short_sample)
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if the plan is for a GPU that is not in this machine."""
+        return self.tflops is not None
+
+    @property
+    def is_cpu(self) -> bool:
+        """True if the plan is for a CPU."""
+        return not self.is_elsewhere and self.device.type == "cpu"
+
+    def count_tokens_that_fit(self, settings: Settings, tokenizer: PreTrainedTokenizerBase) -> int:
+        """Return the number of tokens on each side of a batch that fit into the device's memory.
+
+        Args:
+            settings: the settings of the model, and the precision of the training.
+            tokenizer: the tokenizer, which determines the vocabulary size of the model.
+        """
+        if self.is_elsewhere:
+            # The memory of that GPU is unknown. The plan states how much memory a single batch needs.
+            return sys.maxsize
+        memory = self.memory
+        if memory is None:
+            memory = read_device_memory(self.device)
+        # The meta device allocates no memory for the weights.
+        with torch.device("meta"):
+            model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
+        return count_tokens_that_fit(model, settings.args, memory)
+
+    def describe_source_of_costs(self) -> str:
+        """Return a text that says where the time and the memory in a plan come from."""
+        if self.is_elsewhere:
+            return f"time and memory: computed for {self.tflops:g} TFLOP/s, not measured"
+        return "time and memory: measured by a trial of some updates"
 
 
 @dataclass(frozen=True)
@@ -219,15 +215,66 @@ def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> No
         raise InputError(f"tflops is {tflops}; give the TFLOP/s of a GPU, such as 100.")
 
 
+def _choose_arguments(
+    settings: Settings, given_arguments: Arguments, pairs: DatasetDict, device: _PlannedDevice
+) -> Plan:
+    """Make a plan that chooses the arguments that are not given.
+
+    Args:
+        settings: the settings that follow from the given arguments alone.
+        given_arguments: arguments that the user has given.
+        pairs: the sentence pairs of all splits.
+        device: the device that the plan is for.
+    """
+    # Choose the recipe.
+    training_pairs = len(pairs["train"])
+    sample = _sample_pairs(pairs)
+    targets_per_source = _count_targets_per_source(settings)
+    recipe_name = choose_recipe(training_pairs // targets_per_source, has_gpu=not device.is_cpu)
+    recipe = _adapt_recipe(recipe_name, settings, sample["train"], training_pairs)
+
+    # Choose the model. It determines the tokenizer, which measures the pairs, and how many tokens fit into memory.
+    model_arguments = _select_model_arguments(recipe, given_arguments)
+    model_settings = Settings.from_arguments(**{**model_arguments, **given_arguments})
+    measured_pairs = _measure_pairs(pairs, sample, model_settings)
+    tokens_that_fit = device.count_tokens_that_fit(model_settings, measured_pairs.tokenizer)
+
+    # Choose all other arguments.
+    chosen_arguments = fit_recipe(
+        recipe,
+        measured_pairs.corpus,
+        settings.args.world_size,
+        given_arguments,
+        targets_per_source,
+        tokens_that_fit,
+    )
+
+    # Estimate the costs of a run with these arguments.
+    chosen_settings = Settings.from_arguments(**{**chosen_arguments, **given_arguments})
+    forecast = _forecast_run(chosen_settings, measured_pairs, tokens_that_fit, device.tflops)
+    reasons = _explain(recipe_name, forecast.settings, measured_pairs.corpus, forecast.epochs)
+    reasons.append(device.describe_source_of_costs())
+    return Plan(chosen_arguments, reasons, forecast.costs)
+
+
+def _estimate_costs_only(settings: Settings, pairs: DatasetDict, device: _PlannedDevice) -> Plan:
+    """Make a plan that chooses no arguments, and contains only the costs of a run with these settings."""
+    measured_pairs = _measure_pairs(pairs, _sample_pairs(pairs), settings)
+    tokens_that_fit = device.count_tokens_that_fit(settings, measured_pairs.tokenizer)
+    forecast = _forecast_run(settings, measured_pairs, tokens_that_fit, device.tflops)
+    return Plan({}, [device.describe_source_of_costs()], forecast.costs)
+
+
 def choose_recipe(pairs: int, has_gpu: bool) -> str:
     """Return the name of the recipe that suits a number of training pairs. Without a GPU, it is never `"base"`."""
-    chosen = "tiny"
-    # `FEWEST_PAIRS` maps the recipes, from the smallest to the largest, to the numbers of pairs that they need.
+    chosen_name = "tiny"
+    # `FEWEST_PAIRS` maps the recipes, from the smallest to the largest, to the numbers of pairs that they need. The
+    # largest recipe for which there are enough pairs is chosen.
     for name, fewest_pairs in FEWEST_PAIRS.items():
-        is_too_large = pairs < fewest_pairs or (name == "base" and not has_gpu)
-        if not is_too_large:
-            chosen = name
-    return chosen
+        is_too_slow = name == "base" and not has_gpu
+        if pairs >= fewest_pairs and not is_too_slow:
+            chosen_name = name
+    return chosen_name
 
 
 def _count_targets_per_source(settings: Settings) -> int:
@@ -255,7 +302,7 @@ def _sample_pairs(pairs: DatasetDict) -> DatasetDict:
 
 
 def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: int) -> dict[str, object]:
-    """Read a recipe, and adapt its model to distillation and its vocabulary size to the amount of text.
+    """Read a recipe, and return it with a model that suits distillation and a vocabulary that suits the amount of text.
 
     Args:
         name: the name of the recipe.
@@ -266,12 +313,16 @@ def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: in
     recipe = read_recipe(name, Settings)
     if settings.distillation.teacher:
         recipe = adapt_recipe_to_student(recipe)
+
+    # Estimate the amount of text, sources and targets together.
     sample_bytes = 0
     for column in ("source", "target"):
         for text in sample[column]:
             sample_bytes += len(text.encode())
     corpus_bytes = sample_bytes * train_size // len(sample)
-    # With a larger vocabulary, many tokens would occur too rarely to be learned.
+
+    # With fewer than `_BYTES_PER_TOKEN` bytes of text per token, many tokens would occur too rarely to be learned. A
+    # vocabulary cannot be smaller than `_SMALLEST_VOCABULARY`.
     largest_vocabulary = max(_SMALLEST_VOCABULARY, corpus_bytes // _BYTES_PER_TOKEN)
     recipe["vocab_size"] = min(recipe["vocab_size"], largest_vocabulary)
     return recipe
@@ -300,22 +351,20 @@ def _select_model_arguments(recipe: Arguments, given_arguments: Arguments) -> di
     return {name: value for name, value in remaining_arguments.items() if name in names}
 
 
-def _measure_pairs(
-    pairs: DatasetDict, sample: DatasetDict, model_args: ModelArguments, data_args: TrainingDataArguments
-) -> _MeasuredPairs:
+def _measure_pairs(pairs: DatasetDict, sample: DatasetDict, settings: Settings) -> MeasuredPairs:
     """Count the pairs of each split, and measure the sentence lengths of a sample of them in tokens.
 
     Args:
         pairs: the sentence pairs of all splits.
         sample: samples of the training and validation pairs.
-        model_args: they determine the tokenizer. If they name none, this process trains one on the sample.
-        data_args: they determine the target language.
+        settings: the run's settings, which determine the tokenizer and the target language. If they name no tokenizer,
+            this process trains one on the sample.
     """
-    if model_args.tokenizer_name is not None:
-        tokenizer = load_tokenizer(model_args)
+    if settings.model.tokenizer_name is not None:
+        tokenizer = load_tokenizer(settings.model)
     else:
-        tokenizer = train_new_tokenizer(model_args, sample)
-    target_language = find_target_language(data_args, tokenizer)
+        tokenizer = train_new_tokenizer(settings.model, sample)
+    target_language = find_target_language(settings.data, tokenizer)
     tokenized_sample = tokenize_pairs(sample, tokenizer, target_lang=target_language)
     source_lengths, target_lengths = pair_lengths(tokenized_sample["train"])
     corpus = Corpus(
@@ -325,32 +374,11 @@ def _measure_pairs(
         source_lengths=source_lengths,
         target_lengths=target_lengths,
     )
-    return _MeasuredPairs(corpus, tokenizer, tokenized_sample)
-
-
-def _count_tokens_that_fit(
-    settings: Settings, tokenizer: PreTrainedTokenizerBase, memory: DeviceMemory | None, tflops: float | None
-) -> int:
-    """Return the number of tokens on each side of a batch that fit into memory.
-
-    Args:
-        settings: the settings of the model, and the precision of the training.
-        tokenizer: the tokenizer, which determines the vocabulary size.
-        memory: the memory that counts. If it is None, the memory of this process's device counts.
-        tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the run is for this machine.
-    """
-    if tflops is not None:
-        # The memory of a GPU elsewhere is unknown. The plan states how much memory a single batch needs.
-        return sys.maxsize
-    if memory is None:
-        memory = read_device_memory(settings.args.device)
-    with torch.device("meta"):
-        model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
-    return count_tokens_that_fit(model, settings.args, memory)
+    return MeasuredPairs(corpus, tokenizer, tokenized_sample)
 
 
 def _forecast_run(
-    settings: Settings, measured_pairs: _MeasuredPairs, tokens_that_fit: int, tflops: float | None
+    settings: Settings, measured_pairs: MeasuredPairs, tokens_that_fit: int, tflops: float | None
 ) -> _RunForecast:
     """Complete the settings of a run, count its epochs, and estimate its costs.
 
@@ -358,23 +386,26 @@ def _forecast_run(
         settings: the run's settings, as chosen or given.
         measured_pairs: the pairs that the run is given. Those that are too long for it are left out of the estimate.
         tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
-        tflops: see [`plan`].
+        tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the run is for this machine.
     """
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     short_pairs = measured_pairs.drop_pairs_over(max_tokens)
-    batched = with_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
-    args = batched.args
+    # If the settings have a number of tokens per update, the update is now split into batches.
+    batched_settings = with_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
+    args = batched_settings.args
 
-    updates_per_epoch = count_updates_per_epoch(measured_pairs.corpus, batched.given_arguments, args.world_size)
+    updates_per_epoch = count_updates_per_epoch(
+        measured_pairs.corpus, batched_settings.given_arguments, args.world_size
+    )
     updates = args.max_steps
     if updates <= 0:
         # The number of epochs decides. The Trainer rounds in the same way.
         updates = math.ceil(args.num_train_epochs * updates_per_epoch)
-    completed = batched.change_training(**_convert_epochs_to_steps(args, updates_per_epoch))
-    costs = estimate_costs(
-        completed, updates, short_pairs.corpus, short_pairs.tokenizer, short_pairs.tokenized_sample, tflops
-    )
-    return _RunForecast(completed, updates / updates_per_epoch, costs)
+    epochs = updates / updates_per_epoch
+
+    complete_settings = batched_settings.change_training(**_convert_epochs_to_steps(args, updates_per_epoch))
+    costs = estimate_costs(complete_settings, updates, short_pairs, tflops)
+    return _RunForecast(complete_settings, epochs, costs)
 
 
 def _convert_epochs_to_steps(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
@@ -425,7 +456,7 @@ def fit_recipe(
     """Adapt a recipe to a corpus and to the arguments that the user has given.
 
     Args:
-        recipe: the recipe's arguments. Steps below 1 are fractions of the run.
+        recipe: the recipe's arguments.
         corpus: the size of the corpus and a sample of its sentence lengths.
         processes: the number of processes that train together. The recipe's update is split among them.
         given_arguments: arguments that the user has given. They are not changed.
@@ -435,28 +466,28 @@ def fit_recipe(
     Returns:
         The chosen arguments, without the given ones.
     """
-    batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
-    chosen = _drop_replaced({**recipe, **batches}, given_arguments)
-    # The updates are counted below, and the batches above. A resumed run must not derive them again.
+    # `chosen` has all arguments that the recipe or this function chooses, by name.
+    chosen = dict(recipe)
+    chosen.update(_fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit))
+    chosen = _drop_replaced(chosen, given_arguments)
+    # The run gets a number of updates instead of epochs, and batch sizes instead of the tokens of an update. Otherwise
+    # a resumed run would derive these numbers again, perhaps with a different result.
     chosen.pop("num_train_epochs")
     chosen.pop("tokens_per_update", None)
 
-    # Choose the number of updates and the arguments that depend on it.
     updates_per_epoch = count_updates_per_epoch(corpus, {**chosen, **given_arguments}, processes)
     updates = _choose_updates(recipe, given_arguments, updates_per_epoch)
     if "num_train_epochs" not in given_arguments:
         chosen["max_steps"] = updates
     epochs = targets_per_source * updates / updates_per_epoch
     if epochs < _FEW_EPOCHS:
+        # The model would underfit with more dropout.
         chosen["dropout"] = min(recipe["dropout"], _DROPOUT_FOR_FEW_EPOCHS)
-    # The warm-up takes at most a tenth of the run.
-    chosen["warmup_steps"] = max(1, min(int(recipe["warmup_steps"]), updates // 10))
-    for name in ("logging_steps", "eval_steps", "save_steps"):
-        fraction_of_run = recipe[name]
-        chosen[name] = math.ceil(fraction_of_run * updates)
+    chosen.update(_choose_steps(recipe, updates))
     if given_arguments.get("load_best_model_at_end"):
         chosen.update(_match_saving_with_evaluation(chosen, given_arguments))
 
+    # Leave out the given arguments, and those that this run does not need.
     names_without_effect = _find_names_without_effect(chosen, given_arguments, corpus)
     fitted = {}
     for name, value in chosen.items():
@@ -478,16 +509,21 @@ def _drop_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str, A
 def _fit_batches(
     recipe: Arguments, corpus: Corpus, processes: int, given_arguments: Arguments, tokens_that_fit: int
 ) -> dict[str, int]:
-    """Choose batch sizes so that an update has the recipe's number of tokens, regardless of the number of processes."""
-    given_tokens_per_batch = given_arguments.get("tokens_per_batch")
-    tokens_per_update = given_arguments.get("tokens_per_update")
-    if not tokens_per_update:
-        tokens_per_update = recipe.get("tokens_per_update")
+    """Choose batch sizes so that an update has the recipe's number of tokens, regardless of the number of processes.
 
-    # Find out how many tokens a batch may have.
+    Args:
+        recipe: the recipe's arguments.
+        corpus: the size of the corpus and a sample of its sentence lengths.
+        processes: the number of processes that train together.
+        given_arguments: arguments that the user has given.
+        tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
+    """
+    # Number of tokens on each side. A recipe for few pairs has none, because its update is a single small batch.
+    tokens_per_update = given_arguments.get("tokens_per_update") or recipe.get("tokens_per_update")
+    given_tokens_per_batch = given_arguments.get("tokens_per_batch")
     if tokens_per_update is None:
-        # In recipes for few pairs, an update is a single small batch, which fits into any memory.
         tokens_per_update = given_tokens_per_batch or recipe["tokens_per_batch"]
+        # The small batch fits into any memory.
         most_tokens_per_batch = tokens_per_update
     elif given_arguments.get("per_device_train_batch_size"):
         # It is unknown how many tokens such a batch has, so the update is split as on CPUs.
@@ -495,7 +531,7 @@ def _fit_batches(
     else:
         most_tokens_per_batch = tokens_that_fit
 
-    # Split the update into batches. Longer sentences are removed from the training pairs.
+    # Longer sentences are removed from the training pairs, so they need not fit into a batch.
     longest_trained_sentence = min(corpus.longest_sentence, recipe["max_tokens"])
     batches = split_update(
         tokens_per_update,
@@ -505,27 +541,36 @@ def _fit_batches(
         tokens_per_batch=given_tokens_per_batch,
         gradient_accumulation_steps=given_arguments.get("gradient_accumulation_steps"),
     )
+
     max_tokens = batches.tokens_per_batch
     if not given_tokens_per_batch:
         # The batches depend on a device's memory, which must not decide which pairs are too long.
         max_tokens = min(max_tokens, recipe["max_tokens"])
-
-    # An evaluation keeps no activations, so its batches may have four times as many tokens as training batches.
-    sentences_that_fit = 4 * recipe["max_tokens"] // corpus.longest_sentence
-    evaluation_sentences = max(1, min(recipe["per_device_eval_batch_size"], sentences_that_fit))
     return {
         "tokens_per_batch": batches.tokens_per_batch,
         "max_tokens": max_tokens,
         "gradient_accumulation_steps": batches.gradient_accumulation_steps,
-        "per_device_eval_batch_size": evaluation_sentences,
+        "per_device_eval_batch_size": _choose_evaluation_batch_size(recipe, corpus),
     }
+
+
+def _choose_evaluation_batch_size(recipe: Arguments, corpus: Corpus) -> int:
+    """Return the number of pairs in a batch of an evaluation: the recipe's number, or fewer if sentences are long."""
+    # An evaluation keeps no activations, so its batches may have four times as many tokens as training batches.
+    most_tokens = 4 * recipe["max_tokens"]
+    pairs_that_fit = most_tokens // corpus.longest_sentence
+    return max(1, min(recipe["per_device_eval_batch_size"], pairs_that_fit))
 
 
 def _choose_updates(recipe: Arguments, given_arguments: Arguments, updates_per_epoch: int) -> int:
     """Return the number of updates that the user has given, directly or in epochs. Otherwise adapt the recipe's number.
 
-    The adapted number has a lower and an upper limit.
+    Args:
+        recipe: the recipe's arguments. Its number of epochs applies unless this is too few or too many updates.
+        given_arguments: arguments that the user has given.
+        updates_per_epoch: the number of updates in an epoch.
     """
+    # The Trainer's default, -1, means that the number of epochs decides.
     given_updates = given_arguments.get("max_steps", -1)
     if given_updates > 0:
         # The Trainer prefers a number of updates to a number of epochs.
@@ -533,8 +578,27 @@ def _choose_updates(recipe: Arguments, given_arguments: Arguments, updates_per_e
     if "num_train_epochs" in given_arguments:
         return math.ceil(given_arguments["num_train_epochs"] * updates_per_epoch)
     updates = math.ceil(recipe["num_train_epochs"] * updates_per_epoch)
+    # In a recipe, `max_steps` is an upper limit.
     most_updates = recipe.get("max_steps", MOST_UPDATES)
     return min(max(updates, FEWEST_UPDATES), most_updates)
+
+
+def _choose_steps(recipe: Arguments, updates: int) -> dict[str, int]:
+    """Return the numbers of updates of the warm-up, and between two logs, evaluations and checkpoints.
+
+    In a recipe, `warmup_steps` is a number of updates. The other three values are fractions of the run.
+
+    Args:
+        recipe: the recipe's arguments.
+        updates: the number of updates of the run.
+    """
+    # The warm-up takes at most a tenth of the run.
+    longest_warmup = updates // 10
+    steps = {"warmup_steps": max(1, min(int(recipe["warmup_steps"]), longest_warmup))}
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        fraction_of_run = recipe[name]
+        steps[name] = math.ceil(fraction_of_run * updates)
+    return steps
 
 
 def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments) -> dict[str, object]:
@@ -553,21 +617,29 @@ def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments)
     else:
         steps = chosen["eval_steps"]
     matching: dict[str, object] = {"eval_steps": steps, "save_steps": steps}
+
     if "eval_strategy" in given_arguments:
         matching["save_strategy"] = given_arguments["eval_strategy"]
-    # With "best", the Trainer saves only when it evaluates, so the plan's evaluation strategy can stay.
-    save_strategy = given_arguments.get("save_strategy", "best")
-    if save_strategy != "best":
-        matching["eval_strategy"] = save_strategy
+    if "save_strategy" in given_arguments and given_arguments["save_strategy"] != "best":
+        # With "best", the Trainer saves only when it evaluates, so the plan's evaluation strategy can stay.
+        matching["eval_strategy"] = given_arguments["save_strategy"]
     return matching
 
 
 def _find_names_without_effect(chosen: Arguments, given_arguments: Arguments, corpus: Corpus) -> set[str]:
-    """Return the names of chosen arguments that would have no effect in the run, or would make it fail."""
+    """Return the names of chosen arguments that would have no effect in the run, or would make it fail.
+
+    Args:
+        chosen: the arguments that the plan has chosen.
+        given_arguments: arguments that the user has given. They take precedence.
+        corpus: the size of the corpus.
+    """
     names: set[str] = set()
-    if not corpus.validation_pairs:
+    if corpus.validation_pairs == 0:
+        # These are the arguments that need validation pairs.
         names.update(_VALIDATION_ARGUMENTS)
-    if not given_arguments.get("average_last", chosen.get("average_last")):
+    averaged_checkpoints = given_arguments.get("average_last", chosen.get("average_last"))
+    if not averaged_checkpoints:
         # Without an average, there is nothing to compare the last checkpoint with.
         names.add("keep_better")
     if given_arguments.get("num_beams") == 1:
@@ -669,11 +741,20 @@ def _describe_r_drop(args: RunArguments) -> str:
 
 
 def _describe_frequency(strategy: str, steps: float | None) -> str:
-    """Return a text that says how often a run evaluates or saves, such as "every 500 updates"."""
+    """Return a text that says how often a run evaluates or saves, such as "every 500 updates".
+
+    Args:
+        strategy: the Trainer's `eval_strategy` or `save_strategy`.
+        steps: the Trainer's `eval_steps` or `save_steps`, which counts only if the strategy is `"steps"`.
+    """
     if strategy == "no":
         return "never"
-    if strategy != "steps":
+    if strategy == "best":
+        # Only `save_strategy` can have this value.
+        return "whenever an evaluation is the best so far"
+    if strategy == "epoch":
         return "every epoch"
+    # The strategy is "steps".
     if steps == 1:
         return "every update"
     return f"every {steps:,g} updates"

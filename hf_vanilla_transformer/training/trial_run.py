@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers import Seq2SeqTrainer
 
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import pair_lengths
@@ -28,7 +28,7 @@ from ..evaluation.metrics import IGNORED_LABEL
 from ..support.memory_tuning import keep_freed_memory, limit_onednn_cache
 from ..support.peak_memory import peak_memory
 from ..support.user_errors import UserError
-from .corpus import Corpus
+from .corpus import Corpus, MeasuredPairs
 from .model_and_tokenizer import make_model
 from .model_arguments import NEW_TOKENIZER_ARGUMENTS
 from .run_arguments import Settings
@@ -95,30 +95,23 @@ class TrialResult:
     peak_memory: int
 
 
-def run_trial(
-    settings: Settings,
-    corpus: Corpus,
-    tokenizer: PreTrainedTokenizerBase,
-    tokenized_sample: DatasetDict,
-    batches: list[list[int]],
-) -> TrialResult:
+def run_trial(settings: Settings, measured_pairs: MeasuredPairs, batches: list[list[int]]) -> TrialResult:
     """Measure how long some updates and translations of a run take in a child process, and how much memory they need.
 
     Args:
         settings: the run's settings.
-        corpus: contains the lengths of the pairs in `tokenized_sample["train"]`, in the same order.
-        tokenizer: the run's tokenizer, which is already trained.
-        tokenized_sample: tokenized training pairs, and optionally tokenized validation pairs.
-        batches: the indices of the training pairs in each batch.
+        measured_pairs: a sample of the run's sentence pairs, and the tokenizer.
+        batches: the indices of the sampled training pairs in each batch.
 
     Raises:
         UserError: if the child process fails, for example because the memory is too small.
     """
-    job = _make_job(settings, corpus, tokenized_sample, batches)
+    job = _make_job(settings, measured_pairs, batches)
     with TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
-        tokenizer.save_pretrained(folder)
+        measured_pairs.tokenizer.save_pretrained(folder)
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        # The child process runs the last lines of this module.
         command = [sys.executable, "-P", "-m", __name__, folder_name]
         environment = _make_environment(settings.args.device)
         process = subprocess.run(command, env=environment, capture_output=True, check=False)
@@ -129,38 +122,52 @@ def run_trial(
     return TrialResult(**result)
 
 
-def _make_job(settings: Settings, corpus: Corpus, tokenized_sample: DatasetDict, batches: list[list[int]]) -> TrialJob:
-    """Choose the training batches and validation pairs that the child process will use.
+def _make_job(settings: Settings, measured_pairs: MeasuredPairs, batches: list[list[int]]) -> TrialJob:
+    """Choose the training batches and the validation pairs that the child process will use.
 
-    The batch with the longest pairs and the batch with the most tokens come first. They need the most memory, and a
-    trial may end before it has used all batches.
+    Args:
+        settings: the run's settings.
+        measured_pairs: a sample of the run's sentence pairs. Without validation pairs, training pairs are translated.
+        batches: the indices of the sampled training pairs in each batch.
     """
-    training_pairs = tokenized_sample["train"]
+    training_pairs = measured_pairs.tokenized_sample["train"]
     training_batches = []
-    for rows in _select_batches(corpus, batches):
+    for rows in _select_batches(measured_pairs.corpus, batches):
         training_batches.append(training_pairs.select(rows).to_list())
 
-    evaluated_pairs = tokenized_sample.get("validation", training_pairs)
-    typical_rows = pick_evenly_spaced_rows(len(evaluated_pairs), settings.args.per_device_eval_batch_size)
-    source_lengths, target_lengths = pair_lengths(evaluated_pairs)
+    validation_pairs = measured_pairs.tokenized_sample.get("validation", training_pairs)
+    typical_rows = pick_evenly_spaced_rows(len(validation_pairs), settings.args.per_device_eval_batch_size)
+    source_lengths, target_lengths = pair_lengths(validation_pairs)
     longest_row = int((source_lengths + target_lengths).argmax())
     # The longest pair takes the place of the first typical pair, so that the batch has the same number of pairs.
     rows_with_longest = [longest_row, *typical_rows[1:]]
+    return {
+        "arguments": _select_arguments(settings),
+        "batches": training_batches,
+        "typical": validation_pairs.select(typical_rows).to_list(),
+        "longest": validation_pairs.select(rows_with_longest).to_list(),
+    }
 
+
+def _select_arguments(settings: Settings) -> dict[str, Any]:
+    """Return the run's given arguments that a trial needs, as values that JSON can represent."""
     arguments: dict[str, Any] = {}
     for name, value in settings.repeatable_arguments().items():
         if name not in _ARGUMENTS_LEFT_OUT:
             arguments[name] = value
-    return {
-        "arguments": arguments,
-        "batches": training_batches,
-        "typical": evaluated_pairs.select(typical_rows).to_list(),
-        "longest": evaluated_pairs.select(rows_with_longest).to_list(),
-    }
+    return arguments
 
 
 def _select_batches(corpus: Corpus, batches: list[list[int]]) -> list[list[int]]:
-    """Select the batches that a trial may train on. The longest one and the one with the most tokens come first."""
+    """Select the batches that a trial may train on, at most as many as it makes updates.
+
+    The batch with the longest pairs and the batch with the most tokens come first. They need the most memory, and a
+    trial may end before it has used all batches.
+
+    Args:
+        corpus: contains the lengths of the sampled training pairs.
+        batches: the indices of these pairs in each batch.
+    """
     padded_lengths = []
     for batch in batches:
         padded_source = corpus.source_lengths[batch].max()
@@ -168,9 +175,11 @@ def _select_batches(corpus: Corpus, batches: list[list[int]]) -> list[list[int]]
         padded_lengths.append(int(padded_source + padded_target))
     longest_index = int(np.argmax(padded_lengths))
     largest_index = int(corpus.count_padded_tokens(batches).argmax())
+
+    ordered_indices = [longest_index, largest_index, *range(len(batches))]
     # A dict removes duplicates and keeps the order.
-    ordered_indices = list(dict.fromkeys([longest_index, largest_index, *range(len(batches))]))
-    return [batches[index] for index in ordered_indices[:_UPDATES]]
+    distinct_indices = list(dict.fromkeys(ordered_indices))
+    return [batches[index] for index in distinct_indices[:_UPDATES]]
 
 
 def _make_environment(device: torch.device) -> dict[str, str]:
@@ -214,29 +223,54 @@ def _describe_failure(return_code: int, stderr: bytes) -> str:
     return last_line
 
 
-def _measure(job: TrialJob, folder: str) -> TrialResult:
+@dataclass(frozen=True)
+class _TrialUpdates:
+    """The measurements of the updates of a trial, in the order in which they were made.
+
+    Args:
+        seconds_per_token: seconds of each update, divided by its tokens on both sides, padding included.
+        peaks: peak memory of the process or of the GPU in bytes, read after each update.
+    """
+
+    seconds_per_token: list[float]
+    peaks: list[int]
+
+    def extrapolate_memory_growth(self) -> int:
+        """Estimate how many more bytes a CPU process needs by its 50th update, if the trial ended before.
+
+        Memory that is freed but not returned to the OS grows roughly with the square root of the number of updates. The
+        growth is measured after the third update, because the first updates have the largest batches.
+        """
+        updates = len(self.peaks)
+        if updates <= _FEWEST_UPDATES or updates >= _UPDATES:
+            # There is no growth to measure, or nothing to extrapolate.
+            return 0
+        measured_growth = self.peaks[-1] - self.peaks[_FEWEST_UPDATES - 1]
+        growth_per_root = measured_growth / (updates**0.5 - _FEWEST_UPDATES**0.5)
+        return int(growth_per_root * (_UPDATES**0.5 - updates**0.5))
+
+
+def _run_job(job: TrialJob, folder: str) -> TrialResult:
     """Make the updates and translations of a trial in this process, which is the child process, and measure them.
 
     Args:
         job: the content of `job.json`.
         folder: contains the tokenizer, and serves as the output folder.
     """
-    arguments: dict[str, Any] = {**job["arguments"], "output_dir": folder, "tokenizer_name": folder}
-    settings = Settings.from_arguments(**arguments)
+    settings = Settings.from_arguments(**{**job["arguments"], "output_dir": folder, "tokenizer_name": folder})
     args = settings.args
     # The run will use memory in the same way.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
     limit_onednn_cache()
 
-    # A new model with a tokenizer of its own needs no pairs.
-    tokenizer, model = make_model(settings.model, DatasetDict(), None)
+    # A new model whose tokenizer exists needs no sentence pairs.
+    tokenizer, model = make_model(settings.model, DatasetDict(), checkpoint=None)
     typical_pairs = Dataset.from_list(job["typical"])
     longest_pairs = Dataset.from_list(job["longest"])
+    # The Trainer needs a training set, but the updates below do not read it.
     trainer = make_run_trainer(args, tokenizer, model, DatasetDict(train=typical_pairs))
-    trainer.create_optimizer_and_scheduler(_UPDATES)
-    model, optimizer = trainer.accelerator.prepare(model, trainer.optimizer)
 
-    seconds_per_token, peaks = _make_updates(trainer, model, optimizer, job["batches"])
+    updates = _make_updates(trainer, job["batches"])
 
     # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
     model.generation_config.max_length_offset = 0
@@ -249,33 +283,30 @@ def _measure(job: TrialJob, folder: str) -> TrialResult:
     trainer.evaluate(longest_pairs)
 
     memory = peak_memory(args.device) or 0
-    was_ended_early = _FEWEST_UPDATES < len(peaks) < _UPDATES
-    if keeps_freed_memory and was_ended_early:
-        memory += _extrapolate_memory_growth(peaks)
+    if keeps_freed_memory:
+        memory += updates.extrapolate_memory_growth()
+    # The first update is left out. It is slower, because memory is allocated and kernels are compiled.
+    later_updates = updates.seconds_per_token[1:]
     return TrialResult(
-        # The first update is left out. It is slower, because memory is allocated and kernels are compiled.
-        update_seconds_per_token=float(np.median(seconds_per_token[1:])),
+        update_seconds_per_token=float(np.median(later_updates)),
         greedy_seconds_per_token=greedy_seconds,
         beam_seconds_per_token=beam_seconds,
         peak_memory=memory,
     )
 
 
-def _make_updates(
-    trainer: Seq2SeqTrainer,
-    model: PreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    batches: list[list[TokenizedPair]],
-) -> tuple[list[float], list[int]]:
+def _make_updates(trainer: Seq2SeqTrainer, batches: list[list[TokenizedPair]]) -> _TrialUpdates:
     """Make and measure training updates until the trial has enough of them or its time is over.
 
-    Returns:
-        `list[float]`: seconds of each update, divided by its tokens on both sides, padding included.
-        `list[int]`: peak memory of the process or of the GPU in bytes, read after each update.
+    Args:
+        trainer: the Trainer, whose model is changed.
+        batches: the training batches. If there are fewer than updates, they are used several times.
     """
+    trainer.create_optimizer_and_scheduler(_UPDATES)
+    model, optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
+    model.train()
     seconds_per_token: list[float] = []
     peaks: list[int] = []
-    model.train()
     start = time.perf_counter()
     for pairs in cycle(batches):
         batch = trainer.data_collator(pairs)
@@ -297,7 +328,7 @@ def _make_updates(
             break
         if is_time_over and updates >= _FEWEST_UPDATES:
             break
-    return seconds_per_token, peaks
+    return _TrialUpdates(seconds_per_token, peaks)
 
 
 def _measure_search(trainer: Seq2SeqTrainer, pairs: Dataset, num_beams: int | None) -> float:
@@ -311,23 +342,8 @@ def _measure_search(trainer: Seq2SeqTrainer, pairs: Dataset, num_beams: int | No
     return seconds / sum(map(len, pairs["input_ids"]))
 
 
-def _extrapolate_memory_growth(peaks: list[int]) -> int:
-    """Estimate how many more bytes a CPU process would need if the trial had not ended before its 50th update.
-
-    Memory that is freed but not returned to the OS grows roughly with the square root of the number of updates. The
-    growth is measured after the third update, because the first updates have the largest batches.
-
-    Args:
-        peaks: peak memory in bytes after each update of the trial.
-    """
-    updates = len(peaks)
-    measured_growth = peaks[-1] - peaks[_FEWEST_UPDATES - 1]
-    growth_per_root = measured_growth / (updates**0.5 - _FEWEST_UPDATES**0.5)
-    return int(growth_per_root * (_UPDATES**0.5 - updates**0.5))
-
-
 if __name__ == "__main__":
     job_folder = Path(sys.argv[1])
     trial_job = json.loads((job_folder / "job.json").read_text(encoding="utf-8"))
-    trial_result = _measure(trial_job, sys.argv[1])
+    trial_result = _run_job(trial_job, sys.argv[1])
     (job_folder / "result.json").write_text(json.dumps(asdict(trial_result)), encoding="utf-8")
