@@ -195,17 +195,19 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
     """
     output_folder = run.settings.output_folder
     average_last = run.settings.output.average_last
+    # Names of the checkpoints that are averaged, the last one at the end.
     averaged_checkpoints = []
     if average_last is not None:
         averaged_checkpoints = save_average(output_folder, average_last)
     curve = save_arguments_and_curve(run)
     if not averaged_checkpoints or "validation" not in run.pairs:
+        # There is nothing to compare.
         return SavedWeights(averaged_checkpoints, comparison=None, is_last_kept=False, curve=curve)
 
-    last_checkpoint = averaged_checkpoints[-1]
-    comparison = compare_average(run.settings, run.pairs, last_checkpoint)
-    is_last_kept = run.settings.output.keep_better and comparison.gain < 0
-    if not is_last_kept:
+    comparison = compare_average(run.settings, run.pairs, checkpoint_name=averaged_checkpoints[-1])
+    # `gain` is the BLEU of the average minus the BLEU of the last checkpoint.
+    is_average_worse = comparison.gain < 0
+    if not is_average_worse or not run.settings.output.keep_better:
         return SavedWeights(averaged_checkpoints, comparison, is_last_kept=False, curve=curve)
 
     # An average of a single checkpoint has the weights of this checkpoint.

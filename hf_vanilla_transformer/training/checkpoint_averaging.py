@@ -214,17 +214,26 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
 
 def _check_is_complete(folder: Path) -> None:
     """Raise ValueError if a checkpoint is truncated, or lacks a completion mark although its run writes such marks."""
-    checkpoint = folder.resolve()
-    checkpoints_of_run = checkpoints_in(checkpoint.parent)
-    marked_checkpoints = [path for path in checkpoints_of_run if (path / MARK).exists()]
-    is_of_run_with_marks = checkpoint in checkpoints_of_run and len(marked_checkpoints) > 0
+    # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks to check.
     has_mark = (folder / MARK).exists()
-    if not is_of_run_with_marks and not has_mark:
-        # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks to check.
+    if not has_mark and not _is_of_run_with_marks(folder.resolve()):
         return
+    # `fault_of` returns what is wrong with a checkpoint that should have a mark, or None.
     fault = fault_of(folder)
     if fault is not None:
         raise InputError(f"{folder} is not complete: {fault}; use another checkpoint.")
+
+
+def _is_of_run_with_marks(folder: Path) -> bool:
+    """Return True if a folder is a checkpoint of a run in which at least one checkpoint has a completion mark.
+
+    Args:
+        folder: the absolute path of the folder.
+    """
+    checkpoints_of_run = checkpoints_in(folder.parent)
+    if folder not in checkpoints_of_run:
+        return False
+    return any((checkpoint / MARK).exists() for checkpoint in checkpoints_of_run)
 
 
 def _read_tokenizer(folder: Path) -> dict[str, object]:
@@ -296,11 +305,11 @@ def _average_tensor(files: Sequence[Path], name: str) -> torch.Tensor:
         ValueError: if the tensor has values that are NaN or infinite.
     """
     # The sum starts with the first tensor and not with 0, because 0 + -0 is 0.
-    first = _read_tensor(files[0], name)
-    dtype = first.dtype
-    total = first.to(torch.float64, copy=True)
+    first_tensor = _read_tensor(files[0], name)
+    dtype = first_tensor.dtype
+    total = first_tensor.to(torch.float64, copy=True)
     # Free this tensor's memory before the next tensor is read.
-    del first
+    del first_tensor
     for file in files[1:]:
         total += _read_tensor(file, name)
     if not total.isfinite().all():

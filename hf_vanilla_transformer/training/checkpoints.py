@@ -59,15 +59,19 @@ class CompleteCheckpoints(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Remove the marks of later checkpoints, and keep the Trainer from removing old checkpoints itself."""
+        """Remove the marks of later checkpoints, and keep the Trainer from removing old checkpoints itself.
+
+        This makes `args.save_total_limit` negative, which the Trainer treats as no limit. `on_train_end` makes it
+        positive again.
+        """
         if state.is_hyper_param_search:
             raise InputError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
+        # Only one process saves and removes checkpoints.
         if args.should_save:
             remove_later_marks(Path(str(args.output_dir)), state.global_step)
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can resume from these checkpoints, so none is marked.")
         elif args.save_total_limit is not None:
-            # The Trainer treats a negative limit as no limit. `on_train_end` makes it positive again.
             args.save_total_limit = -abs(args.save_total_limit)
 
     def on_epoch_begin(
@@ -78,20 +82,23 @@ class CompleteCheckpoints(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Mark the new checkpoint after all processes have written it, and then remove old checkpoints."""
         if args.save_only_model:
+            # No run can resume from such a checkpoint, so it gets no mark.
             return
         # Other processes may still be writing their files, such as random states.
         PartialState().wait_for_everyone()
         if not args.should_save:
+            # A different process marks the checkpoint.
             return
-        folder = Path(str(args.output_dir))
-        newest = folder / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        output_folder = Path(str(args.output_dir))
+        newest = output_folder / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         mark_complete(newest)
+
         protected = [newest]
         if state.best_model_checkpoint:
             protected.append(Path(state.best_model_checkpoint))
-        # `on_train_begin` has made the limit negative.
+        # `on_train_begin` has made the limit negative. Without a limit, it is None, and `_remove_surplus` expects 0.
         limit = abs(args.save_total_limit or 0)
-        _remove_surplus(folder, limit, protected)
+        _remove_surplus(output_folder, limit, protected)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -260,13 +260,14 @@ def reserved_output_folder(settings: Settings) -> Iterator[None]:
     new_folders = [folder for folder in (output, *output.parents) if not folder.exists()]
     output.mkdir(parents=True, exist_ok=True)
     try:
+        # Creating a temporary folder raises an error if the output folder is read-only.
         with tempfile.TemporaryDirectory(dir=output):
-            pass  # This raises an error if the folder is read-only.
+            pass
         with locked(output):
             yield
     finally:
         for folder in new_folders:
-            # A folder that is not empty raises OSError and remains.
+            # For a folder that is not empty, `rmdir` raises OSError, and the folder remains.
             with suppress(OSError):
                 folder.rmdir()
 
@@ -290,27 +291,38 @@ def plan_inputs(inputs: RunInputs) -> RunInputs:
     If there are no validation pairs, some training pairs are held out for validation. If the run needs no plan, the
     inputs are returned unchanged, but with `dry_run`, the costs are still logged.
     """
-    settings = inputs.settings
-    is_dry_run = settings.preview.dry_run
-    if not settings.needs_plan and not is_dry_run:
+    needs_plan = inputs.settings.needs_plan
+    if not needs_plan and not inputs.settings.preview.dry_run:
         return inputs
-    with input_errors():
-        complete_inputs = hold_out_validation_pairs(inputs) if settings.needs_plan else inputs
-    common_plan = make_common_plan(complete_inputs)
-    for line in common_plan.lines():
-        logger.info(line)
 
-    if settings.args.process_index == 0:
-        if not is_dry_run:
-            check_free_space(settings.output_folder, common_plan.costs.disk, "make room, or name another --output_dir")
-        if inputs.teacher is not None:
-            logger.info(inputs.teacher.describe_work(complete_inputs.pairs))
+    complete_inputs = inputs
+    if needs_plan:
+        with input_errors():
+            complete_inputs = hold_out_validation_pairs(inputs)
+    common_plan = make_common_plan(complete_inputs)
+    log_plan(common_plan, complete_inputs)
 
     # The given arguments take precedence over the plan's arguments.
     arguments = {**common_plan.arguments, **complete_inputs.settings.given_arguments}
     planned_settings = Settings.from_arguments(**arguments).for_target_language()
     check_choices(planned_settings)
     return replace(complete_inputs, settings=planned_settings)
+
+
+def log_plan(common_plan: Plan, inputs: RunInputs) -> None:
+    """Log the plan of a run and the teacher's work, and check that the disk has enough space.
+
+    In other processes than the main process, log messages are hidden. With `dry_run`, the space is not checked.
+    """
+    settings = inputs.settings
+    for line in common_plan.lines():
+        logger.info(line)
+    if settings.args.process_index != 0:
+        return
+    if not settings.preview.dry_run:
+        check_free_space(settings.output_folder, common_plan.costs.disk, "make room, or name another --output_dir")
+    if inputs.teacher is not None:
+        logger.info(inputs.teacher.describe_work(inputs.pairs))
 
 
 def hold_out_validation_pairs(inputs: RunInputs) -> RunInputs:
@@ -334,6 +346,7 @@ def make_common_plan(inputs: RunInputs) -> Plan:
     The plan takes a teacher's future translations into account. Every process must call this function.
     """
     settings = inputs.settings
+    # In the other processes, this stays None.
     plan_of_main_process = None
     with input_errors():
         expected_pairs = inputs.pairs
@@ -342,10 +355,11 @@ def make_common_plan(inputs: RunInputs) -> Plan:
         # All processes must call this, because it compares their devices.
         memory = read_smallest_device_memory(settings.args.device)
         if settings.args.process_index == 0:
+            # Without `chooses`, the plan contains only the costs.
             plan_of_main_process = plan(
                 expected_pairs, chooses=settings.needs_plan, memory=memory, **settings.given_arguments
             )
-    # This sends the first process's plan to the others.
+    # This sends the plan of the main process to the others. The list that it returns has a single element.
     (common_plan,) = broadcast_object_list([plan_of_main_process])
     return common_plan
 
@@ -359,8 +373,8 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
         earlier_facts: facts about the run so far, which were read from the checkpoint.
         started: the value of `time.monotonic()` at the start of the run.
     """
-    settings = name_base_model(inputs.settings, earlier_facts)
     facts = update_facts(earlier_facts, inputs.settings)
+    settings = name_base_model(inputs.settings, earlier_facts)
     with input_errors():
         set_seed(settings.args.seed)
 
@@ -371,12 +385,16 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
             settings = settings.change_training(hub_model_id=repository)
 
         all_pairs = inputs.pairs
+        # Rows about the distillation for the table in the model card.
         distillation_rows = None
         if inputs.teacher is not None:
             all_pairs, distillation_rows = inputs.teacher.add_translations(inputs.pairs)
         final_settings, trainer = set_up_training(settings, all_pairs, checkpoint, facts)
-    # The total duration of a run that resumes is unknown.
-    known_start = started if checkpoint is None else None
+
+    known_start: float | None = started
+    if checkpoint is not None:
+        # The total duration of a run that resumes is unknown.
+        known_start = None
     description = describe_run(final_settings, distillation_rows, known_start)
     return BuiltRun(final_settings, all_pairs, trainer, description)
 
@@ -439,11 +457,14 @@ def train_and_save(built: BuiltRun, checkpoint: Path | None) -> TrainedRun:
     is_main_process = trainer.is_world_process_zero()
     if is_main_process:
         save_arguments(settings)
+    # This is None if the last checkpoint was written.
     error_of_last_checkpoint = run_updates(trainer, checkpoint)
     # Saving the model takes memory, too, so the memory of the training is read before.
     memory_of_training = peak_memory(trainer.args.device)
     save_model(trainer, output)
-    if is_main_process and settings.output.average_last is not None and error_of_last_checkpoint is not None:
+
+    needs_last_checkpoint = settings.output.average_last is not None
+    if is_main_process and needs_last_checkpoint and error_of_last_checkpoint is not None:
         raise RunStoppedError(
             f"the last checkpoint could not be written ({error_of_last_checkpoint}), so the model in {output} has the "
             f"weights of the last update, not an average. Make room; then {describe_how_to_resume(output)}."
@@ -461,17 +482,20 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
         KeyboardInterrupt: at Ctrl-C or SIGTERM. In the main process, its message says how to resume.
         RunStoppedError: if the loss diverges, if the checkpoint is unsuitable, or if the disk is full.
     """
-    if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
-        load_finished_state(trainer, checkpoint)
-        return None
     checkpoint_name = None
     if checkpoint is not None:
+        if is_last_checkpoint(trainer.args, checkpoint):
+            # No updates are left.
+            load_finished_state(trainer, checkpoint)
+            return None
         checkpoint_name = str(checkpoint)
+
     try:
         trainer.train(resume_from_checkpoint=checkpoint_name)
         check_reached_its_end(trainer)
     except KeyboardInterrupt as interrupt:
         if trainer.is_world_process_zero():
+            # Set the message of the exception.
             output = Path(str(trainer.args.output_dir))
             interrupt.args = (describe_how_to_resume(output),)
         raise
@@ -481,7 +505,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
             raise RunStoppedError(explanation) from error
         if not is_writing_error(error):
             raise
-        # All updates are made, so that the model can be saved.
+        # All updates are made. Otherwise `explain_training_error` would have explained this error.
         logger.info("the last checkpoint could not be written (%s)", error)
         return error
     return None
@@ -524,13 +548,15 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = Path(str(trainer.args.output_dir))
-    # `trainer.train()` would load this state.
+    # `trainer.train()` would load this state, too.
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     # DeepSpeed and FSDP were not started, so the Trainer must not use them to save the weights.
     trainer.is_deepspeed_enabled = False
     trainer.is_fsdp_enabled = False
+    # A callback removes these marks when `trainer.train()` starts. They say that later checkpoints are complete.
     if trainer.is_world_process_zero():
         remove_later_marks(output, trainer.state.global_step)
+    # The state has the path that the best checkpoint had when the run started, but the folder may have been moved.
     restore_path_of_best(trainer.state, output)
     if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
         trainer._load_best_model()

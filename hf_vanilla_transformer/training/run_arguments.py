@@ -124,10 +124,11 @@ class RunArguments(PaperTrainingArguments):
         if self.load_best_model_at_end:
             self._check_evaluates()
             self._check_saves_what_it_evaluates()
-        # The next call replaces the given configuration by an object, which has a value for every setting.
-        given_accelerator_config = self.accelerator_config
+
+        # Read this before the base class replaces the given configuration by an object with a value for every setting.
+        user_sets_non_blocking = _sets_non_blocking(self.accelerator_config)
         super().__post_init__()
-        if not _sets_non_blocking(given_accelerator_config):
+        if not user_sets_non_blocking:
             self._overlap_copies_with_updates()
 
     def _set_defaults(self) -> None:
@@ -187,7 +188,7 @@ class RunArguments(PaperTrainingArguments):
         `dataclasses.replace` would validate them again, and would repeat warnings.
         """
         changed_args = copy.copy(self)
-        # The copy lacks the token, because `__getstate__` leaves it out.
+        # `copy.copy` omits the token, because it uses `__getstate__`, which keeps the token out of pickled files.
         changed_args.hub_token = self.hub_token
         for name, value in changes.items():
             setattr(changed_args, name, value)
@@ -219,6 +220,7 @@ class RunArguments(PaperTrainingArguments):
 
     def _describe_paper_optimizer(self) -> str:
         """Return a text about the paper's optimizer and schedule, which a weight decay and a factor may change."""
+        # Adam with weight decay is called AdamW.
         optimizer = "AdamW" if self.weight_decay else "Adam"
         description = f"{optimizer}, learning rate of Eq. 3"
         if self.rate_factor != 1:
@@ -400,18 +402,18 @@ class Settings(NamedTuple):
         unknown name.
         """
         _check_accepted(arguments)
+        # These are {} unless the run resumes.
         saved_arguments = _read_saved_arguments(arguments)
         merged_arguments = _merge_arguments(saved_arguments, arguments)
-        is_resumed = bool(saved_arguments)
-        needs_plan = allow_plan and not is_resumed and not _excludes_plan(merged_arguments)
+        needs_plan = allow_plan and not saved_arguments and not _excludes_plan(merged_arguments)
         given_arguments = _add_defaults(merged_arguments, needs_plan)
 
-        # The values below are not saved with the run, because they are derived from the others.
-        values = dict(given_arguments)
-        values["hub_token"] = given_arguments.get("token")
+        # Build the objects of the option groups. The two derived values are not saved with the run.
+        option_values = dict(given_arguments)
+        option_values["hub_token"] = given_arguments.get("token")
         if given_arguments.get("load_best_model_at_end"):
-            values.update(_match_steps(given_arguments))
-        settings = build(cls, values)
+            option_values.update(_match_steps(given_arguments))
+        settings = build(cls, option_values)
         return settings._replace(given_arguments=given_arguments, needs_plan=needs_plan)
 
     def change_training(self, **changes: object) -> "Settings":
@@ -423,22 +425,24 @@ class Settings(NamedTuple):
 
         Arguments that are secret or apply to a single start, such as `token` and `overwrite`, are left out.
         """
+        # `_NOT_SAVED` has the names of the arguments that are left out.
         arguments = {name: value for name, value in self.given_arguments.items() if name not in _NOT_SAVED}
         # JSON turns enums, paths and tuples into strings and lists.
         arguments_in_json = json.dumps(arguments, default=str)
         return json.loads(arguments_in_json)
 
     def recorded_arguments(self) -> dict[str, object]:
-        """Return the given arguments that affect what the run computes, and `bf16`.
+        """Return the arguments that a run's record contains: the given ones that affect what the run computes.
 
         `bf16` is always included, because its default depends on the device.
         """
-        record = {}
+        arguments = {}
         for name, value in self.repeatable_arguments().items():
+            # `_NOT_RECORDED` has the names of the arguments that do not affect what the run computes.
             if name not in _NOT_RECORDED and value is not None:
-                record[name] = value
-        record["bf16"] = self.args.bf16
-        return record
+                arguments[name] = value
+        arguments["bf16"] = self.args.bf16
+        return arguments
 
     def for_target_language(self) -> "Settings":
         """Return settings with the BLEU tokenization for the target language.
@@ -454,9 +458,10 @@ class Settings(NamedTuple):
             or self.output.average_last
             or self.evaluation.choose_search
         )
-        if not may_have_test_pairs and not scores_validation_pairs:
+        computes_bleu = may_have_test_pairs or scores_validation_pairs
+        if not computes_bleu:
             return self
-        _, target_language = self.data.languages()
+        _source_language, target_language = self.data.languages()
         return self._replace(scoring=self.scoring.for_target(target_language))
 
 
@@ -509,19 +514,25 @@ def _excludes_plan(arguments: Arguments) -> bool:
 
 
 def _add_defaults(arguments: Arguments, needs_plan: bool) -> dict[str, Any]:
-    """Return the arguments together with defaults that depend on other arguments."""
-    completed = dict(arguments)
+    """Return the arguments together with defaults that depend on other arguments.
+
+    Args:
+        arguments: the given arguments. They are not changed.
+        needs_plan: True if a plan will choose the arguments that are not given.
+    """
+    complete_arguments = dict(arguments)
     if arguments.get("device") == "cpu":
         # The Trainer has no argument `device`, but uses the CPU if `use_cpu` is set.
-        completed["use_cpu"] = True
+        complete_arguments["use_cpu"] = True
     if needs_plan:
-        completed.setdefault("clean", True)
+        # A run with a plan cleans the pairs. The plan chooses `max_tokens`.
+        complete_arguments.setdefault("clean", True)
     elif _is_split_by_memory(arguments):
-        # Otherwise the memory of the device would decide which pairs are too long.
-        completed.setdefault("max_tokens", min(arguments["tokens_per_update"], TOKENS_PER_PROCESS))
+        # Without `max_tokens`, the memory of the device would decide which pairs are too long.
+        complete_arguments.setdefault("max_tokens", min(arguments["tokens_per_update"], TOKENS_PER_PROCESS))
     if arguments.get("load_best_model_at_end"):
-        completed.update(_find_missing_strategies(arguments))
-    return completed
+        complete_arguments.update(_find_missing_strategies(arguments))
+    return complete_arguments
 
 
 def _is_split_by_memory(arguments: Arguments) -> bool:
@@ -544,9 +555,10 @@ def _find_missing_strategies(arguments: Arguments) -> dict[str, str]:
     if "eval_strategy" in arguments:
         return {"save_strategy": arguments["eval_strategy"]}
     if "save_strategy" not in arguments:
+        # Both are missing.
         return {"eval_strategy": "steps", "save_strategy": "steps"}
     if arguments["save_strategy"] == "best":
-        # The Trainer then saves when it evaluates.
+        # The Trainer then saves when it evaluates. "best" is not a value of `eval_strategy`.
         return {"eval_strategy": "steps"}
     return {"eval_strategy": arguments["save_strategy"]}
 

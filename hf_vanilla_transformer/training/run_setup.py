@@ -2,12 +2,11 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from datasets import Dataset, DatasetDict
 from transformers import (
@@ -74,28 +73,29 @@ def set_up_training(
     Returns:
         The settings with the final arguments of the Trainer, including batches that fit into memory; and the Trainer.
     """
-    # The allocator must be set up before large allocations. Otherwise it would return their memory to the OS.
+    # On CPUs, let the allocator keep freed memory for later updates. It must be set up before large allocations.
     keeps_freed_memory = settings.args.device.type == "cpu" and keep_freed_memory()
     tokenizer, model = make_model(settings.model, pairs, checkpoint)
+    # In models that follow Marian, the embedding of the decoder's start token is zero, and must stay zero.
     keep_zero_start(model)
+    # These search settings are used by evaluations, and are saved with the model.
     model.generation_config.update(**settings.decoding.generate_kwargs())
 
     tokenized_pairs = tokenize(settings, pairs, tokenizer)
     check_lengths(model.config, tokenized_pairs)
     set_tokenizer_facts(tokenizer, settings, pairs, tokenized_pairs)
-    if model.config.position_embedding_type == "learned":
-        # Sinusoidal positions have no limit.
-        tokenizer.model_max_length = model.config.max_position_embeddings
+    set_length_limit(tokenizer, model)
 
+    # The hash of the training pairs is saved in each checkpoint, so that a resumed run can compare it with its own.
     pairs_digest = digest(tokenized_pairs["train"])
+    facts_with_digest = replace(facts, pairs=pairs_digest)
     if checkpoint is not None:
         warn_of_changes(checkpoint, facts.pairs, pairs_digest, settings.args.world_size)
+
     final_settings = choose_trainer_arguments(settings, model, tokenized_pairs["train"])
     scored_pairs = pairs.get("validation", pairs["train"])
     scoring_options = settings.scoring.options(scored_pairs)
     trainer = make_run_trainer(final_settings.args, tokenizer, model, tokenized_pairs, scoring_options)
-
-    facts_with_digest = replace(facts, pairs=pairs_digest)
     for callback in make_callbacks(settings, trainer, pairs, facts_with_digest, keeps_freed_memory):
         trainer.add_callback(callback)
     if settings.args.process_index == 0:
@@ -120,6 +120,13 @@ def set_tokenizer_facts(
     set_letterless_share(tokenizer, pairs["train"], is_fine_tuned)
 
 
+def set_length_limit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Set the maximum length of the tokenizer's sequences if the model has one. This changes the tokenizer."""
+    if model.config.position_embedding_type == "learned":
+        # Sinusoidal positions have no limit.
+        tokenizer.model_max_length = model.config.max_position_embeddings
+
+
 def choose_trainer_arguments(settings: Settings, model: PreTrainedModel, data: Dataset) -> Settings:
     """Return settings with the final Trainer arguments, such as batch sizes that suit the device's memory.
 
@@ -136,6 +143,7 @@ def choose_trainer_arguments(settings: Settings, model: PreTrainedModel, data: D
         # The callback `CheckpointAtSigterm` writes the checkpoint at SIGTERM instead of the Trainer.
         enable_jit_checkpoint=False,
     )
+
     if settings.args.tokens_per_update is None:
         # The batch size is given, so it does not depend on the memory.
         return limited_settings
@@ -256,19 +264,23 @@ def make_run_trainer(
     compute_metrics = None
     if args.predict_with_generate:
         compute_metrics = make_compute_metrics(tokenizer, **(scoring_options or {}))
-    trainer_class: Callable[..., TokenMetricsTrainer] = TokenMetricsTrainer
+    trainer_options: dict[str, Any] = {
+        "model": model,
+        "args": _set_device_arguments(args),
+        "train_dataset": data["train"],
+        "eval_dataset": data.get("validation"),
+        "data_collator": DataCollatorForSeq2Seq(tokenizer, model=model),
+        "processing_class": tokenizer,
+        "compute_metrics": compute_metrics,
+        "callbacks": [CompleteCheckpoints()],
+    }
+    trainer: TokenMetricsTrainer
     if args.r_drop_alpha:
-        trainer_class = partial(RDropTrainer, r_drop_alpha=args.r_drop_alpha)
-    trainer = trainer_class(
-        model=model,
-        args=_set_device_arguments(args),
-        train_dataset=data["train"],
-        eval_dataset=data.get("validation"),
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-        processing_class=tokenizer,
-        compute_metrics=compute_metrics,
-        callbacks=[CompleteCheckpoints()],
-    )
+        trainer = RDropTrainer(**trainer_options, r_drop_alpha=args.r_drop_alpha)
+    else:
+        trainer = TokenMetricsTrainer(**trainer_options)
+
+    # Change how this Trainer schedules the learning rate, makes batches, and pushes.
     if args.uses_paper_schedule:
         PaperSchedule.use_in(trainer, args.rate_factor)
     if args.tokens_per_batch is not None:
@@ -277,7 +289,8 @@ def make_run_trainer(
     if pushes_during_training:
         leave_paths_out_of_pushes(trainer)
     if trainer.is_fsdp_enabled:
-        # FSDP2 does not accept a matrix that belongs to two modules, such as the embeddings of both stacks.
+        # FSDP2 does not accept a matrix that belongs to two modules, such as the embeddings of both stacks. This call
+        # makes both stacks use the same module.
         model.set_input_embeddings(model.get_input_embeddings())
     return trainer
 
