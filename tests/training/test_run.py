@@ -31,31 +31,31 @@ def files(tmp_path) -> list[str]:
     return [str(tmp_path / "corpus.en"), str(tmp_path / "corpus.fr")]
 
 
-def test_python_trains_what_the_verb_trains(tmp_path, capsys, caplog):
+def test_train_agrees_with_the_verb(tmp_path, capsys, caplog):
     _, path = recipe(tmp_path)
-    by_verb = verb.main(["--config", path, "--output_dir", str(tmp_path / "verb"), "--seed", "7"])
+    folder_of_verb = verb.main(["--config", path, "--output_dir", str(tmp_path / "verb"), "--seed", "7"])
     capsys.readouterr()
     caplog.set_level("INFO")
     folder = train(config=path, output_dir=tmp_path / "python", seed=7)
     assert folder == tmp_path / "python"
-    ours, theirs = weights_of(folder), weights_of(by_verb)
-    assert all((weight == theirs[name]).all() for name, weight in ours.items())
+    weights_by_verb = weights_of(folder_of_verb)
+    assert all((weight == weights_by_verb[name]).all() for name, weight in weights_of(folder).items())
     assert f"the model is in {folder}" in caplog.messages
     assert "the model is in" not in capsys.readouterr().out
 
 
-def test_files_of_another_language_pair(tmp_path, files):
+def test_train_derives_languages_from_file_names(tmp_path, files):
     folder = train(files, tmp_path / "run", test_files=files, **{**ARGUMENTS, "source_lang": None, "target_lang": None})
     scores = json.loads((folder / "scores.json").read_text())
     assert scores["data"] == "corpus.en, corpus.fr"
-    found = evaluate(folder, files, show_progress=False)
-    assert found.scores["bleu"] == scores["bleu"]
-    assert len(found.translations) == 16
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    assert (settings["source_lang"], settings["target_lang"]) == ("en", "fr")
+    evaluation = evaluate(folder, files, show_progress=False)
+    assert evaluation.scores["bleu"] == scores["bleu"]
+    assert len(evaluation.translations) == 16
+    tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text())
+    assert (tokenizer_config["source_lang"], tokenizer_config["target_lang"]) == ("en", "fr")
 
 
-def test_one_table_without_a_list(tmp_path):
+def test_train_accepts_one_table_without_a_list(tmp_path):
     (tmp_path / "corpus.tsv").write_text("en\tfr\n" + "one house\tune maison\n" * 8)
     folder = train(tmp_path / "corpus.tsv", tmp_path / "run", **{**ARGUMENTS, "source_lang": "en", "target_lang": "fr"})
     pairs = load_pairs(test_files=tmp_path / "corpus.tsv", source="en", target="fr")["test"]
@@ -64,31 +64,31 @@ def test_one_table_without_a_list(tmp_path):
     assert evaluate(folder, str(tmp_path / "other.csv"), show_progress=False).translations
 
 
-def test_a_recipe_is_read_as_by_the_verb(tmp_path, files):
+def test_train_reads_a_recipe_like_the_verb(tmp_path, files):
     path = tmp_path / "mine.yaml"
     settings = {**ARGUMENTS, "source_lang": None, "target_lang": None, "train_file": files}
     lines = [f"{name}: {json.dumps(value)}" for name, value in settings.items()]
     path.write_text("\n".join([*lines, "learning_rate: 5e-4", "lr_scheduler_type: linear"]))
     assert read_recipe(str(path), Settings)["learning_rate"] == 0.0005
     folder = train(config=str(path), output_dir=tmp_path / "python")
-    theirs = weights_of(verb.main(["--config", str(path), "--output_dir", str(tmp_path / "verb")]))
-    assert all((weight == theirs[name]).all() for name, weight in weights_of(folder).items())
+    weights_by_verb = weights_of(verb.main(["--config", str(path), "--output_dir", str(tmp_path / "verb")]))
+    assert all((weight == weights_by_verb[name]).all() for name, weight in weights_of(folder).items())
 
 
-def test_yaml_s_no_is_no_language(tmp_path, files):
-    with pytest.raises(ValueError, match="source_lang is False; give a code such as en"):
+def test_train_rejects_false_as_language(tmp_path, files):
+    with pytest.raises(ValueError, match=r"source_lang is False\b"):
         train(files, tmp_path / "run", source_lang=False)
 
 
-def test_arguments_that_do_not_exist_or_have_no_effect(tmp_path, files):
-    with pytest.raises(TypeError, match=r"there is no argument batch_size\."):
+def test_train_rejects_arguments_that_do_not_exist_or_have_no_effect(tmp_path, files):
+    with pytest.raises(TypeError, match=r"\bbatch_size\b"):
         train(files, tmp_path / "run", batch_size=3)
-    with pytest.raises(ValueError, match="do_train has no effect, because `train` always trains; leave it out"):
+    with pytest.raises(ValueError, match="do_train has no effect"):
         train(files, tmp_path / "run", do_train=True)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_stops_raises_and_the_verb_ends_in_one_line(tmp_path, monkeypatch):
+def test_train_raises_if_it_stops_and_the_verb_ends_in_one_line(tmp_path, monkeypatch):
     _, path = recipe(tmp_path)
 
     def fail(*_):
@@ -101,7 +101,7 @@ def test_a_run_that_stops_raises_and_the_verb_ends_in_one_line(tmp_path, monkeyp
         verb.main(["--config", path, "--overwrite"])
 
 
-def test_a_mistake_in_the_code_keeps_its_traceback(tmp_path, monkeypatch):
+def test_main_does_not_hide_a_mistake_in_the_code(tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("a mistake")
 
@@ -110,7 +110,7 @@ def test_a_mistake_in_the_code_keeps_its_traceback(tmp_path, monkeypatch):
         verb.main(recipe(tmp_path))
 
 
-def test_messages_are_printed_by_the_verb_alone(capsys):
+def test_printing_messages_prints_only_inside_its_block(capsys):
     logger = logging.getLogger("hf_vanilla_transformer.training.run")
     with run_training.printing_messages():
         logger.info("a message")
@@ -123,6 +123,6 @@ def test_messages_are_printed_by_the_verb_alone(capsys):
     assert logging.getLogger("hf_vanilla_transformer.training").handlers == []
 
 
-def test_a_trained_folder_is_a_model_folder(tmp_path, files):
+def test_train_accepts_paths(tmp_path, files):
     folder = train([Path(file) for file in files], tmp_path / "run", **ARGUMENTS)
     assert AutoModelForSeq2SeqLM.from_pretrained(folder).config.d_model == TINY["d_model"]

@@ -63,13 +63,13 @@ def test_the_arguments_of_a_run_repeat_it(tmp_path):
     assert all((weight == weights_of(folder)[name]).all() for name, weight in weights_of(again).items())
 
 
-def test_the_arguments_of_a_call_from_python(tmp_path):
-    given = {"train_file": (tmp_path / "a b.en", tmp_path / "a.de"), "eval_strategy": IntervalStrategy.STEPS}
-    settings = Settings.from_arguments(**given, output_dir=str(tmp_path / "größe"), bf16=False)
+def test_repeatable_arguments_can_be_read_as_a_recipe(tmp_path):
+    arguments = {"train_file": (tmp_path / "a b.en", tmp_path / "a.de"), "eval_strategy": IntervalStrategy.STEPS}
+    settings = Settings.from_arguments(**arguments, output_dir=str(tmp_path / "größe"), bf16=False)
     (tmp_path / "arguments.yaml").write_text(yaml.safe_dump(settings.repeatable_arguments()))
-    read = given_arguments(Settings, "", ["--config", str(tmp_path / "arguments.yaml")])
+    read_arguments = given_arguments(Settings, "", ["--config", str(tmp_path / "arguments.yaml")])
     expected = {"train_file": [str(tmp_path / "a b.en"), str(tmp_path / "a.de")], "eval_strategy": "steps"}
-    assert read == {**expected, "output_dir": str(tmp_path / "größe"), "bf16": False}
+    assert read_arguments == {**expected, "output_dir": str(tmp_path / "größe"), "bf16": False}
 
 
 def test_the_model_card_is_filled(trained):
@@ -204,8 +204,8 @@ def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, monkeypatch, ca
     data = Dataset.from_dict({"input_ids": [[2], [50, 2], [50, 51, 52, 2]], "labels": [[50, 2]] * 3})
     monkeypatch.setattr(training_pairs, "tokenize_pairs", lambda pairs, *_, **__: dict(pairs))
     settings = Settings.from_arguments(max_tokens=3)
-    kept = training_pairs.tokenize(settings, {"train": data}, tokenizer)["train"]
-    assert kept.to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
+    remaining_pairs = training_pairs.tokenize(settings, {"train": data}, tokenizer)["train"]
+    assert remaining_pairs.to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
     assert caplog.messages == ["removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens"]
     monkeypatch.undo()
     with pytest.raises(SystemExit, match="error: none of the 60 pairs would remain"):
@@ -288,19 +288,20 @@ def test_words_between_spaces(trained, tmp_path):
 
 @pytest.mark.parametrize("fine_tunes", [False, True])
 def test_attention_and_checkpointing_are_as_told(trained, tmp_path, monkeypatch, fine_tunes):
-    found = []
-    run = train_run.run_updates
+    attention_and_checkpointing = []
+    run_updates = train_run.run_updates
 
-    def note(trainer, checkpoint):
-        run(trainer, checkpoint)
+    def run_and_record(trainer, checkpoint):
+        run_updates(trainer, checkpoint)
         model = trainer.model
         layers = [*model.model.encoder.layers, *model.model.decoder.layers]
-        found.append((model.config._attn_implementation, {layer.gradient_checkpointing for layer in layers}))
+        checkpointing = {layer.gradient_checkpointing for layer in layers}
+        attention_and_checkpointing.append((model.config._attn_implementation, checkpointing))
 
-    monkeypatch.setattr(train_run, "run_updates", note)
+    monkeypatch.setattr(train_run, "run_updates", run_and_record)
     changes = {"attn_implementation": "eager", "gradient_checkpointing": True, "max_steps": 1}
     train.main(recipe(tmp_path, **changes, model_name_or_path=str(trained) if fine_tunes else None))
-    assert found == [("eager", {True})]
+    assert attention_and_checkpointing == [("eager", {True})]
 
 
 def test_aligned_files_and_the_paper_s_schedule(tmp_path):
@@ -424,16 +425,16 @@ def test_another_kind_of_model(tmp_path):
 
 
 def test_without_arguments_it_is_the_recipe_of_the_number_corpus(monkeypatch):
-    given = []
+    settings_of_runs = []
 
     def stop(settings):
-        given.append(settings)
+        settings_of_runs.append(settings)
         raise InputError("it would train now")
 
     monkeypatch.setattr(train_run, "run", stop)
     with pytest.raises(SystemExit, match="it would train now"):
         train.main([])
-    (settings,) = given
+    (settings,) = settings_of_runs
     recipe_of_numbers = yaml.safe_load(
         (ROOT / "hf_vanilla_transformer" / "recipes" / "numbers.yaml").read_text(encoding="utf-8")
     )
@@ -444,14 +445,14 @@ def test_without_arguments_it_is_the_recipe_of_the_number_corpus(monkeypatch):
 
 def test_r_drop_changes_the_training_and_is_written_down(tmp_path):
     changes = {"max_steps": 4, "dropout": 0.3, "results": str(tmp_path / "results.json")}
-    found = []
-    for weight in (0.0, 3.0):
-        train.main(recipe(tmp_path, **changes, r_drop_alpha=weight, overwrite=True))
+    model_weights = {}
+    for r_drop_alpha in (0.0, 3.0):
+        train.main(recipe(tmp_path, **changes, r_drop_alpha=r_drop_alpha, overwrite=True))
         results = json.loads((tmp_path / "results.json").read_text())
-        found.append((results["settings"].get("r_drop_alpha"), weights_of(tmp_path / "run")))
-    assert [weight for weight, _ in found] == [0.0, 3.0]
+        assert results["settings"].get("r_drop_alpha") == r_drop_alpha
+        model_weights[r_drop_alpha] = weights_of(tmp_path / "run")
     assert "| R-Drop | weight 3 |" in (tmp_path / "run" / "README.md").read_text()
-    assert any((weight != found[1][1][name]).any() for name, weight in found[0][1].items())
+    assert any((weight != model_weights[3.0][name]).any() for name, weight in model_weights[0.0].items())
 
 
 def test_a_constant_before_the_schedule_of_the_paper(tmp_path):
@@ -465,16 +466,21 @@ def test_a_constant_before_the_schedule_of_the_paper(tmp_path):
 
 @pytest.mark.parametrize("can_keep", [True, False])
 def test_memory_is_given_back_where_it_is_kept(tmp_path, monkeypatch, can_keep):
-    steps, asked = [], []
+    steps = []
+    calls = []
 
     class Recorder(run_setup.ReleaseMemory):
         def on_step_end(self, args, state, control, **kwargs):
             steps.append(state.global_step)
 
-    monkeypatch.setattr(run_setup, "keep_freed_memory", lambda: asked.append(1) or can_keep)
+    def keep_freed_memory():
+        calls.append("keep_freed_memory")
+        return can_keep
+
+    monkeypatch.setattr(run_setup, "keep_freed_memory", keep_freed_memory)
     monkeypatch.setattr(run_setup, "ReleaseMemory", Recorder)
     train.main(recipe(tmp_path, max_steps=3, use_cpu=True))
-    assert asked == [1]
+    assert calls == ["keep_freed_memory"]
     assert steps == ([1, 2, 3] if can_keep else [])
 
 

@@ -172,11 +172,11 @@ def at_step(monkeypatch, event, step, action):
     """Call a function with the Trainer's control when a number of updates is done."""
     method = getattr(CallbackHandler, event)
 
-    def acting(handler, args, state, control, *rest, **kwargs):
-        found = method(handler, args, state, control, *rest, **kwargs)
+    def acting(handler, args, state, control, *other_args, **kwargs):
+        control_of_handler = method(handler, args, state, control, *other_args, **kwargs)
         if state.global_step == step:
             action(control)
-        return found
+        return control_of_handler
 
     monkeypatch.setattr(CallbackHandler, event, acting)
 

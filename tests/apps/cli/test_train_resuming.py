@@ -123,7 +123,7 @@ def test_resuming_with_callbacks_that_the_checkpoint_does_not_know(tmp_path):
     # The first evaluation from here on is the best.
     changes |= {"max_steps": 20, "early_stopping_patience": 2}
     train.main([*recipe(tmp_path, **changes), "--resume_from_checkpoint", "last"])
-    kept = json.loads((folder / "checkpoint-10" / "trainer_state.json").read_text())["stateful_callbacks"]
+    callbacks = json.loads((folder / "checkpoint-10" / "trainer_state.json").read_text())["stateful_callbacks"]
     assert not (folder / "checkpoint-12").exists()
-    assert kept["RecordFacts"]["args"]["seconds"] > 0
-    assert kept["EarlyStopping"]["attributes"]["early_stopping_patience_counter"] == 2
+    assert callbacks["RecordFacts"]["args"]["seconds"] > 0
+    assert callbacks["EarlyStopping"]["attributes"]["early_stopping_patience_counter"] == 2

@@ -153,14 +153,15 @@ def test_a_tokenizer_that_pads_on_the_left_and_has_holes(trained, tmp_path):
     assert AutoTokenizer.from_pretrained(folder).padding_side == "right"
 
 
-def test_all_processes_go_on_from_one_checkpoint(monkeypatch):
-    of_the_first = Path("checkpoint-2")
-    monkeypatch.setattr(run, "broadcast_object_list", lambda given: [of_the_first])
-    found = iter([of_the_first, None])
-    monkeypatch.setattr(run, "find_checkpoint", lambda wanted, folder: next(found))
+def test_find_common_checkpoint_rejects_different_checkpoints(monkeypatch):
+    checkpoint_of_first = Path("checkpoint-2")
+    monkeypatch.setattr(run, "broadcast_object_list", lambda objects: [checkpoint_of_first])
+    # The process finds this checkpoint at the first call, and none at the second.
+    checkpoints = iter([checkpoint_of_first, None])
+    monkeypatch.setattr(run, "find_checkpoint", lambda name, folder: next(checkpoints))
     settings = run_arguments.Settings.from_arguments(resume_from_checkpoint="auto")
-    assert run.find_common_checkpoint(settings) == of_the_first
-    with pytest.raises(ValueError, match="resumes from checkpoint-2, but this one from no checkpoint; give all"):
+    assert run.find_common_checkpoint(settings) == checkpoint_of_first
+    with pytest.raises(ValueError, match=r"checkpoint-2\b.*no checkpoint"):
         run.find_common_checkpoint(settings)
 
 
@@ -252,8 +253,8 @@ def test_old_checkpoints_of_a_long_run_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(run_setup, "CHECKPOINTS_KEPT", 2)
     folder = train.main(recipe(tmp_path, save_steps=1))
     assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-4"]
-    kept = train.main(recipe(tmp_path, save_steps=1, average_last=3, output_dir=str(tmp_path / "averaged")))
-    assert len(list(kept.glob("checkpoint-*"))) == 4
+    averaged_folder = train.main(recipe(tmp_path, save_steps=1, average_last=3, output_dir=str(tmp_path / "averaged")))
+    assert len(list(averaged_folder.glob("checkpoint-*"))) == 4
 
 
 def test_blank_lines_are_left_out(tmp_path, capsys):
@@ -270,7 +271,7 @@ def test_blank_lines_are_left_out(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "languages"),
+    ("arguments", "languages"),
     [
         ({"train_file": ["a.en", "a.zh"]}, ("en", "zh")),
         ({"train_file": ["a.en", "a.zh"], "target_lang": "zh_TW"}, ("en", "zh_TW")),
@@ -286,8 +287,8 @@ def test_blank_lines_are_left_out(tmp_path, capsys):
         ({"train_file": ["a.csv", "b.csv"], "source_lang": "en", "target_lang": "cs"}, ("en", "cs")),
     ],
 )
-def test_languages_of_files(given, languages):
-    assert DataArguments(**given).languages() == languages
+def test_languages_of_files(arguments, languages):
+    assert DataArguments(**arguments).languages() == languages
 
 
 @pytest.mark.parametrize(
@@ -305,8 +306,8 @@ def test_languages_of_files(given, languages):
 def test_the_languages_of_a_recipe_are_not_those_of_any_files(arguments, languages, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("languages.yaml").write_text("source_lang: en\ntarget_lang: de\n")
-    given = given_arguments(DataArguments, "", ["--config", "languages.yaml", *arguments])
-    assert DataArguments(**given).languages() == languages
+    data_arguments = given_arguments(DataArguments, "", ["--config", "languages.yaml", *arguments])
+    assert DataArguments(**data_arguments).languages() == languages
 
 
 def test_files_of_other_languages_than_the_recipe_are_refused(tmp_path):
@@ -337,23 +338,25 @@ def test_no_sentence_of_a_data_set_is_in_the_card(tmp_path):
 
 
 def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path, monkeypatch):
-    asked, tokenize = [], training_pairs.tokenize_pairs
+    process_counts = []
+    tokenize_pairs = training_pairs.tokenize_pairs
 
-    def note(pairs, tokenizer, num_proc=None, **options):
-        asked.append(num_proc)
-        return tokenize(pairs, tokenizer, num_proc, **options)
+    def tokenize_and_record(pairs, tokenizer, num_proc=None, **options):
+        process_counts.append(num_proc)
+        return tokenize_pairs(pairs, tokenizer, num_proc, **options)
 
-    monkeypatch.setattr(training_pairs, "tokenize_pairs", note)
+    monkeypatch.setattr(training_pairs, "tokenize_pairs", tokenize_and_record)
     changes = {"preprocessing_num_workers": 2, "output_dir": str(tmp_path / "run")}
     folder = train.main(recipe(tmp_path, **changes))
-    assert asked == [2]
-    one, other = (torch.load(path / "checkpoint-4" / "optimizer.pt") for path in (trained, folder))
-    for number, state in one["state"].items():
-        torch.testing.assert_close(state["exp_avg"], other["state"][number]["exp_avg"], rtol=0, atol=0)
+    assert process_counts == [2]
+    states_of_one_process = torch.load(trained / "checkpoint-4" / "optimizer.pt")["state"]
+    states = torch.load(folder / "checkpoint-4" / "optimizer.pt")["state"]
+    for number, state in states_of_one_process.items():
+        torch.testing.assert_close(state["exp_avg"], states[number]["exp_avg"], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("gpu", "supported", "given", "expected"),
+    ("gpu", "supported", "arguments", "expected"),
     [
         (False, True, {}, True),
         (False, False, {}, False),
@@ -365,16 +368,16 @@ def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path, monkeyp
         (True, False, {"use_cpu": True}, True),
     ],
 )
-def test_bfloat16_is_chosen_by_the_machine(tmp_path, monkeypatch, gpu, supported, given, expected):
+def test_bfloat16_is_chosen_by_the_machine(tmp_path, monkeypatch, gpu, supported, arguments, expected):
     """On a machine with a GPU, the CPU has matmuls in bfloat16 here, and the GPU if `supported`."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(run_arguments, "is_torch_bf16_gpu_available", lambda: supported)
     monkeypatch.setattr(run_arguments, "cpu_supports_matmul_in", lambda dtype: gpu or supported)
     monkeypatch.setattr(run_arguments.PaperTrainingArguments, "__post_init__", lambda self: None)
-    args = run_arguments.RunArguments(str(tmp_path), **given)
+    args = run_arguments.RunArguments(str(tmp_path), **arguments)
     assert args.bf16 is expected
-    assert args.use_cpu is (not gpu or "use_cpu" in given)
+    assert args.use_cpu is (not gpu or "use_cpu" in arguments)
 
 
 @pytest.mark.parametrize(("major", "computes"), [(7, False), (8, True), (9, True)])
@@ -400,8 +403,9 @@ def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen
     results = tmp_path / "results.json"
     folder = train.main(recipe(tmp_path, bf16=None, max_steps=1, results=str(results)))
     precision = "bfloat16 autocast" if chosen else "float32"
-    found = json.loads(results.read_text())
-    assert (found["precision"], found["settings"]["bf16"]) == (precision, chosen)
+    content = json.loads(results.read_text())
+    assert content["precision"] == precision
+    assert content["settings"]["bf16"] == chosen
     assert f"| precision | {precision} |" in (folder / "README.md").read_text()
 
 
@@ -410,37 +414,36 @@ def test_the_device_of_a_training(tmp_path):
     settings = run_arguments.Settings.from_arguments(**given_arguments(run_arguments.Settings, "", arguments))
     assert settings.args.use_cpu
     assert settings.args.device == torch.device("cpu")
-    on_first = SimpleNamespace(n_gpu=1, device=torch.device("cuda:0"))
-    run_checks.check_device("cuda", on_first)
-    for given in ("cuda:1", "cpu"):
-        with pytest.raises(
-            ValueError, match=f"device is {given}, but the Trainer uses cuda:0; choose a GPU with CUDA_"
-        ):
-            run_checks.check_device(given, on_first)
+    args_of_first_gpu = SimpleNamespace(n_gpu=1, device=torch.device("cuda:0"))
+    run_checks.check_device("cuda", args_of_first_gpu)
+    for device in ("cuda:1", "cpu"):
+        with pytest.raises(ValueError, match=rf"device is {device}\b.*cuda:0"):
+            run_checks.check_device(device, args_of_first_gpu)
     with pytest.raises(SystemExit, match="error: device is meta, but the Trainer uses cpu"):
         train.main([*recipe(tmp_path), "--device", "meta"])
 
 
 def test_fine_tuning_from_a_revision_with_a_token(trained, tmp_path, monkeypatch):
-    asked = []
+    options_of_calls = []
 
-    def note(cls, name, **options):
-        asked.append({name: options.get(name) for name in ("revision", "token", "trust_remote_code")})
+    def load_and_record(cls, name, **options):
+        options_of_calls.append({option: options.get(option) for option in ("revision", "token", "trust_remote_code")})
         return from_pretrained(name, **options)
 
     from_pretrained = AutoConfig.from_pretrained
-    monkeypatch.setattr(AutoConfig, "from_pretrained", classmethod(note))
+    monkeypatch.setattr(AutoConfig, "from_pretrained", classmethod(load_and_record))
     results = tmp_path / "results.json"
-    given = {"revision": "small", "token": "hf_mine", "max_steps": 1, "results": str(results)}
-    folder = train.main(recipe(tmp_path, model_name_or_path=str(trained), **given))
-    assert {"revision": "small", "token": "hf_mine", "trust_remote_code": False} in asked
-    written = [path for path in folder.rglob("*") if path.is_file()] + [results]
-    assert not [path for path in written if b"hf_mine" in path.read_bytes()]
+    arguments = {"revision": "small", "token": "hf_mine", "max_steps": 1, "results": str(results)}
+    folder = train.main(recipe(tmp_path, model_name_or_path=str(trained), **arguments))
+    assert {"revision": "small", "token": "hf_mine", "trust_remote_code": False} in options_of_calls
+    written_files = [path for path in folder.rglob("*") if path.is_file()] + [results]
+    assert not [path for path in written_files if b"hf_mine" in path.read_bytes()]
 
 
-def test_the_record_of_settings_has_no_places():
-    given = {"train_file": "/home/someone/train", "output_dir": "/home/someone", "token": "hf_mine", "overwrite": True}
-    settings = run_arguments.Settings.from_arguments(**given, eval_strategy=IntervalStrategy.STEPS, bf16=False)
+def test_recorded_arguments_omit_places_and_secrets():
+    arguments = {"train_file": "/home/someone/train", "output_dir": "/home/someone", "token": "hf_mine"}
+    arguments["overwrite"] = True
+    settings = run_arguments.Settings.from_arguments(**arguments, eval_strategy=IntervalStrategy.STEPS, bf16=False)
     assert settings.recorded_arguments() == {"eval_strategy": "steps", "bf16": False}
 
 
