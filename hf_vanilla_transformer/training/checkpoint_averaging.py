@@ -162,6 +162,7 @@ def _check_distinct(folders: Sequence[Path]) -> None:
 
 def _copy_other_files(checkpoint_folder: Path, target_folder: Path) -> None:
     """Copy the files that belong to a checkpoint's weights, such as the configuration and the tokenizer."""
+    # `_OTHER_FILES` has the patterns of the names of these files.
     patterns = list(_OTHER_FILES)
     if not (checkpoint_folder / WEIGHTS).is_file():
         # The weights are in shards, so their index is needed.
@@ -204,7 +205,8 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
         raise InputError(f"{folder} holds a {model_type} model; give {VanillaTransformerConfig.model_type} models.")
     tensor_files, layout = read_layout(folder)
 
-    # Earlier versions saved fewer configuration fields, so missing fields get their defaults.
+    # Checkpoints can be averaged only if they agree in all these values. Earlier versions saved fewer configuration
+    # fields, so missing fields get their defaults.
     identity: dict[str, object] = dict(VanillaTransformerConfig().to_dict())
     identity.update(stored_config)
     identity.update(_read_tokenizer(folder))
@@ -261,9 +263,9 @@ def _drop_fields_that_may_differ(fields: Mapping[str, object]) -> dict[str, obje
 def _check_match(checkpoint: _Checkpoint, last: _Checkpoint) -> None:
     """Raise ValueError if two checkpoints differ in their architecture, tokenizer or tensors."""
     # `identity` maps names to configuration values, contents of tokenizer files, and shapes and dtypes of tensors.
-    # Either checkpoint may lack some names. A dict merges them and keeps their order.
-    names = list({**checkpoint.identity, **last.identity})
-    for name in names:
+    # Either checkpoint may lack some names. Merging the dicts gives all names, and keeps their order.
+    all_names = list({**checkpoint.identity, **last.identity})
+    for name in all_names:
         value = checkpoint.identity.get(name)
         last_value = last.identity.get(name)
         if value == last_value:

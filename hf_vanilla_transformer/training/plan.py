@@ -431,12 +431,13 @@ def count_updates_per_epoch(corpus: Corpus, arguments: Arguments, processes: int
         processes: the number of processes that train together.
     """
     tokens_per_batch = arguments.get("tokens_per_batch")
+    # The Trainer's default is 8. The number counts only if there is no `tokens_per_batch`.
     sentences_per_batch = arguments.get("per_device_train_batch_size", 8)
     # Without `max_tokens`, the training removes the pairs that do not fit into a batch.
     max_tokens = arguments.get("max_tokens") or tokens_per_batch
     short_corpus = corpus.drop_pairs_over(max_tokens)
 
-    # Count the batches of the sample, and extrapolate to the corpus.
+    # Count the batches of the sampled pairs, and extrapolate to all training pairs.
     batches_of_sample = len(short_corpus.make_batches(tokens_per_batch, sentences_per_batch))
     sampled_pairs = len(short_corpus.source_lengths)
     batches_of_corpus = batches_of_sample * short_corpus.training_pairs / sampled_pairs

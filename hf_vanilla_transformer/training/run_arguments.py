@@ -581,5 +581,6 @@ def _match_steps(arguments: Arguments) -> dict[str, Any]:
         # If neither is given, the Trainer evaluates when it logs.
         steps = arguments["logging_steps"]
     else:
+        # None of the three is given, so this is the Trainer's default of `save_steps`.
         steps = RunArguments.save_steps
     return {"eval_steps": steps, "save_steps": steps}

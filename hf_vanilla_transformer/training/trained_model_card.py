@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from datasets import DatasetDict
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
@@ -65,7 +66,7 @@ class TrainingFacts:
         rows["optimizer"] = self.optimizer
         rows["precision"] = self.precision
         if self.best_weights is not None:
-            # If the run averages checkpoints, `averaged_weights` replaces this text below.
+            # If the run averages checkpoints, `averaged_weights` replaces this text below, but in this position.
             rows["weights"] = self.best_weights
         rows["pairs"] = f"{self.pairs:,}"
         rows["updates"] = f"{self.updates:,}"
@@ -135,20 +136,22 @@ def describe_trained_model(
     """
     output = settings.output_folder
     tokenizer_config = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8"))
-    about = replace(
-        describe_run_for_card(settings, scores),
-        data=settings.data.describe("train"),
-        tokenizer_class=tokenizer_config.get("tokenizer_class"),
-        target_code=_choose_example_code(tokenizer),
-        location=location_of(output),
-    )
+    # `changes` has the fields of `About` that the settings alone do not determine.
+    changes: dict[str, Any] = {
+        "data": settings.data.describe("train"),
+        "tokenizer_class": tokenizer_config.get("tokenizer_class"),
+        "target_code": _choose_example_code(tokenizer),
+    }
     if settings.args.push_to_hub:
-        about = replace(about, location=settings.args.hub_model_id, revision=settings.args.hub_revision)
+        changes["location"] = settings.args.hub_model_id
+        changes["revision"] = settings.args.hub_revision
+    else:
+        changes["location"] = location_of(output)
     if settings.data.dataset_name == BUILT_IN:
         # The example is a training sentence only for the built-in data, because other data may be private.
         first_pair = pairs["train"][0]
-        about = replace(about, example_source=first_pair["source"])
-    return about
+        changes["example_source"] = first_pair["source"]
+    return replace(describe_run_for_card(settings, scores), **changes)
 
 
 def _choose_example_code(tokenizer: PreTrainedTokenizerBase) -> str:
