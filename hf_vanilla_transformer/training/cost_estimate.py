@@ -74,13 +74,13 @@ def estimate_costs(settings: Settings, updates: int, measured_pairs: MeasuredPai
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(settings.model.make_config(measured_pairs.tokenizer))
 
+    # The indices of the sampled training pairs in each batch.
     batches = corpus.make_batches(settings.args.tokens_per_batch, settings.args.per_device_train_batch_size)
     if tflops is None:
         time_and_memory = _measure_time_and_memory(settings, updates, measured_pairs, batches)
     else:
-        time_and_memory = _compute_time_and_memory(
-            settings, updates, model, corpus.count_padded_tokens(batches), tflops
-        )
+        padded_tokens = corpus.count_padded_tokens(batches)
+        time_and_memory = _compute_time_and_memory(settings, updates, model, padded_tokens, tflops)
 
     # Estimate the disk space. Each weight takes 4 bytes. A checkpoint also contains Adam's two moments.
     parameters = model.num_parameters()
@@ -109,7 +109,7 @@ def _measure_time_and_memory(
     search_seconds = _estimate_search_seconds(settings, measured_pairs.corpus, updates, trial)
     memory = trial.peak_memory
     if settings.args.device.type == "cpu":
-        # The trial ends before the memory has stopped to grow.
+        # The trial ends before the memory stops growing.
         memory = int(trial.peak_memory * _MEMORY_GROWTH_ON_CPUS)
     return _TimeAndMemory(training_seconds + search_seconds, memory)
 

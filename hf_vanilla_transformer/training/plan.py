@@ -234,12 +234,13 @@ def _choose_arguments(
     recipe = _adapt_recipe(recipe_name, settings, sample["train"], training_pairs)
 
     # Choose the model. It determines the tokenizer, which measures the pairs, and how many tokens fit into memory.
+    # Given arguments always take precedence.
     model_arguments = _select_model_arguments(recipe, given_arguments)
     model_settings = Settings.from_arguments(**{**model_arguments, **given_arguments})
     measured_pairs = _measure_pairs(pairs, sample, model_settings)
     tokens_that_fit = device.count_tokens_that_fit(model_settings, measured_pairs.tokenizer)
 
-    # Choose all other arguments.
+    # Choose all arguments, including those of the model.
     chosen_arguments = fit_recipe(
         recipe,
         measured_pairs.corpus,
@@ -467,10 +468,9 @@ def fit_recipe(
     Returns:
         The chosen arguments, without the given ones.
     """
-    # `chosen` has all arguments that the recipe or this function chooses, by name.
-    chosen = dict(recipe)
-    chosen.update(_fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit))
-    chosen = _drop_replaced(chosen, given_arguments)
+    batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
+    # `chosen` maps the names of arguments to values that the recipe or this function has chosen.
+    chosen = _drop_replaced({**recipe, **batches}, given_arguments)
     # The run gets a number of updates instead of epochs, and batch sizes instead of the tokens of an update. Otherwise
     # a resumed run would derive these numbers again, perhaps with a different result.
     chosen.pop("num_train_epochs")
