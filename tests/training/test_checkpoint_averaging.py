@@ -55,11 +55,11 @@ def truncate(path: Path) -> None:
 
 
 @pytest.fixture
-def two(tmp_path) -> list[Path]:
+def two_folders(tmp_path) -> list[Path]:
     return [save_tensors(tmp_path / name, a=[1.0, 2.0]) for name in ("one", "two")]
 
 
-def test_every_tensor_is_the_mean(tmp_path):
+def test_average_checkpoints_computes_the_mean_of_every_tensor(tmp_path):
     folders = [save_model(tmp_path / str(seed), seed) for seed in range(3)]
     parts = [safetensors.numpy.load_file(folder / "model.safetensors") for folder in folders]
     average = safetensors.numpy.load_file(average_checkpoints(folders, tmp_path / "out") / "model.safetensors")
@@ -71,7 +71,7 @@ def test_every_tensor_is_the_mean(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_the_mean_has_the_checkpoints_dtype(tmp_path, dtype):
+def test_average_checkpoints_keeps_the_dtype(tmp_path, dtype):
     folders = [save_model(tmp_path / str(seed), seed, dtype) for seed in range(3)]
     parts = [load_file(folder / "model.safetensors") for folder in folders]
     for name, tensor in load_file(average_checkpoints(folders, tmp_path / "out") / "model.safetensors").items():
@@ -80,13 +80,13 @@ def test_the_mean_has_the_checkpoints_dtype(tmp_path, dtype):
         assert torch.equal(tensor, torch.from_numpy(mean).to(dtype))
 
 
-def test_sums_are_in_float64(tmp_path):
+def test_average_checkpoints_sums_in_float64(tmp_path):
     folders = [save_tensors(tmp_path / str(index), a=[value]) for index, value in enumerate((2.0**30, 1.0, -(2.0**30)))]
     average = load_file(average_checkpoints(folders, tmp_path / "out") / "model.safetensors")["a"]
     assert average.tolist() == [np.float32(1 / 3)]
 
 
-def test_one_checkpoint_and_copies_of_it_stay_as_they_are(tmp_path):
+def test_average_checkpoints_does_not_change_equal_checkpoints(tmp_path):
     values = torch.tensor([-0.0, 1e-45, 3.3e38, 65504.0, 1 / 3])
     folders = [
         save_tensors(tmp_path / str(index), a=values, b=values.bfloat16(), scalar=0.1, none=torch.zeros(0, 2))
@@ -98,7 +98,7 @@ def test_one_checkpoint_and_copies_of_it_stay_as_they_are(tmp_path):
         assert (output / "model.safetensors").read_bytes() == before
 
 
-def test_logits_of_averaged_output_matrices_are_averages(tmp_path):
+def test_average_checkpoints_of_output_matrices_averages_logits(tmp_path):
     models = [decisive_model(0) for _ in range(3)]
     for seed, model in enumerate(models):
         torch.manual_seed(seed)
@@ -111,7 +111,7 @@ def test_logits_of_averaged_output_matrices_are_averages(tmp_path):
     torch.testing.assert_close(average(**inputs).logits, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_folder_is_a_model_like_the_last_one(tmp_path, tokenizer):
+def test_average_checkpoints_copies_the_files_of_the_last_checkpoint(tmp_path, tokenizer):
     for seed in range(2):
         model = small_model(seed)
         model.generation_config.num_beams = 2 + seed
@@ -136,10 +136,11 @@ def test_the_folder_is_a_model_like_the_last_one(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("sizes", [("1GB", "8KB"), ("8KB", "1GB"), ("20KB", "8KB")])
-def test_shards(tmp_path, sizes):
+def test_average_checkpoints_reads_and_writes_shards(tmp_path, sizes):
     folders = [save_model(tmp_path / size, seed, max_shard_size=size) for seed, size in enumerate(sizes)]
-    whole = [save_model(tmp_path / f"whole{seed}", seed) for seed in range(2)]
-    expected = AutoModelForSeq2SeqLM.from_pretrained(average_checkpoints(whole, tmp_path / "expected")).state_dict()
+    folders_without_shards = [save_model(tmp_path / f"whole{seed}", seed) for seed in range(2)]
+    expected_folder = average_checkpoints(folders_without_shards, tmp_path / "expected")
+    expected = AutoModelForSeq2SeqLM.from_pretrained(expected_folder).state_dict()
     output = average_checkpoints(folders, tmp_path / "out")
     sharded = sizes[1] != "1GB"
     assert (output / "model.safetensors.index.json").exists() == sharded
@@ -149,9 +150,11 @@ def test_shards(tmp_path, sizes):
     assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
 
 
-def test_an_index_next_to_a_whole_file_is_ignored(two, tmp_path):
-    (two[1] / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}')
-    output = average_checkpoints(two, tmp_path / "out")
+def test_average_checkpoints_ignores_an_index_next_to_a_single_file(two_folders, tmp_path):
+    (two_folders[1] / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}'
+    )
+    output = average_checkpoints(two_folders, tmp_path / "out")
     assert not (output / "model.safetensors.index.json").exists()
 
 
@@ -169,7 +172,7 @@ def grow(small: Path, outputs: list[Path], folders: list[Path], path: Path) -> N
     del ballast
 
 
-def test_memory_does_not_depend_on_the_number_of_checkpoints(tmp_path):
+def test_average_checkpoints_needs_no_memory_per_checkpoint(tmp_path):
     largest = 2**23
     tensors = {f"t{index}": torch.zeros(2**20) for index in range(12)}
     first = save_tensors(tmp_path / "0", t=torch.zeros(largest // 4, 4), **tensors)
@@ -180,13 +183,14 @@ def test_memory_does_not_depend_on_the_number_of_checkpoints(tmp_path):
             os.link(first / name, folder / name)
     small = save_tensors(tmp_path / "small", a=[1.0])
     outputs = [tmp_path / "small_average", tmp_path / "average"]
-    path, log = tmp_path / "grown", tmp_path / "log"
-    assert exit_code(start(grow, small, outputs, folders, path, log=log)) == 0, log.read_text()
-    one_file = (first / "model.safetensors").stat().st_size
-    assert int(path.read_text()) < one_file + 20 * largest
+    growth_path = tmp_path / "grown"
+    log = tmp_path / "log"
+    assert exit_code(start(grow, small, outputs, folders, growth_path, log=log)) == 0, log.read_text()
+    file_size = (first / "model.safetensors").stat().st_size
+    assert int(growth_path.read_text()) < file_size + 20 * largest
 
 
-def test_the_card_names_the_averaged_folders(tmp_path):
+def test_average_checkpoints_names_the_folders_in_the_card(tmp_path):
     folders = [save_checkpoint(tmp_path, 5), save_checkpoint(tmp_path, 10), save_tensors(tmp_path / "mine", a=[0.0])]
     output = average_checkpoints(folders, tmp_path / "out")
     card = ModelCard.load(output / "README.md").text
@@ -195,28 +199,28 @@ def test_the_card_names_the_averaged_folders(tmp_path):
     compile(card.partition("```python\n")[2].partition("```")[0], "README.md", "exec")
 
 
-def test_checkpoints_of_several_runs_and_averages_of_averages(tmp_path):
+def test_average_checkpoints_accepts_several_runs_and_averages(tmp_path):
     first = average_checkpoints([save_checkpoint(tmp_path / run, 5) for run in ("a", "b")], tmp_path / "first")
     assert "average of 2 checkpoints: a/checkpoint-5, b/checkpoint-5 |" in (first / "README.md").read_text()
     second = average_checkpoints([first, save_checkpoint(tmp_path / "c", 7)], tmp_path / "second")
     assert "average of 2 checkpoints: first, checkpoint-7 |" in (second / "README.md").read_text()
 
 
-def test_no_checkpoint(tmp_path):
-    with pytest.raises(ValueError, match=r"no checkpoint is given; name at least one checkpoint"):
+def test_average_checkpoints_rejects_an_empty_list(tmp_path):
+    with pytest.raises(ValueError, match="no checkpoint is given"):
         average_checkpoints([], tmp_path / "out")
 
 
-def test_one_path_instead_of_a_list(two, tmp_path):
-    for path in (two[0], str(two[0])):
-        with pytest.raises(TypeError, match=rf"paths is one path, {re.escape(str(two[0]))}; give a list"):
+def test_average_checkpoints_rejects_a_single_path(two_folders, tmp_path):
+    for path in (two_folders[0], str(two_folders[0])):
+        with pytest.raises(TypeError, match=rf"\bpaths\b.*{re.escape(str(two_folders[0]))}"):
             average_checkpoints(path, tmp_path / "out")
 
 
-def test_the_same_checkpoint_twice(two, tmp_path):
-    (tmp_path / "link").symlink_to(two[0])
-    with pytest.raises(ValueError, match=r"one of .*/one, .*/two, .*/link is given twice; name each checkpoint once"):
-        average_checkpoints([*two, tmp_path / "link"], tmp_path / "out")
+def test_average_checkpoints_rejects_a_repeated_checkpoint(two_folders, tmp_path):
+    (tmp_path / "link").symlink_to(two_folders[0])
+    with pytest.raises(ValueError, match=r"/one, .*/two, .*/link\b"):
+        average_checkpoints([*two_folders, tmp_path / "link"], tmp_path / "out")
 
 
 def damage(name):
@@ -242,20 +246,20 @@ def vanish(folder):
     [
         (vanish, FileNotFoundError, r"No such file or directory: '.*/two/config\.json'"),
         (remove("config.json"), FileNotFoundError, r"No such file or directory: '.*/two/config\.json'"),
-        (remove("model.safetensors"), FileNotFoundError, r"two has neither model\.safetensors nor model"),
-        (lose_a_shard, ValueError, r"two/model-00001-of-00002\.safetensors is missing, truncated or damaged"),
+        (remove("model.safetensors"), FileNotFoundError, r"two\b.*\bmodel\.safetensors\b"),
+        (lose_a_shard, ValueError, r"two/model-00001-of-00002\.safetensors\b"),
         (
             damage("model.safetensors"),
             ValueError,
-            r"two/model\.safetensors is missing, truncated or damaged \(.*\); use",
+            r"two/model\.safetensors\b",
         ),
-        (damage("config.json"), ValueError, r"two/config\.json is truncated or damaged"),
+        (damage("config.json"), ValueError, r"two/config\.json\b"),
     ],
 )
-def test_a_file_that_is_missing_or_truncated(two, tmp_path, spoil, error, message):
-    spoil(two[1])
+def test_average_checkpoints_rejects_missing_and_truncated_files(two_folders, tmp_path, spoil, error, message):
+    spoil(two_folders[1])
     before = sorted(tmp_path.rglob("*"))
-    for paths in (two, two[::-1]):
+    for paths in (two_folders, two_folders[::-1]):
         with pytest.raises(error, match=message):
             average_checkpoints(paths, tmp_path / "out")
     assert sorted(tmp_path.rglob("*")) == before
@@ -264,69 +268,66 @@ def test_a_file_that_is_missing_or_truncated(two, tmp_path, spoil, error, messag
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"b": [1.0]}, r"one and .*two differ in b: None and \('F32', 1\); average one model's checkpoints"),
-        ({"a": [1.0]}, r"differ in a: \('F32', 2\) and \('F32', 1\); average"),
-        ({"a": torch.ones(2).bfloat16()}, r"differ in a: \('F32', 2\) and \('BF16', 2\); average"),
-        ({"config": {"d_ff": 7}}, "one and .*two differ in d_ff: 2048 and 7; average"),
-        ({"config": {"model_type": "marian"}}, "two holds a marian model; give vanilla_transformer models"),
-        (
-            {"a": [1, 2]},
-            "a in .*two has the dtype I64; weights need one of F64, F32",
-        ),
+        ({"b": [1.0]}, r"one and .*two differ in b: None and \('F32', 1\)"),
+        ({"a": [1.0]}, r"differ in a: \('F32', 2\) and \('F32', 1\)"),
+        ({"a": torch.ones(2).bfloat16()}, r"differ in a: \('F32', 2\) and \('BF16', 2\)"),
+        ({"config": {"d_ff": 7}}, r"one and .*two differ in d_ff: 2048 and 7\b"),
+        ({"config": {"model_type": "marian"}}, r"two holds a marian model\b"),
+        ({"a": [1, 2]}, r"\ba in .*two has the dtype I64\b"),
     ],
 )
-def test_models_that_do_not_match(tmp_path, changes, message):
-    one = save_tensors(tmp_path / "one", a=[1.0, 2.0])
-    two = save_tensors(tmp_path / "two", **{"a": [1.0, 2.0], **changes})
+def test_average_checkpoints_rejects_models_that_do_not_match(tmp_path, changes, message):
+    first_folder = save_tensors(tmp_path / "one", a=[1.0, 2.0])
+    last_folder = save_tensors(tmp_path / "two", **{"a": [1.0, 2.0], **changes})
     with pytest.raises(ValueError, match=message):
-        average_checkpoints([one, two], tmp_path / "out")
+        average_checkpoints([first_folder, last_folder], tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
-def test_another_tokenizer(two, tmp_path, tokenizer):
-    tokenizer.save_pretrained(two[0])
-    message = r"one and .*two differ in tokenizer\.json; average one model's checkpoints"
+def test_average_checkpoints_rejects_a_different_tokenizer(two_folders, tmp_path, tokenizer):
+    tokenizer.save_pretrained(two_folders[0])
+    message = r"one and .*two differ in tokenizer\.json\b"
     with pytest.raises(ValueError, match=message):
-        average_checkpoints(two, tmp_path / "out")
-    other = json.loads((two[0] / "tokenizer.json").read_text())
+        average_checkpoints(two_folders, tmp_path / "out")
+    other = json.loads((two_folders[0] / "tokenizer.json").read_text())
     other["model"]["merges"].pop()
-    (two[1] / "tokenizer.json").write_text(json.dumps(other))
+    (two_folders[1] / "tokenizer.json").write_text(json.dumps(other))
     with pytest.raises(ValueError, match=message):
-        average_checkpoints(two, tmp_path / "out")
+        average_checkpoints(two_folders, tmp_path / "out")
 
 
-def test_other_tokenizers_have_other_files(two, tmp_path):
-    for folder, words in zip(two, ({"a": 0}, {"b": 0}), strict=True):
+def test_average_checkpoints_compares_the_files_of_any_tokenizer(two_folders, tmp_path):
+    for folder, words in zip(two_folders, ({"a": 0}, {"b": 0}), strict=True):
         (folder / "vocab.json").write_text(json.dumps(words))
         (folder / "source.spm").write_bytes(b"the same")
         (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "name_or_path": folder.name}))
-    with pytest.raises(ValueError, match=r"differ in vocab\.json; average"):
-        average_checkpoints(two, tmp_path / "out")
-    (two[0] / "vocab.json").write_text((two[1] / "vocab.json").read_text())
-    output = average_checkpoints(two, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"differ in vocab\.json\b"):
+        average_checkpoints(two_folders, tmp_path / "out")
+    (two_folders[0] / "vocab.json").write_text((two_folders[1] / "vocab.json").read_text())
+    output = average_checkpoints(two_folders, tmp_path / "out")
     for name in ("vocab.json", "source.spm", "tokenizer_config.json"):
-        assert (output / name).read_bytes() == (two[1] / name).read_bytes()
-    (two[0] / "tokenizer_config.json").write_text(json.dumps({"eos_token": "."}))
-    with pytest.raises(ValueError, match=r"differ in tokenizer_config\.json; average"):
-        average_checkpoints(two, tmp_path / "other")
+        assert (output / name).read_bytes() == (two_folders[1] / name).read_bytes()
+    (two_folders[0] / "tokenizer_config.json").write_text(json.dumps({"eos_token": "."}))
+    with pytest.raises(ValueError, match=r"differ in tokenizer_config\.json\b"):
+        average_checkpoints(two_folders, tmp_path / "other")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers(two, tmp_path, value):
+def test_average_checkpoints_rejects_weights_that_are_not_finite(two_folders, tmp_path, value):
     spoiled = save_tensors(tmp_path / "spoiled", a=[1.0, value])
-    with pytest.raises(ValueError, match=r"a in .*spoiled.model\.safetensors has values that are NaN or infinite"):
-        average_checkpoints([two[0], spoiled, two[1]], tmp_path / "out")
+    with pytest.raises(ValueError, match=r"\ba in .*spoiled.model\.safetensors\b.*NaN"):
+        average_checkpoints([two_folders[0], spoiled, two_folders[1]], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_that_is_taken(two, tmp_path):
-    with pytest.raises(FileExistsError, match=r"two already holds a model \(config\.json, model\.safetensors\); name"):
-        average_checkpoints(two, two[1])
-    with pytest.raises(NotADirectoryError, match="is a file; name a folder for the average"):
-        average_checkpoints(two, two[1] / "config.json")
+def test_average_checkpoints_rejects_an_output_that_exists(two_folders, tmp_path):
+    with pytest.raises(FileExistsError, match=r"two\b.*\(config\.json, model\.safetensors\)"):
+        average_checkpoints(two_folders, two_folders[1])
+    with pytest.raises(NotADirectoryError, match=r"config\.json is a file\b"):
+        average_checkpoints(two_folders, two_folders[1] / "config.json")
 
 
-def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
+def test_average_checkpoints_leaves_nothing_after_a_failure(tmp_path, monkeypatch):
     folders = [save_tensors(tmp_path / name, a=[1.0], b=[2.0]) for name in ("one", "two")]
     read = checkpoint_averaging._read_tensor
 
@@ -341,29 +342,28 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
-def test_incomplete_checkpoints_raise(tmp_path):
-    whole, torn = save_checkpoint(tmp_path, 1), save_checkpoint(tmp_path, 2)
+def test_average_checkpoints_rejects_incomplete_checkpoints(tmp_path):
+    complete = save_checkpoint(tmp_path, 1)
+    truncated = save_checkpoint(tmp_path, 2)
     unmarked = save_checkpoint(tmp_path, 3, marked=False)
-    truncate(torn / "trainer_state.json")
-    with pytest.raises(
-        ValueError, match=r"checkpoint-2 is not complete: trainer_state\.json: missing or truncated; use"
-    ):
-        average_checkpoints([whole, torn], tmp_path / "out")
-    with pytest.raises(ValueError, match=r"checkpoint-3 is not complete: it has no mark \(complete\.json\): the run"):
-        average_checkpoints([whole, unmarked], tmp_path / "out")
-    torn.rename(tmp_path / "renamed")
-    with pytest.raises(ValueError, match=r"renamed is not complete: trainer_state\.json: missing or truncated"):
-        average_checkpoints([whole, tmp_path / "renamed"], tmp_path / "out")
+    truncate(truncated / "trainer_state.json")
+    with pytest.raises(ValueError, match=r"checkpoint-2 is not complete: trainer_state\.json\b"):
+        average_checkpoints([complete, truncated], tmp_path / "out")
+    with pytest.raises(ValueError, match=r"checkpoint-3 is not complete: .*complete\.json\b"):
+        average_checkpoints([complete, unmarked], tmp_path / "out")
+    truncated.rename(tmp_path / "renamed")
+    with pytest.raises(ValueError, match=r"renamed is not complete: trainer_state\.json\b"):
+        average_checkpoints([complete, tmp_path / "renamed"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_checkpoints_of_a_run_that_marks_none(tmp_path):
+def test_average_checkpoints_accepts_a_run_without_marks(tmp_path):
     folders = [save_checkpoint(tmp_path, step, marked=False) for step in (1, 2)]
     output = average_checkpoints(folders, tmp_path / "out")
     assert load_file(output / "model.safetensors")["a"].tolist() == [1.5]
 
 
-def test_the_last_checkpoints_of_a_run(tmp_path, caplog):
+def test_last_checkpoints_skips_an_unmarked_checkpoint(tmp_path, caplog):
     folders = [save_checkpoint(tmp_path, step, marked=step != 10) for step in (8, 9, 10, 100)]
     assert last_checkpoints(tmp_path, 1) == folders[3:]
     assert not caplog.messages
@@ -372,5 +372,5 @@ def test_the_last_checkpoints_of_a_run(tmp_path, caplog):
     assert caplog.messages[0].startswith(f"skipping {folders[2]}: it has no mark")
     assert last_checkpoints(tmp_path, 9) == [*folders[:2], folders[3]]
     assert last_checkpoints(tmp_path / "nowhere", 2) == []
-    with pytest.raises(ValueError, match="the number of checkpoints to average is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match=r"checkpoints to average is 0\b"):
         last_checkpoints(tmp_path, 0)
