@@ -273,7 +273,7 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
     updates = _make_updates(trainer, job["batches"])
 
     # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
-    model.generation_config.max_length_offset = 0
+    model.generation_config.max_length_offset = 0  # type: ignore[attr-defined]
     # Only the translation is measured, not its scoring.
     trainer.compute_metrics = None
     beams_after_training = settings.decoding.num_beams or model.generation_config.num_beams
