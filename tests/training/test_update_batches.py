@@ -31,7 +31,7 @@ from hf_vanilla_transformer.training.update_batches import (
 )
 from tests.apps.cli.tiny_run import TINY
 from tests.invariants.killed import run_as_two
-from tests.training.test_plan import SMALL, corpus
+from tests.training.test_plan import SMALL, make_corpus
 
 
 UPDATE = 25_000
@@ -199,7 +199,7 @@ def test_update_of_base_has_25_000_tokens(way, memory, processes, monkeypatch):
     if way == "config":
         settings = with_batches_of_update(settings, fit, longest_sentence=40)
     else:
-        chosen = fit_recipe(recipe, corpus(), processes, {}, tokens_that_fit=fit)
+        chosen = fit_recipe(recipe, make_corpus(), processes, {}, tokens_that_fit=fit)
         settings = Settings.from_arguments(**chosen, output_dir="unused", use_cpu=True)
     args = settings.args
     assert args.tokens_per_batch * args.gradient_accumulation_steps * processes == UPDATE
