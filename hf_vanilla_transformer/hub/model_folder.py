@@ -87,6 +87,7 @@ def check_links(files: Iterable[Path]) -> None:
 def files_of_a_run(folder: Path) -> list[Path]:
     """Return the files that a run has written to a folder, such as weights and scores, but not its checkpoints."""
     files = []
+    # A pattern is a file name, such as "scores.json", or has wildcards, such as "model-?????-of-?????.safetensors".
     for pattern in FILES_OF_A_RUN:
         for path in sorted(folder.glob(pattern)):
             if path.is_file():
@@ -144,11 +145,20 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
         if is_new:
             _rename_folder(temporary, folder)
         else:
-            if replace_run:
-                _remove_earlier_run(folder, new_names=[path.name for path in temporary.iterdir()])
-            _move_files(temporary, folder)
+            _move_into_existing_folder(temporary, folder, replace_run)
     except OSError as error:
         raise OSError(f"{folder} could not be replaced ({error}); its new files are in {temporary}.") from error
+
+
+def _move_into_existing_folder(temporary: Path, folder: Path, replace_run: bool) -> None:
+    """Move new files from `temporary` into `folder`, and remove `temporary`.
+
+    If `replace_run` is True, the files of an earlier run are removed from `folder` first.
+    """
+    if replace_run:
+        new_names = [path.name for path in temporary.iterdir()]
+        _remove_earlier_run(folder, new_names)
+    _move_files(temporary, folder)
 
 
 def _rename_folder(source: Path, target: Path) -> None:

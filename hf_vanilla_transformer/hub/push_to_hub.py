@@ -129,22 +129,25 @@ def push_run(
     Raises:
         ValueError: if the folder does not contain a model, or if it contains a link to a file outside the folder.
     """
-    paths = _paths_to_push(Path(folder))
+    run_folder = Path(folder)
+    paths = _paths_to_push(run_folder)
     api = HfApi(token=token)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    card = Path(folder, CARD)
+    card = run_folder / CARD
     # If the card is a link, it may belong to the Hub's cache, which must not be changed.
     if card in paths and not card.is_symlink():
         _load_from_hub_in_card(card, repo_id, revision)
+    # Names such as "scores.json", and patterns such as "model-?????-of-?????.safetensors", of all files that a run may
+    # write, including the files that are never pushed. The Hub deletes the files that match and are not uploaded.
+    patterns_to_delete = [pattern for pattern in FILES_OF_A_RUN if pattern != CARD]
     commit = api.upload_folder(
         repo_id=repo_id,
-        folder_path=Path(folder),
+        folder_path=run_folder,
         commit_message=message,
         revision=revision,
         allow_patterns=[path.name for path in paths],
-        # The Hub deletes the files that match these patterns and are not uploaded.
-        delete_patterns=[pattern for pattern in FILES_OF_A_RUN if pattern != CARD],
+        delete_patterns=patterns_to_delete,
     )
     return commit.commit_url
 

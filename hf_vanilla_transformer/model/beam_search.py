@@ -223,41 +223,44 @@ class BeamSearch:
 
     def _draw_candidates(self, log_probs: Tensor) -> Candidates:
         """Draw candidates at random, given log-probabilities of the next token, `(active * beams, vocabulary)`."""
+        num_active, num_beams = self._running_scores.shape
         vocabulary = log_probs.shape[-1]
-        log_probs_by_beam = log_probs.view(*self._running_scores.shape, vocabulary)
-        # log P of each hypothesis with each token, (active, beams, vocabulary) and then (active, beams * vocabulary).
-        extended_scores = self._running_scores[..., None] + log_probs_by_beam
-        extended_scores = extended_scores.flatten(1)
+        log_probs_by_beam = log_probs.view(num_active, num_beams, vocabulary)
+        # log P of each running hypothesis followed by each token, (active, beams, vocabulary).
+        scores_by_beam = self._running_scores[..., None] + log_probs_by_beam
+        # (active, beams * vocabulary), with `vocabulary` adjacent columns for each beam.
+        all_scores = scores_by_beam.flatten(1)
 
-        num_candidates = min(self.num_candidates, extended_scores.shape[1])
-        # The columns of the candidates, (active, candidates). There are `vocabulary` columns for each beam.
-        columns = torch.multinomial(extended_scores.softmax(dim=-1), num_candidates)
+        num_candidates = min(self.num_candidates, all_scores.shape[1])
+        # The columns of the candidates in `all_scores`, (active, candidates).
+        columns = torch.multinomial(all_scores.softmax(dim=-1), num_candidates)
         return Candidates(
-            scores=extended_scores.gather(1, columns),
+            scores=all_scores.gather(1, columns),
             beams=columns // vocabulary,
             tokens=columns % vocabulary,
         )
 
     def _find_best_candidates(self, log_probs: Tensor) -> Candidates:
         """Find the best candidates, given log-probabilities of the next token, `(active * beams, vocabulary)`."""
-        # The best candidates of a sentence are among the best tokens of each of its hypotheses.
+        num_active, num_beams = self._running_scores.shape
+        # All candidates of a sentence may extend the same beam, so this many of each beam's best tokens are needed.
         tokens_per_beam = min(self.num_candidates, log_probs.shape[-1])
         # Both have the shape (active * beams, tokens_per_beam).
         best_log_probs, best_tokens = top_tokens(log_probs, tokens_per_beam)
-        log_probs_by_beam = best_log_probs.view(*self._running_scores.shape, tokens_per_beam)
-        # log P of each hypothesis with each of its best tokens, (active, beams, tokens_per_beam) and then
-        # (active, beams * tokens_per_beam).
-        extended_scores = self._running_scores[..., None] + log_probs_by_beam
-        extended_scores = extended_scores.flatten(1)
+        log_probs_by_beam = best_log_probs.view(num_active, num_beams, tokens_per_beam)
+        # log P of each running hypothesis followed by each of its best tokens, (active, beams, tokens_per_beam).
+        scores_by_beam = self._running_scores[..., None] + log_probs_by_beam
+        # Both have the shape (active, beams * tokens_per_beam), with `tokens_per_beam` adjacent columns for each beam.
+        all_scores = scores_by_beam.flatten(1)
+        all_tokens = best_tokens.view(num_active, -1)
 
-        num_candidates = min(self.num_candidates, extended_scores.shape[1])
-        # The columns of the candidates, (active, candidates). There are `tokens_per_beam` columns for each beam.
-        scores, columns = extended_scores.topk(num_candidates)
-        tokens_by_sentence = best_tokens.view(len(extended_scores), -1)
+        num_candidates = min(self.num_candidates, all_scores.shape[1])
+        # Both have the shape (active, candidates).
+        candidate_scores, columns = all_scores.topk(num_candidates)
         return Candidates(
-            scores=scores,
+            scores=candidate_scores,
             beams=columns // tokens_per_beam,
-            tokens=tokens_by_sentence.gather(1, columns),
+            tokens=all_tokens.gather(1, columns),
         )
 
     def _rows_of(self, beams: Tensor) -> Tensor:
@@ -265,7 +268,10 @@ class BeamSearch:
         return beams + self._first_rows[: len(beams)]
 
     def prune(self, is_finished: Tensor, is_truncated: Tensor) -> None:
-        """Split the candidates into finished, truncated and running hypotheses.
+        """Split the candidates of the last [`extend`] into finished, truncated and running hypotheses.
+
+        The finished and the truncated ones are stored for the end of the search. The best of the others become the
+        running hypotheses of the next step.
 
         Args:
             is_finished (`torch.BoolTensor` of shape `(active, candidates)`): True for candidates that are complete, for
@@ -277,11 +283,13 @@ class BeamSearch:
         is_incomplete = is_truncated & ~is_finished
         self._store_ended(is_finished, is_incomplete)
         self._mark_sentences_that_ended(is_finished | is_incomplete)
-        # A sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
+        # From here on, `self._is_done`, (active, 1), is True for sentences without a candidate that can continue. A
+        # sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
         # result, so they may exceed its length limit.
         cannot_run = is_finished | (is_incomplete & ~self._is_done)
         self._choose_running(cannot_run)
         if self._has_finished:
+            # Running hypotheses are sorted, so the first one is the best. (active, 1)
             best_running = self._running_scores[:, :1]
             self._is_done = self._is_done | self._is_decided(best_running)
 
@@ -297,7 +305,7 @@ class BeamSearch:
             self._store(self._truncated, is_incomplete)
 
     def _store(self, ended_hypotheses: _EndedHypotheses, has_ended: Tensor) -> None:
-        """Add candidates to `ended_hypotheses`, except the candidates of sentences that are done.
+        """Add candidates to `ended_hypotheses` in place, except the candidates of sentences that are done.
 
         `has_ended`, of shape `(active, candidates)`, is True for the candidates to add.
         """
@@ -319,13 +327,15 @@ class BeamSearch:
         self._is_done = self._is_done | ~can_continue.any(dim=1, keepdim=True)
 
     def _choose_running(self, cannot_run: Tensor) -> None:
-        """Set the running hypotheses of the next step: the best candidates of each sentence that can run.
+        """Make the best candidates of each sentence its running hypotheses, and append them to the history.
 
-        `cannot_run`, of shape `(active, candidates)`, is True for the candidates to leave out.
+        This method sets `rows`, `tokens` and the scores of the running hypotheses. The history is the two lists
+        `_beams_by_step` and `_tokens_by_step`. `cannot_run`, of shape `(active, candidates)`, is True for the
+        candidates to leave out.
         """
         candidates = self._candidates
         scores = candidates.scores.masked_fill(cannot_run, NO_HYPOTHESIS)
-        # Both have the shape (active, beams).
+        # Both have the shape (active, beams). `columns` says which candidate becomes each running hypothesis.
         self._running_scores, columns = self._best_running(scores)
         beams = candidates.beams.gather(1, columns)
         tokens = candidates.tokens.gather(1, columns)
@@ -369,7 +379,8 @@ class BeamSearch:
         has_enough_finished = exists(worst_needed)
         if self.early_stopping is True:
             return has_enough_finished
-        return has_enough_finished & (self._best_possible_score(best_running) <= worst_needed)
+        cannot_improve = self._best_possible_score(best_running) <= worst_needed
+        return has_enough_finished & cannot_improve
 
     def _best_possible_score(self, best_running: Tensor) -> Tensor:
         """Return the best score log P / lp(Y) that a running hypothesis may still get, `(active, 1)`.
@@ -454,10 +465,13 @@ class BeamSearch:
         return all_scores.gather(1, columns), _select_ends(all_ends, columns)
 
     def _trace_back(self, lengths: Tensor, last_beams: Tensor, last_tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Collect the tokens of hypotheses that have ended, from the last token to the first.
+        """Collect the tokens of hypotheses that have ended, from the last position to the first.
 
-        A last token was never part of a running hypothesis, so it is an argument. The tokens before it are in the
-        history of the running hypotheses. All arguments have the shape `(batch, hypotheses)`.
+        The last token of a hypothesis and the beam that it extends are arguments. All earlier ones are in the history
+        of the running hypotheses: for each position, `self._tokens_by_step` has the tokens of the running hypotheses,
+        and `self._beams_by_step` has the beams that these tokens extend, both `(batch, beams)`.
+
+        All arguments have the shape `(batch, hypotheses)`.
 
         Args:
             lengths (`torch.LongTensor`): the number of tokens of each hypothesis.
@@ -468,21 +482,21 @@ class BeamSearch:
             The tokens, and the rows of the model's batch that produced them, both `(batch, hypotheses, generated)`.
         """
         num_generated = int(lengths.max())
-        tokens = torch.full((*lengths.shape, num_generated), self._fill, device=lengths.device)
-        rows = torch.full_like(tokens, _NO_ROW)
-        # The beam that holds the token at the current position. All tensors in the loop are (batch, hypotheses).
+        tokens = lengths.new_empty(*lengths.shape, num_generated)
+        rows = torch.empty_like(tokens)
+        # The beam that holds each hypothesis at the current position. After the end of a hypothesis, any beam will do.
+        # All tensors in the loop have the shape (batch, hypotheses).
         beams = torch.zeros_like(lengths)
         for position in reversed(range(num_generated)):
-            is_last_token = lengths == position + 1
-            is_token = lengths > position
             running_tokens = self._tokens_by_step[position].gather(1, beams)
-            previous_running_beams = self._beams_by_step[position].gather(1, beams)
-            position_tokens = torch.where(is_last_token, last_tokens, running_tokens)
-            previous_beams = torch.where(is_last_token, last_beams, previous_running_beams)
-            previous_rows = previous_beams + self._first_rows
+            running_beams = self._beams_by_step[position].gather(1, beams)
+            is_last = lengths == position + 1
+            tokens[..., position] = torch.where(is_last, last_tokens, running_tokens)
+            # The beam that this token extends is the beam at the position before.
+            beams = torch.where(is_last, last_beams, running_beams)
+            rows[..., position] = beams + self._first_rows
 
-            tokens[..., position] = position_tokens.where(is_token, self._fill)
-            rows[..., position] = previous_rows.where(is_token, _NO_ROW)
-            # After the end of a hypothesis, any valid beam will do.
-            beams = previous_beams.where(is_token, 0)
-        return tokens, rows
+        positions = torch.arange(num_generated, device=lengths.device)
+        # (batch, hypotheses, generated)
+        is_after_end = positions >= lengths[..., None]
+        return tokens.masked_fill(is_after_end, self._fill), rows.masked_fill(is_after_end, _NO_ROW)

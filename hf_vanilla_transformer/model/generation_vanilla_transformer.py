@@ -183,6 +183,18 @@ def search_options(prompts: Tensor, settings: GenerationConfig) -> dict[str, Any
     }
 
 
+def _warn_of_missing_translations(best_scores: Tensor) -> None:
+    """Warn if sentences have no translation, given the score of each sentence's best hypothesis, `(batch,)`."""
+    num_missing = int((~exists(best_scores)).sum())
+    if num_missing > 0:
+        logger.warning(
+            "%d of %d sentences have no translation: scores are NaN, a logits processor forbids every token, or "
+            "the search ended before the forced phrases.",
+            num_missing,
+            len(best_scores),
+        )
+
+
 class NextTokenSteps:
     """A callable that runs the model for one step of beam search, and returns the logits of the next token.
 
@@ -214,7 +226,10 @@ class NextTokenSteps:
         self.outputs: ModelOutput | None = None
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Compute the logits of the next token, `(rows, vocabulary)` in float32, for hypotheses `(rows, length)`."""
+        """Compute the logits of the next token, `(rows, vocabulary)` in float32, for hypotheses `(rows, length)`.
+
+        Each call stores the model's output in `outputs`, and prepares `model_kwargs` for the next step.
+        """
         is_first_step = self.outputs is None
         if is_first_step:
             outputs = self.model._prefill(input_ids, self.settings, self.model_kwargs)
@@ -356,17 +371,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         If `custom_generate` is a function, transformers drops the tokenizer for stop strings, the streamer and
         `synced_gpus`. This method passes each of them to a function that has a parameter with its name.
         """
-        # Without `custom_generate`, transformers returns all arguments of its own decoding loops. It removes them from
-        # the dictionary that it gets, so this call gets a copy.
-        arguments_of_stock_loops = super()._extract_generation_mode_kwargs(
-            None, dict(kwargs), synced_gpus, assistant_model, streamer
-        )
-        arguments = super()._extract_generation_mode_kwargs(
-            custom_generate, kwargs, synced_gpus, assistant_model, streamer
-        )
+        extract = super()._extract_generation_mode_kwargs
         if not callable(custom_generate):
-            return arguments
+            return extract(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
 
+        # Without a function, transformers returns the arguments of its own decoding loops. It removes the arguments
+        # that it returns from `kwargs`, so this call gets a copy.
+        arguments_of_stock_loops = extract(None, dict(kwargs), synced_gpus, assistant_model, streamer)
+        arguments = extract(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
         parameters = inspect.signature(custom_generate).parameters
         for name, argument in arguments_of_stock_loops.items():
             if name in parameters:
@@ -385,11 +397,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         kwargs.pop("forced_phrases", None)
 
         caller_limits_length = self._caller_limits_length(generation_config, kwargs)
+        # The cache of earlier tokens has two names, of which this method passes on only the current one.
         kwargs["cache"] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
         settings, model_kwargs = self._merge_settings(generation_config, kwargs)
         self._check_settings(settings)
 
-        # The settings are a copy for this `generate()` call, so they can carry values to the methods below.
+        # The settings are a copy for this `generate()` call, so they can carry values to the methods that run later:
+        # whether `max_length_offset` applies, and the number of source tokens of each sentence, (batch,).
         if caller_limits_length:
             settings.max_length_offset = None
         settings.source_lengths = None
@@ -477,6 +491,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         this method moves padding to the right before transformers looks for `<s>`, and to the left afterwards. Like
         transformers' method, it changes `model_kwargs`.
         """
+        # This method of transformers adds `<s>` to a prefix that does not begin with it, and a column to its mask.
         prepare_prefix = super()._prepare_decoder_input_ids_for_generation
         mask = model_kwargs.pop("decoder_attention_mask", None)
         if mask is None:
@@ -489,7 +504,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         model_kwargs["decoder_input_ids"] = prefix_padded_right
         model_kwargs["decoder_attention_mask"] = mask_padded_right
 
-        # If the prefix does not begin with `<s>`, transformers adds `<s>` to the prefix, and a column to the mask.
         prefix_with_start, model_kwargs = prepare_prefix(*args, model_kwargs=model_kwargs, **kwargs)
         mask_with_start = model_kwargs["decoder_attention_mask"]
 
@@ -652,61 +666,56 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         the search from the prompts, `(batch, length)`, and the settings.
         """
         settings = generation_config
+        num_beams = settings.num_beams
         if model_kwargs.pop("streamer", None) is not None:
             raise InputError("beam search cannot stream, because the best beam is known at the end; give num_beams=1.")
         if settings.low_memory:
             raise InputError("low_memory is not supported; leave it out, or give fewer num_beams.")
 
-        # transformers has repeated each sentence's prompt for its beams.
-        prompts = input_ids[:: settings.num_beams]
+        # The hypotheses of all sentences, (active * beams, length). At first, all beams of a sentence have its prompt.
+        hypotheses = input_ids
+        prompts = hypotheses[::num_beams]
         search = new_search(prompts, settings)
-        record = requested_outputs(settings)
+        # For each output that the caller requests, such as "scores", a tuple with one entry per step.
+        outputs_by_step = requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
-        steps = next_token_steps(self, input_ids, settings, synced_gpus, model_kwargs)
+        steps = next_token_steps(self, hypotheses, settings, synced_gpus, model_kwargs)
         # Logits processors and sampling depend on the rows of the whole batch, so no row may be removed.
         can_prune = steps.can_prune and stops.follow_from_settings and not (logits_processor or settings.do_sample)
 
         is_done = False
         with cast_weights_once(cast(nn.Module, self)):
             while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
-                logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
+                logits = steps(hypotheses)
                 if is_done:
                     # This process has finished, but all processes must call the model until the last one has.
                     continue
-                # With a large vocabulary the logits take much memory, so they are overwritten unless they are returned.
-                log_probs = self.log_probabilities(logits, out=None if "logits" in record else logits)
-                log_probs = logits_processor(input_ids, log_probs).float()  # type: ignore[arg-type]
-                outputs = {**steps.outputs, "scores": log_probs, "logits": logits}
-                for name in record:
-                    record[name] += (outputs[name],)
+                # (active * beams, vocabulary)
+                log_probs = self._log_probs_of_step(hypotheses, logits, logits_processor, steps, outputs_by_step)
 
+                # The rows of `hypotheses` that the candidates extend, and their last tokens, (active, candidates).
                 rows, tokens = search.extend(log_probs, do_sample=settings.do_sample)
-                is_finished, is_truncated = stops(input_ids, rows, tokens, search.are_full, record.get("scores"))
+                scores_by_step = outputs_by_step.get("scores")
+                is_finished, is_truncated = stops(hypotheses, rows, tokens, search.are_full, scores_by_step)
                 search.prune(is_finished, is_truncated)
 
+                # `search.rows` and `search.tokens` are those of the candidates that continue.
                 steps.reorder(search.rows)
-                input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
+                hypotheses = torch.cat([hypotheses[search.rows], search.tokens], dim=1)
                 num_running = search.num_running
                 is_done = num_running == 0
                 if can_prune and pays_to_prune(num_running, search.num_active):
                     remaining = search.drop_finished()
                     steps.select(remaining)
-                    by_sentence = input_ids.unflatten(0, (-1, settings.num_beams))
-                    input_ids = by_sentence[remaining].flatten(0, 1)
+                    hypotheses_by_sentence = hypotheses.unflatten(0, (-1, num_beams))
+                    hypotheses = hypotheses_by_sentence[remaining].flatten(0, 1)
 
+        # All of them have batch * num_return_sequences rows.
         generated, scores, beam_indices = search.best()
+        repeated_prompts = prompts.repeat_interleave(settings.num_return_sequences, dim=0)
+        sequences = torch.cat([repeated_prompts, generated], dim=1)
         # The hypotheses of a sentence are sorted, so it has none if the first one is empty.
-        has_translation = exists(scores[:: settings.num_return_sequences])
-        num_missing = int((~has_translation).sum())
-        if num_missing:
-            logger.warning(
-                "%d of %d sentences have no translation: scores are NaN, a logits processor forbids every token, or "
-                "the search ended before the forced phrases.",
-                num_missing,
-                len(prompts),
-            )
-        prompts = prompts.repeat_interleave(settings.num_return_sequences, dim=0)
-        sequences = torch.cat([prompts, generated], dim=1)
+        _warn_of_missing_translations(scores[:: settings.num_return_sequences])
         if not settings.return_dict_in_generate:
             return sequences
         encoder_outputs = model_kwargs["encoder_outputs"]
@@ -717,5 +726,29 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             beam_indices=beam_indices,  # type: ignore[arg-type]
             encoder_attentions=encoder_outputs.attentions,
             encoder_hidden_states=encoder_outputs.hidden_states,
-            **record,
+            **outputs_by_step,
         )
+
+    def _log_probs_of_step(
+        self,
+        hypotheses: Tensor,
+        logits: Tensor,
+        logits_processor: LogitsProcessorList,
+        steps: NextTokenSteps,
+        outputs_by_step: dict[str, tuple],
+    ) -> Tensor:
+        """Compute the log-probabilities of the next token from `logits`, which may be overwritten.
+
+        `outputs_by_step` is changed in place: the outputs of this step are added to the tuples in it. Hypotheses have
+        the shape `(rows, length)`. The logits and the result have the shape `(rows, vocabulary)`.
+        """
+        logits = logits.to(dtype=torch.float32, device=hypotheses.device)
+        # With a large vocabulary, logits take much memory, so they are overwritten unless the caller requests them.
+        overwritten = None if "logits" in outputs_by_step else logits
+        log_probs = self.log_probabilities(logits, out=overwritten)
+        processed_log_probs = logits_processor(hypotheses, log_probs).float()  # type: ignore[arg-type]
+
+        outputs = {**steps.outputs, "scores": processed_log_probs, "logits": logits}
+        for name in outputs_by_step:
+            outputs_by_step[name] += (outputs[name],)
+        return processed_log_probs

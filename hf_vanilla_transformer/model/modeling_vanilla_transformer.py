@@ -238,19 +238,19 @@ def get_source_keys_and_values(
     if cache is None:
         return project(encoder_states)
     source_cache = cache.cross_attention_cache
-    is_in_cache = cache.is_updated.get(layer_idx)
-    if is_in_cache:
+    # `is_updated` is True for each layer that has stored its keys and values in `source_cache`.
+    if not cache.is_updated.get(layer_idx):
+        cache.is_updated[layer_idx] = True
+        new_key, new_value = project(encoder_states)
+        key, value = source_cache.update(new_key, new_value, layer_idx)
+    else:
         cached_layer: Any = source_cache.layers[layer_idx]
         # An offloading cache may hold the layer on a different device.
         cached_layer.prefetch()
         key = cached_layer.keys
         value = cached_layer.values
-    else:
-        cache.is_updated[layer_idx] = True
-        new_key, new_value = project(encoder_states)
-        key, value = source_cache.update(new_key, new_value, layer_idx)
-        cached_layer = source_cache.layers[layer_idx]
-    is_static = cached_layer.is_compileable
+
+    is_static = source_cache.layers[layer_idx].is_compileable
     if is_static:
         # A static cache may be longer than the source. Without a mask, queries would attend to the zeros at its end.
         source_length = encoder_states.shape[1]
@@ -492,32 +492,58 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         Raises:
             ValueError: if positions are learned, and a position has no row in their table.
         """
-        d_model = self.config.d_model
         if self.config.position_embedding_type == "learned":
-            positions = self._look_up_positions(position_ids)
+            encodings = self._look_up_positions(position_ids)
         else:
-            exponent_divisor = d_model
-            if self.config.position_embedding_type == "sinusoidal_tensor2tensor":
-                exponent_divisor = d_model - 2
-            offset = self.config.position_offset
-            if offset > 0:
-                position_ids = position_ids + offset
-                if bound is not None:
-                    bound += offset
-            positions = sinusoidal_positions(position_ids, d_model, exponent_divisor, bound)
+            encodings = self._compute_sinusoids(position_ids, bound)
 
         # The sum is at least in float32, so that half precision rounds it only once.
         precise_dtype = torch.promote_types(inputs_embeds.dtype, torch.float32)
-        scaled_embeds = inputs_embeds.to(precise_dtype) * math.sqrt(d_model)
-        x = (scaled_embeds + positions).to(inputs_embeds.dtype)
+        scaled_embeds = inputs_embeds.to(precise_dtype) * math.sqrt(self.config.d_model)
+        x = (scaled_embeds + encodings).to(inputs_embeds.dtype)
         return drop(x, self.config.dropout, self.training)
 
     def _look_up_positions(self, position_ids: Tensor) -> Tensor:
         """Look up learned positional embeddings (Table 3, row E), `(batch, length, d_model)`."""
+        # On CPUs, torch raises IndexError for a position without a row.
         try:
             return self.embed_positions(position_ids)
         except IndexError as error:
             raise learned_positions_error(position_ids, self.config.max_position_embeddings) from error
+
+    def _compute_sinusoids(self, position_ids: Tensor, bound: int | None) -> Tensor:
+        """Compute sinusoidal positional encodings, `(batch, length, d_model)`, as the configuration says.
+
+        The arguments are those of [`add_positions`].
+        """
+        d_model = self.config.d_model
+        exponent_divisor = d_model
+        if self.config.position_embedding_type == "sinusoidal_tensor2tensor":
+            # The authors' code differs from the paper's formula in this divisor.
+            exponent_divisor = d_model - 2
+        # The position of the first token. It is 0 except in models that were converted from fairseq.
+        offset = self.config.position_offset
+        if offset == 0:
+            return sinusoidal_positions(position_ids, d_model, exponent_divisor, bound)
+        shifted_bound = None
+        if bound is not None:
+            shifted_bound = bound + offset
+        return sinusoidal_positions(position_ids + offset, d_model, exponent_divisor, shifted_bound)
+
+    def add_counted_positions(
+        self, inputs_embeds: Tensor, attention_mask: Tensor | None, past_length: int | Tensor
+    ) -> Tensor:
+        """Compute the input of the first layer as [`add_positions`] does, with positions counted from the mask.
+
+        `inputs_embeds` has the shape `(batch, length, d_model)`. The other arguments are those of [`count_positions`].
+        """
+        length = inputs_embeds.shape[1]
+        position_ids = count_positions(attention_mask, length, past_length, inputs_embeds.device)
+        bound = None
+        # A static cache returns its length as a tensor, so no bound is known without reading it.
+        if isinstance(past_length, int):
+            bound = past_length + length
+        return self.add_positions(inputs_embeds, position_ids, bound)
 
     def normalize_output(self, x: Tensor) -> Tensor:
         """Apply LayerNorm to the last layer's output, `(batch, length, d_model)`, if `config.stack_layer_norm` is True.
@@ -564,9 +590,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
                 positions.
         """
         embeds = self.look_up(input_ids, inputs_embeds)
-        length = embeds.shape[1]
-        position_ids = count_positions(attention_mask, length, 0, embeds.device)
-        x = self.add_positions(embeds, position_ids, bound=length)
+        # All tensors named `x` have the shape (batch, source, d_model).
+        x = self.add_counted_positions(embeds, attention_mask, past_length=0)
 
         mask_config = choose_mask_config(self.config, kwargs.get("output_attentions"), attention_mask)
         mask = create_bidirectional_mask(mask_config, x, attention_mask)
@@ -665,12 +690,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         is_checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         cache = prepare_cache(self.config, either_cache(cache, past_key_values), use_cache, is_checkpointing)
 
+        # The number of tokens whose keys and values are in the cache.
         past_length = 0 if cache is None else cache.get_seq_length()
-        length = embeds.shape[1]
-        position_ids = count_positions(attention_mask, length, past_length, embeds.device)
-        # A static cache returns its length as a tensor, so no bound is known without reading it.
-        bound = past_length + length if isinstance(past_length, int) else None
-        x = self.add_positions(embeds, position_ids, bound)
+        # All tensors named `x` have the shape (batch, target, d_model).
+        x = self.add_counted_positions(embeds, attention_mask, past_length)
 
         mask_config = choose_mask_config(
             self.config, kwargs.get("output_attentions"), attention_mask, encoder_attention_mask
@@ -679,12 +702,14 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         mask = look_ahead_mask(mask_config, x, attention_mask, target_cache)
         encoder_mask = create_bidirectional_mask(mask_config, x, encoder_attention_mask, encoder_hidden_states)
 
+        # `is_updated` is True for each layer whose keys and values of the source are in the cache.
         has_source_in_cache = cache is not None and any(cache.is_updated.values())
-        if encoder_hidden_states is not None and not has_source_in_cache:
+        source_states = encoder_hidden_states
+        if source_states is not None and not has_source_in_cache:
             # Every layer computes keys and values from the encoder's output.
-            encoder_hidden_states = cast_once_for_layers(encoder_hidden_states)
+            source_states = cast_once_for_layers(source_states)
         for layer in self.layers:
-            x = layer(x, encoder_hidden_states, mask, encoder_mask, cache=cache, **kwargs)
+            x = layer(x, source_states, mask, encoder_mask, cache=cache, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.normalize_output(x), cache=cache)
 
 
@@ -898,6 +923,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
         logits = None
         loss = None
+        # The field `token_sums` of the output, (3,). It is computed only if the caller gets no logits.
         sums = None
         if labels is not None and skip_logits:
             loss, sums = self._compute_loss_without_logits(states, labels, **kwargs)
