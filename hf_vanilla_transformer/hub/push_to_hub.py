@@ -171,6 +171,7 @@ def _load_from_hub_in_card(card: Path, repo_id: str, revision: str | None) -> No
     arguments = f'"{repo_id}", trust_remote_code=True'
     if revision:
         arguments = f'"{repo_id}", revision="{revision}", trust_remote_code=True'
+    # The card loads the tokenizer in one line and the model in the next.
     call = f".from_pretrained({arguments})\n"
     new_lines = f"{_BEFORE_TOKENIZER_CALL}{call}{_BEFORE_MODEL_CALL}{call}"
 

@@ -58,12 +58,13 @@ def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, ob
     """
     determining_values: list[Mapping[str, object]] = []
     for folder in folders:
+        # Weights, configurations and vocabularies. The other files do not change the result.
         paths = [path for path in folder.iterdir() if path.suffix in _HASHED_SUFFIXES]
         determining_values.append(hashes(paths))
     determining_values.append({**settings, "hf_vanilla_transformer": __version__})
     serialized_values = json.dumps(determining_values, sort_keys=True)
     digest = hashlib.sha256(serialized_values.encode()).hexdigest()
-    # With 128 bits, no two results get the same name in practice.
+    # 32 hexadecimal digits are 128 bits, with which no two results get the same name in practice.
     return CACHE / f"{digest[:32]}-{label}"
 
 

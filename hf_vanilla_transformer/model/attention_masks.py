@@ -84,8 +84,8 @@ def look_ahead_mask(
         )
     if make_mask is flash_attention_mask and cache is not None and attention_mask is None:
         # A static cache is longer than its contents. Flash attention reads the filled length from the mask.
-        length = int(cache.get_seq_length()) + x.shape[1]
-        attention_mask = torch.ones(len(x), length, dtype=torch.long, device=x.device)
+        filled_length = int(cache.get_seq_length()) + x.shape[1]
+        attention_mask = torch.ones(len(x), filled_length, dtype=torch.long, device=x.device)
     return create_causal_mask(config, x, attention_mask, cache)
 
 

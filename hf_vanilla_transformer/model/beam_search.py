@@ -177,6 +177,7 @@ class BeamSearch:
         self.favors_length = length_penalty(2) > length_penalty(1)
         self.early_stopping = early_stopping
         self.limits = limits
+        # The number of tokens of each candidate, which grows by 1 in each step.
         self.length = 0
         self._fill = fill
         self._num_sentences = num_sentences
@@ -195,6 +196,7 @@ class BeamSearch:
         self._beams_by_step: list[Tensor] = []
         self._tokens_by_step: list[Tensor] = []
 
+        # The best finished and the best truncated hypotheses of each sentence.
         self._finished = _EndedHypotheses(num_sentences, num_beams, device)
         self._truncated = _EndedHypotheses(num_sentences, num_beams, device)
         # True if a hypothesis of any sentence may be finished.

@@ -260,8 +260,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
             if not _IS_REMOTE_CODE:
-                # Only the saved file needs this field. If the object kept it, transformers would ask the user to trust
-                # remote code.
+                # This is the installed package, not the code in a saved folder. Only the saved file needs this field.
+                # If the object kept it, transformers would ask the user to trust remote code.
                 self.__dict__.pop("custom_pipelines", None)
 
     def _add_shipped_code(self) -> None:

@@ -368,9 +368,11 @@ class CandidateStops:
     """
 
     def __init__(self, criteria: StoppingCriteriaList, settings: GenerationConfig):
+        # Each criterion goes to one of three lists: it never stops a hypothesis, or it truncates, or it finishes one.
         self._watching_criteria = StoppingCriteriaList()
         self._truncating_criteria = StoppingCriteriaList()
         self._finishing_criteria = StoppingCriteriaList()
+        # A tensor of token ids, or None if there is no EOS token.
         self._eos_tokens = settings._eos_token_tensor
         self.follow_from_settings = True
         for criterion in criteria:

@@ -691,7 +691,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                     # This process has finished, but all processes must call the model until the last one has.
                     continue
                 # (active * beams, vocabulary)
-                log_probs = self._log_probs_of_step(hypotheses, logits, logits_processor, steps, outputs_by_step)
+                log_probs = self._log_probs_of_step(
+                    hypotheses, logits, logits_processor, steps.outputs, outputs_by_step
+                )
 
                 # The rows of `hypotheses` that the candidates extend, and their last tokens, (active, candidates).
                 rows, tokens = search.extend(log_probs, do_sample=settings.do_sample)
@@ -734,13 +736,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         hypotheses: Tensor,
         logits: Tensor,
         logits_processor: LogitsProcessorList,
-        steps: NextTokenSteps,
+        model_outputs: Mapping[str, Any],
         outputs_by_step: dict[str, tuple],
     ) -> Tensor:
         """Compute the log-probabilities of the next token from `logits`, which may be overwritten.
 
-        `outputs_by_step` is changed in place: the outputs of this step are added to the tuples in it. Hypotheses have
-        the shape `(rows, length)`. The logits and the result have the shape `(rows, vocabulary)`.
+        `outputs_by_step` is changed in place: the outputs of this step that it names are added to the tuples in it.
+        They are the scores, the logits, and outputs of the model such as attention weights.
+
+        Hypotheses have the shape `(rows, length)`. The logits and the result have the shape `(rows, vocabulary)`.
         """
         logits = logits.to(dtype=torch.float32, device=hypotheses.device)
         # With a large vocabulary, logits take much memory, so they are overwritten unless the caller requests them.
@@ -748,7 +752,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         log_probs = self.log_probabilities(logits, out=overwritten)
         processed_log_probs = logits_processor(hypotheses, log_probs).float()  # type: ignore[arg-type]
 
-        outputs = {**steps.outputs, "scores": processed_log_probs, "logits": logits}
+        outputs = {**model_outputs, "scores": processed_log_probs, "logits": logits}
         for name in outputs_by_step:
             outputs_by_step[name] += (outputs[name],)
         return processed_log_probs

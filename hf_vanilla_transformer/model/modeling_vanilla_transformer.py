@@ -189,13 +189,16 @@ class VanillaTransformerAttention(nn.Module):
                 cache, self.layer_idx, self._project_keys_and_values, key_value_states
             )
 
-        # Only eager attention returns attention weights.
-        implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
+        implementation = self.config._attn_implementation
+        if kwargs.get("output_attentions"):
+            # Only eager attention returns attention weights.
+            implementation = "eager"
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         if attention is flash_attention_forward:
             # transformers' own function would apply the padding mask of the keys to the queries as well.
             attention = flash_attention
         dropout = self.dropout if self.training else 0.0
+        # The outputs of all heads, (batch, queries, heads, d_v), and the attention weights.
         heads, weights = attention(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
@@ -451,6 +454,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.layers = nn.ModuleList(layers)
         if config.stack_layer_norm:
             self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        # transformers sets this attribute to True when the user turns gradient checkpointing on.
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -624,13 +628,15 @@ def prepare_cache(
         return None
     if isinstance(cache, EncoderDecoderCache):
         return cache
-    if cache is None:
+    # A cache of any other class is for self-attention only, so a new cache for cross-attention is added.
+    self_attention_cache = cache
+    if self_attention_cache is None:
         if use_cache is None:
             use_cache = config.use_cache
         if not use_cache:
             return None
-        cache = DynamicCache(config=config)
-    return EncoderDecoderCache(cache, DynamicCache(config=config))
+        self_attention_cache = DynamicCache(config=config)
+    return EncoderDecoderCache(self_attention_cache, DynamicCache(config=config))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
@@ -721,6 +727,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
+        # This maps the name of each tied weight to the name of the weight that it shares. transformers reads it.
         self._tied_weights_keys = {}
         shares_embeddings = config.has_joint_vocabulary and config.tie_word_embeddings
         if shares_embeddings:
@@ -851,7 +858,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         target_embedding = "model.decoder.embed_tokens"
         if config.has_joint_vocabulary:
             target_embedding = "model.shared"
-        # If `tie_word_embeddings` is set, `post_init` makes the LM head share this matrix.
+        # This maps the name of the tied weight to the name of the weight that it shares. If `tie_word_embeddings` is
+        # set, `post_init` makes the LM head share the matrix of the target embedding.
         self._tied_weights_keys = {"lm_head.weight": f"{target_embedding}.weight"}
         self.loss_function = label_smoothed_cross_entropy
         self.generation_config = create_default_generation_config(config)
@@ -901,6 +909,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         if labels is not None:
             # Teacher forcing processes all target tokens at once, so no later step would read the cache.
             use_cache = False
+            # From here on, -100 marks all positions without a target.
             labels = labels.masked_fill(labels == ignore_index, -100)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -917,6 +926,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             return_dict=True,
             **kwargs,
         )
+        # The decoder's last states, (batch, target, d_model).
         states = outputs.last_hidden_state
         if labels is not None:
             check_shape_of_labels(labels, states)
@@ -960,6 +970,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             loss = self._compute_loss(logits, labels, num_items_in_batch=num_items_in_batch, **kwargs)
             return loss, token_sums(logits, labels).sum(dim=0)
         check_labels(labels, self.config.vocab_size)
+        # The sum of the loss over all target tokens, and the `token_sums` of the batch, (3,).
         loss_sum, sums = smoothed_cross_entropy_of_states(states, self.lm_head, labels, self._label_smoothing)
         loss = per_token(loss_sum, labels, num_items_in_batch)
         return loss, sums

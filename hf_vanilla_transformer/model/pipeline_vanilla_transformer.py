@@ -239,15 +239,16 @@ class PlainTranslationPipeline(Pipeline):
 
         # The text of a copied sentence, or None if the sentence is translated.
         copied_text = model_outputs["copied"]
-        # The tokens of each translation, each of shape (length,).
+        # The tokens of each translation without padding, each of shape (length,).
         rows: list[Tensor] = []
         for padded_row in model_outputs["token_ids"][0]:
             if copied_text is None:
                 rows.append(padded_row[padded_row != self.tokenizer.pad_token_id])
             else:
-                # The tokens that were generated for a copied sentence are dropped.
+                # The tokens that were generated for a copied sentence are dropped, so its row is empty.
                 rows.append(padded_row[:0])
 
+        # For a copied sentence, all translations are its own text.
         texts = [copied_text] * len(rows)
         if return_text and copied_text is None:
             texts = self.tokenizer.batch_decode(

@@ -226,6 +226,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
+            # `set_initial_gain` has set `initial_gain` on the layers whose weights the configuration scales.
             init.xavier_uniform_(module.weight, gain=getattr(module, "initial_gain", 1.0))
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)

@@ -60,6 +60,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         target_object: Any = None,
         **kwargs: Any,
     ):
+        # Each side is a file in the format of the tokenizers library, or a `tokenizers.Tokenizer`.
         has_tokenizer = {
             "source": bool(source_file) or source_object is not None,
             "target": bool(target_file) or target_object is not None,
@@ -170,6 +171,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
             "source_file": self.backend_tokenizer,
             "target_file": self.target_tokenizer.backend_tokenizer,
         }
+        paths = list(file_names)
         for side_file, backend in backends.items():
             # Padding and truncation were set by the last call and do not belong to the tokenizer.
             backend.no_padding()
@@ -179,5 +181,5 @@ class TwoVocabularyTokenizer(TokenizersBackend):
                 file_name = f"{filename_prefix}-{file_name}"
             path = str(Path(save_directory, file_name))
             backend.save(path)
-            file_names = (*file_names, path)
-        return file_names
+            paths.append(path)
+        return tuple(paths)
