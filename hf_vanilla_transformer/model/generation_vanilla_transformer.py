@@ -679,10 +679,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # For each output that the caller requests, such as "scores", a tuple with one entry per step.
         outputs_by_step = requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
+        # A callable that runs the model on the hypotheses, and holds the outputs of its last step.
         steps = next_token_steps(self, hypotheses, settings, synced_gpus, model_kwargs)
         # Logits processors and sampling depend on the rows of the whole batch, so no row may be removed.
-        can_prune = steps.can_prune and stops.follow_from_settings and not (logits_processor or settings.do_sample)
+        needs_all_rows = bool(logits_processor) or settings.do_sample
+        can_prune = steps.can_prune and stops.follow_from_settings and not needs_all_rows
 
+        # True when the search of every sentence is done.
         is_done = False
         with cast_weights_once(cast(nn.Module, self)):
             while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
@@ -712,7 +715,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                     hypotheses_by_sentence = hypotheses.unflatten(0, (-1, num_beams))
                     hypotheses = hypotheses_by_sentence[remaining].flatten(0, 1)
 
-        # All of them have batch * num_return_sequences rows.
+        # All of these tensors have batch * num_return_sequences rows.
         generated, scores, beam_indices = search.best()
         repeated_prompts = prompts.repeat_interleave(settings.num_return_sequences, dim=0)
         sequences = torch.cat([repeated_prompts, generated], dim=1)
