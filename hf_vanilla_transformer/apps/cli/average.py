@@ -32,19 +32,31 @@ def main(arguments: list[str]) -> Path:
     """Average the checkpoints that the command line names, and return the folder of the averaged model."""
     args = parse(AveragingArguments, __doc__, arguments, "average")
     # This is not imported at the top, because --help does not need it.
-    from ...training.checkpoint_averaging import average_checkpoints, last_checkpoints
+    from ...training.checkpoint_averaging import average_checkpoints
 
     checkpoints: Sequence[str | Path] = args.folders
     if args.last is not None:
-        if len(args.folders) != 1:
-            raise InputError(f"--last needs the folder of one run; {len(args.folders)} folders were given.")
-        checkpoints = last_checkpoints(args.folders[0], args.last)
-        if len(checkpoints) < args.last:
-            raise InputError(
-                f"{args.folders[0]} holds {len(checkpoints)} complete checkpoints, fewer than {args.last}; give a "
-                "smaller --last, or name the folders to average."
-            )
+        checkpoints = _find_last_checkpoints(args.folders, args.last)
     output = average_checkpoints(checkpoints, args.output)
     names = [Path(checkpoint).name for checkpoint in checkpoints]
     print(f"the average of {', '.join(names)} is in {output}")
     return output
+
+
+def _find_last_checkpoints(folders: list[str], count: int) -> list[Path]:
+    """Return the newest `count` complete checkpoints of the run in the only folder of the list.
+
+    Raises InputError if there are several folders or none, and if the run has fewer checkpoints.
+    """
+    from ...training.checkpoint_averaging import last_checkpoints
+
+    if len(folders) != 1:
+        raise InputError(f"--last needs the folder of one run; {len(folders)} folders were given.")
+    run_folder = folders[0]
+    checkpoints = last_checkpoints(run_folder, count)
+    if len(checkpoints) < count:
+        raise InputError(
+            f"{run_folder} holds {len(checkpoints)} complete checkpoints, fewer than {count}; give a smaller --last, "
+            "or name the folders to average."
+        )
+    return checkpoints

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ...support.build_arguments import option
 from ...support.user_errors import InputError, input_errors
@@ -56,31 +56,44 @@ class ConvertArguments:
 def main(arguments: list[str]) -> Path:
     """Convert the model that the command line names, and return the folder of the converted model."""
     args = parse(ConvertArguments, __doc__, arguments, "convert")
-    # Options that are not given are left out, so that the functions' own defaults apply.
-    options = {name: value for name, value in vars(args).items() if value is not None}
     if args.from_system is not None:
         direction = "from"
-        system = options.pop("from_system")
+        system: str = args.from_system
     else:
+        # `ConvertArguments` checks that exactly one of the two is given.
+        assert args.to_system is not None
         direction = "to"
-        system = options.pop("to_system")
+        system = args.to_system
     if system == "auto":
         system = recognize(args.input, args.revision, args.token)
         print(f"{args.input} is a model of {system}", file=sys.stderr)
     # For example, `--from marian` is the function `from_marian`.
     convert: Callable[..., Path] = getattr(conversion, f"{direction}_{system}")
+    options = _collect_options(args)
     _check_options(options, convert, system)
     with input_errors():
         # The functions have different names for the input, so it is passed by position.
-        folder = Path(convert(options.pop("input"), **options))
+        folder = Path(convert(args.input, **options))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")
     return folder
 
 
+def _collect_options(args: ConvertArguments) -> dict[str, Any]:
+    """Return the values of the options that a conversion function may take, in addition to the input.
+
+    Options that are not given are left out, so that the functions' own defaults apply.
+    """
+    options = {}
+    for name, value in vars(args).items():
+        if value is not None and name not in ("input", "from_system", "to_system"):
+            options[name] = value
+    return options
+
+
 def _check_options(options: Mapping[str, object], convert: Callable[..., Path], system: str) -> None:
-    """Raise InputError if an option, other than the input, is not an argument of the function `convert`."""
-    known_options = {"input", *signature(convert).parameters}
-    # `**hub` stands for two arguments.
+    """Raise InputError if an option is not an argument of `convert`, the conversion function of the system."""
+    known_options = set(signature(convert).parameters)
+    # Some conversion functions take these two arguments as `**hub`.
     if "hub" in known_options:
         known_options.update(["revision", "token"])
     for name, value in options.items():

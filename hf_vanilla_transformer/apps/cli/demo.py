@@ -40,6 +40,7 @@ class DemoArguments:
 def main(arguments: list[str]) -> None:
     """Train and evaluate a model, translate with it, draw attention weights, and print how to translate in Python."""
     args = parse(DemoArguments, __doc__, arguments, "demo")
+    # The recipe "numbers" has the settings of the training, by argument name.
     settings = read_recipe(RECIPE, Settings)
     settings["output_dir"] = args.output_dir or _find_new_folder(settings["output_dir"])
     settings["seed"] = args.seed
@@ -48,6 +49,11 @@ def main(arguments: list[str]) -> None:
     tokenizer, model = load(str(folder))
     print_translations(model, tokenizer)
     draw_attention(model, tokenizer, folder / PICTURE)
+    _print_python_example(folder)
+
+
+def _print_python_example(folder: Path) -> None:
+    """Print Python code that loads the model from the folder and translates a number."""
     print("\nin Python:\n")
     print("import hf_vanilla_transformer; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer")
     print(f'tokenizer, model = (c.from_pretrained("{folder}") for c in (AutoTokenizer, AutoModelForSeq2SeqLM))')
@@ -70,9 +76,11 @@ def print_translations(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
 
     # The test numbers do not depend on the number of training pairs, so a few training pairs suffice.
     test_pairs = load_pairs("numbers", train_size=9)["test"]
-    rows = range(0, len(test_pairs), len(test_pairs) // EXAMPLES)
+    distance = len(test_pairs) // EXAMPLES
+    rows = range(0, len(test_pairs), distance)
     sources = list(test_pairs.select(rows)["source"])
-    for source, translation in zip(sources, translate(model, tokenizer, sources), strict=True):
+    translations = translate(model, tokenizer, sources)
+    for source, translation in zip(sources, translations, strict=True):
         print(f"{source}\n  -> {translation}")
 
 

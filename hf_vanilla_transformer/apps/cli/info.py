@@ -29,42 +29,64 @@ class InfoArguments:
 def main(arguments: list[str]) -> dict[str, Any]:
     """Print a description of this machine, and return it."""
     args = parse(InfoArguments, __doc__, arguments, "info")
-    info = {**describe_machine(), "openmp": openmp()}
-    print(json.dumps(info, indent=2) if args.json else format_info(info))
+    info = {**describe_machine(), "openmp": describe_openmp()}
+    if args.json:
+        text = json.dumps(info, indent=2)
+    else:
+        text = format_info(info)
+    print(text)
     return info
 
 
-def openmp() -> dict[str, str | None]:
-    """Return the setting that decides how OpenMP's threads wait for work, and the reason for its value.
+def describe_openmp() -> dict[str, str | None]:
+    """Return the value of the environment variable GOMP_SPINCOUNT in verbs such as `train`, and the reason for it.
 
-    The result maps the name of the environment variable to its value, or to None if it is not set, and `"reason"` to
-    the reason. It holds for verbs that run a model, such as `train`.
+    The variable decides how long OpenMP's threads wait for work before they sleep. The result has two keys: the name of
+    the variable, whose value is None if the variable is not set, and `"reason"`.
     """
-    reason_to_leave_it = reason_against(["train"])
-    if reason_to_leave_it:
-        return {VARIABLE: os.environ.get(VARIABLE), "reason": reason_to_leave_it}
-    setter = "hf-vanilla-transformer sets it for verbs that compute (python -m hf_vanilla_transformer does not)"
-    return {VARIABLE: VALUE, "reason": setter}
+    # `train` stands for all verbs that run a model. The launcher sets the variable for them unless there is a reason
+    # against it.
+    reason_not_to_set = reason_against(["train"])
+    if reason_not_to_set:
+        spin_count = os.environ.get(VARIABLE)
+        reason = reason_not_to_set
+    else:
+        spin_count = VALUE
+        reason = "hf-vanilla-transformer sets it for verbs that compute (python -m hf_vanilla_transformer does not)"
+    return {VARIABLE: spin_count, "reason": reason}
 
 
 def format_info(info: Mapping[str, Any]) -> str:
-    """Format the description of a machine as lines of text."""
-    machine = info["machine"]
+    """Format the description of a machine as lines of text.
+
+    The text has three blocks: the versions of packages, the hardware, and the fast paths.
+    """
     lines = [f"{package} {version}" for package, version in info["versions"].items()]
+    # The version of a package that is not installed is None.
     lines += [f"{package} {version or '-'}" for package, version in info["optional_packages"].items()]
-
     lines.append("")
-    lines.append(f"CPU: {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads of torch")
-    spin_count = info["openmp"][VARIABLE] or "default"
-    lines.append(f"OpenMP: {VARIABLE}={spin_count}, because {info['openmp']['reason']}")
-    capabilities = []
-    for name, is_supported in info["cpu_capabilities"].items():
-        capabilities.append(f"{name} yes" if is_supported else f"{name} no")
-    lines.append(f"CPU capabilities: {', '.join(capabilities)}; torch uses {machine['instructions']}")
-    lines.append(f"GPU: {machine['accelerator'] or 'none'}")
-
+    lines += _describe_hardware(info)
     lines.append("")
     lines.append("fast paths:")
     for path, state in info["fast_paths"].items():
-        lines.append(f"  {path}: on" if state["on"] else f"  {path}: off, because {state['reason']}")
+        if state["on"]:
+            lines.append(f"  {path}: on")
+        else:
+            lines.append(f"  {path}: off, because {state['reason']}")
     return "\n".join(lines)
+
+
+def _describe_hardware(info: Mapping[str, Any]) -> list[str]:
+    """Return the lines about the CPU, its threads, and the GPU."""
+    machine = info["machine"]
+    openmp = info["openmp"]
+    spin_count = openmp[VARIABLE] or "default"
+    capabilities = []
+    for name, is_supported in info["cpu_capabilities"].items():
+        capabilities.append(f"{name} yes" if is_supported else f"{name} no")
+    return [
+        f"CPU: {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads of torch",
+        f"OpenMP: {VARIABLE}={spin_count}, because {openmp['reason']}",
+        f"CPU capabilities: {', '.join(capabilities)}; torch uses {machine['instructions']}",
+        f"GPU: {machine['accelerator'] or 'none'}",
+    ]

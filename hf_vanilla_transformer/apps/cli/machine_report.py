@@ -47,14 +47,17 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _cpu_capabilities() -> dict[str, bool]:
-    """Return for each of `_CPU_FEATURES` whether PyTorch reports it. Unknown features count as unsupported."""
+    """Map each CPU feature, such as `"AVX2"`, to True if PyTorch reports that the CPU has it.
+
+    Features count as missing if this version of PyTorch lacks the function that reports them.
+    """
     capabilities = {}
     for feature, function_name in _CPU_FEATURES.items():
-        is_supported: Callable[[], bool] | None = getattr(torch.cpu, function_name, None)
-        if is_supported is None:
-            capabilities[feature] = False
-        else:
-            capabilities[feature] = bool(is_supported())
+        is_supported = False
+        report: Callable[[], bool] | None = getattr(torch.cpu, function_name, None)
+        if report is not None:
+            is_supported = bool(report())
+        capabilities[feature] = is_supported
     return capabilities
 
 
@@ -76,6 +79,7 @@ def fast_paths() -> dict[str, str]:
     allocator_reason = ""
     if platform.libc_ver()[0] != "glibc":
         allocator_reason = "it needs glibc"
+    # If a path has several requirements, the first reason that is not empty is reported.
     return {
         "CPU decoder for one token at a time": accelerator_reason,
         "prepacked weights for inference": accelerator_reason or onednn_reason,

@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif verb == "--version":
             print(f"{PROGRAM} {__version__}", flush=True)
         elif verb in VERBS:
+            # Each verb is a module of this package with a function `main`.
             import_module(f".{verb}", __package__).main(verb_arguments)
             # The output is flushed here, so that an error such as a full disk is reported in one line.
             if sys.stdout is not None:
@@ -75,18 +76,31 @@ def _ending_at_interrupts() -> Iterator[None]:
     """End the program with a one-line message instead of a traceback if Ctrl-C or SIGTERM interrupts the block."""
     previous_handler = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
-        try:
+        with _closing_progress_bars():
             yield
-        finally:
-            # An exception leaves progress bars open. They are closed so that a message begins on a new line.
-            for bar in list(tqdm._instances):
-                bar.close()
+    # This includes `Terminated`, which is a KeyboardInterrupt for SIGTERM.
     except KeyboardInterrupt as interrupt:
-        reason = f": {interrupt}" if str(interrupt) else ""
-        print(f"interrupted{reason}", file=sys.stderr)
+        message = "interrupted"
+        if str(interrupt):
+            message = f"interrupted: {interrupt}"
+        print(message, file=sys.stderr)
         sys.exit(exit_code_of(interrupt))
     finally:
         signal.signal(signal.SIGTERM, previous_handler)
+
+
+@contextmanager
+def _closing_progress_bars() -> Iterator[None]:
+    """Close all progress bars when the block ends, so that a message after the block begins on a new line.
+
+    Progress bars are still open if an exception ends the block.
+    """
+    try:
+        yield
+    finally:
+        # `_instances` is tqdm's set of open bars. It is copied because closing a bar removes it from the set.
+        for bar in list(tqdm._instances):
+            bar.close()
 
 
 def _raise_terminated(number: int, frame: object) -> None:

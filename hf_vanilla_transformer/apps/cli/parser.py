@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from inspect import get_annotations
@@ -54,6 +54,7 @@ def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
         if shows_traceback:
             raise
         lines = [line.strip() for line in str(error).splitlines()]
+        # With a text, sys.exit prints it to standard error and ends the program with code 1.
         sys.exit(f"error: {' '.join(lines)}")
     except (MemoryError, RuntimeError) as error:
         is_memory_error = isinstance(error, (MemoryError, torch.OutOfMemoryError))
@@ -120,17 +121,22 @@ def given_arguments(
     values = _parse_values(parser, arguments_by_name, arguments)
     recipe = values.pop("config", None)
     if recipe is not None:
+        # The command line has priority over the recipe.
         recipe_values = read_recipe(recipe, argument_class)
         values = override_recipe(recipe_values, values)
         _check_outputs(values, recipe)
+    _check_required(known_arguments, values)
+    return values
 
+
+def _check_required(known_arguments: Sequence["_Argument"], values: Mapping[str, object]) -> None:
+    """Raise InputError if a required argument has no value."""
     missing_options = []
     for argument in known_arguments:
         if argument.is_required and argument.name not in values:
             missing_options.append(f"--{argument.name}")
     if missing_options:
         raise InputError(f"{', '.join(missing_options)} must be given; --help lists all arguments.")
-    return values
 
 
 def _check_encoding(arguments: Sequence[str]) -> None:
@@ -178,20 +184,22 @@ class _Argument(NamedTuple):
         Required arguments become optional because a recipe may set them. They are checked after the recipe has been
         read. `--help` lists the argument only if `is_shown`.
         """
+        # HfArgumentParser reads the help text and other spellings from the metadata.
         metadata: dict[str, Any] = {"help": argparse.SUPPRESS}
         if is_shown:
             metadata["help"] = self.field.metadata.get("help")
         if "aliases" in self.field.metadata:
             metadata["aliases"] = self.field.metadata["aliases"]
+
         default_factory = self.field.default_factory
         if default_factory is not dataclasses.MISSING:
+            # The default is a list or another value that can be changed, so the field has a function that makes it.
             return dataclasses.field(default_factory=default_factory, metadata=metadata)
-
         default = self.field.default
         if self.is_required:
             default = None
         if self.type == bool | None:
-            # With the default None, `--bf16` would need a value.
+            # This is a switch whose default None means "not given". With the default None, `--bf16` would need a value.
             default = False
         return dataclasses.field(default=default, metadata=metadata)
 
@@ -210,14 +218,15 @@ def _choose_group(dataclass: type, field: dataclasses.Field[Any]) -> str:
     """Return the group of `--help` to which a field of a dataclass belongs."""
     if "group" in field.metadata:
         return field.metadata["group"]
-    # Only the Trainer's arguments have this table, which moves some of them to other groups. The other inherited
-    # arguments are shown only by --help_all.
-    group_table: dict[str, str] = getattr(dataclass, "_argument_groups", {})
-    if field.name in group_table:
-        return group_table[field.name]
+    # Only our subclass of transformers' TrainingArguments has this attribute. It maps arguments to groups.
+    group_by_argument: dict[str, str] = getattr(dataclass, "_argument_groups", {})
+    if field.name in group_by_argument:
+        return group_by_argument[field.name]
+    # The Trainer's other arguments are inherited from transformers. Only --help_all shows them.
     is_inherited = field.name not in get_annotations(dataclass)
-    if group_table and is_inherited:
+    if group_by_argument and is_inherited:
         return _TRAINER_GROUP
+    # Each class of arguments may name its group.
     return getattr(dataclass, "_argument_group_name", "arguments")
 
 
@@ -243,8 +252,10 @@ def _make_parser(
     program = None
     if verb is not None:
         program = f"{PROGRAM} {verb}"
+    # argparse replaces %(prog)s by the program's name.
     usage = "%(prog)s [--name value ...]"
     if positionals:
+        # A verb has at most one positional argument.
         usage = f"%(prog)s [{positionals[0].name} ...] [--name value ...]"
     text, examples = _split_description(description or "")
     epilog = None
@@ -264,13 +275,18 @@ def _make_parser(
 
     for positional in positionals:
         parser.add_argument(positional.name, nargs="*", help=positional.field.metadata.get("help"))
-    parser.add_argument("--config", help=f"A YAML or JSON file of arguments, or a recipe: {', '.join(recipes())}.")
     has_trainer_group = any(option.group == _TRAINER_GROUP for option in options)
+    _add_common_options(parser, has_trainer_group)
+    return parser
+
+
+def _add_common_options(parser: HfArgumentParser, has_trainer_group: bool) -> None:
+    """Add the options that all verbs have, and `--help_all` if the verb has the group of the Trainer's options."""
+    parser.add_argument("--config", help=f"A YAML or JSON file of arguments, or a recipe: {', '.join(recipes())}.")
     if has_trainer_group:
         parser.add_argument("--help_all", action="help", help=f"Also show the {_TRAINER_GROUP}.")
     parser.add_argument("--traceback", action="store_true", help="Show where an error was raised.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    return parser
 
 
 def _make_groups(options: Sequence[_Argument], hidden: Collection[str], shows_all: bool) -> list[type]:
@@ -278,29 +294,37 @@ def _make_groups(options: Sequence[_Argument], hidden: Collection[str], shows_al
 
     [`_make_parser`] describes `hidden` and `shows_all`.
     """
-    # Within a group, the arguments of its own class come before arguments that are moved there. Both sorts are stable.
-    options = sorted(options, key=lambda option: "group" in option.field.metadata)
-    options.sort(key=lambda option: _order_of_group(option.group))
-    fields_by_group: dict[str, list[Any]] = {}
-    for option in options:
-        is_group_shown = shows_all or option.group != _TRAINER_GROUP
-        is_shown = is_group_shown and option.name not in hidden
-        field = (option.name, option.type, option.optional_field(is_shown))
-        fields_by_group.setdefault(option.group, []).append(field)
-    groups = []
-    for group, fields in fields_by_group.items():
+    # A field's metadata has "group" if the option is moved to a different group than its class. Within a group, moved
+    # options come last.
+    own_options = [option for option in options if "group" not in option.field.metadata]
+    moved_options = [option for option in options if "group" in option.field.metadata]
+    options_by_group: dict[str, list[_Argument]] = {}
+    for option in [*own_options, *moved_options]:
+        options_by_group.setdefault(option.group, []).append(option)
+
+    group_classes = []
+    for group in sorted(options_by_group, key=_order_of_group):
+        is_group_shown = shows_all or group != _TRAINER_GROUP
+        fields = []
+        for option in options_by_group[group]:
+            is_shown = is_group_shown and option.name not in hidden
+            fields.append((option.name, option.type, option.optional_field(is_shown)))
         # HfArgumentParser reads the group's name from this attribute.
-        groups.append(dataclasses.make_dataclass("Group", fields, namespace={"_argument_group_name": group}))
-    return groups
+        group_classes.append(dataclasses.make_dataclass("Group", fields, namespace={"_argument_group_name": group}))
+    return group_classes
 
 
 def _order_of_group(group: str) -> int:
-    """Return a number by which the groups of `--help` are sorted. Groups with equal numbers keep their order."""
+    """Return a number by which the groups of `--help` are sorted. Groups with equal numbers keep their order.
+
+    The groups in `_GROUPS` come first, in that order. The last group has the rarely used arguments of the Trainer.
+    """
     if group in _GROUPS:
         return _GROUPS.index(group)
+    number_of_other_groups = len(_GROUPS)
     if group == _TRAINER_GROUP:
-        return len(_GROUPS) + 1
-    return len(_GROUPS)
+        return number_of_other_groups + 1
+    return number_of_other_groups
 
 
 def _split_description(description: str) -> tuple[str, list[str]]:
@@ -335,21 +359,28 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         return action.help
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """Format an option's name with a short name for its value, such as `--seed N`."""
+        """Format an option's name with a short name for its value, such as `--seed N`.
+
+        argparse calls this method for each option, and shows the result at the left of the option's help text.
+        """
         # HfArgumentParser adds a second spelling with hyphens, which is not shown.
         spellings = [spelling for spelling in action.option_strings if "-" not in spelling.removeprefix("--")]
         if not spellings:
+            # The argument is positional.
             return super()._format_action_invocation(action)
         if action.nargs == 0:
+            # The option takes no value, such as --help.
             return ", ".join(spellings)
         if action.nargs == "?":
-            # This is a switch. Its values are shown only if it is on by default, so that users can turn it off.
+            # The value may be left out, so the option is a switch. Its values are shown only if it is on by default,
+            # so that users know how to turn it off.
             if action.default is True:
                 return f"{spellings[0]} {{true,false}}"
             return spellings[0]
         value = self._name_value(action)
         invocation = f"{', '.join(spellings)} {value}"
         if action.nargs == "+":
+            # The option takes one or more values.
             invocation += f" [{value} ...]"
         return invocation
 
@@ -374,6 +405,7 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
     # argparse sets defaults only where the namespace has no attribute.
     namespace = argparse.Namespace(**dict.fromkeys(names, _NOT_GIVEN))
     try:
+        # The parser sets each value as an attribute of `namespace`.
         _, unknown_arguments = parser.parse_known_args(arguments, namespace)
     except argparse.ArgumentError as error:
         raise InputError(str(error)) from error
@@ -381,6 +413,7 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
         unknown_name, _, _ = unknown_arguments[0].partition("=")
         raise InputError(f"there is no argument {unknown_name}; --help lists them.")
     values = {}
+    # All verbs have --config, which is not among `names`.
     for name in (*names, "config"):
         value = getattr(namespace, name)
         # If they are not given, positional arguments are an empty list, and --config is None.

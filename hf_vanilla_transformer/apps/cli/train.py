@@ -33,11 +33,13 @@ def parse_settings(arguments: list[str], description: str | None, verb: str) -> 
     If the command line names no recipe, the settings that it does not give may be planned, i.e. chosen for the sentence
     pairs and the machine.
     """
+    # The Trainer has arguments that `train` rejects. `REJECTED` maps each to its error message.
     hidden = list(REJECTED)
     if verb != "distill":
         # Only the help of `distill` shows the options about teachers.
         hidden.extend(field.name for field in fields(DistillationArguments))
     arguments_by_name = given_arguments(Settings, description, arguments, verb, hidden=hidden)
+    # The option may be written as `--config numbers` or as `--config=numbers`.
     names_recipe = any(argument.partition("=")[0] == "--config" for argument in arguments)
     return Settings.from_arguments(allow_plan=not names_recipe, **arguments_by_name)
 
@@ -45,15 +47,17 @@ def parse_settings(arguments: list[str], description: str | None, verb: str) -> 
 def run(settings: Settings) -> Path:
     """Train with the given settings, print the log messages of training, and return the folder of the trained model."""
     # This is not imported at the top, because --help needs neither the Trainer nor the data.
-    from ...training import run as training_run
+    from ...training.run import run as train_model
 
     with printing_messages():
         try:
-            return training_run.run(settings)
+            return train_model(settings)
         except KeyboardInterrupt as interrupt:
-            if settings.args.process_index == 0:
+            # Ctrl-C interrupts every process of a distributed training. The caller of this function reports an
+            # exception that is raised here, so only the main process raises it. The others just exit.
+            is_main_process = settings.args.process_index == 0
+            if is_main_process:
                 raise
-            # The main process reports the interrupt for all processes.
             sys.exit(exit_code_of(interrupt))
 
 
@@ -62,7 +66,7 @@ def printing_messages() -> Iterator[None]:
     """Print log messages of training for the duration of the block: information to stdout, and warnings to stderr."""
     package_logger = logging.getLogger("hf_vanilla_transformer")
     training_logger = package_logger.getChild("training")
-    level = package_logger.level
+    previous_level = package_logger.level
     handler = _PrintingHandler()
     package_logger.setLevel(logging.INFO)
     training_logger.addHandler(handler)
@@ -70,10 +74,12 @@ def printing_messages() -> Iterator[None]:
         yield
     finally:
         training_logger.removeHandler(handler)
-        package_logger.setLevel(level)
+        package_logger.setLevel(previous_level)
 
 
 class _PrintingHandler(logging.Handler):
+    """Print each log message, without interrupting a progress bar."""
+
     def emit(self, record: logging.LogRecord) -> None:
         stream = sys.stdout if record.levelno == logging.INFO else sys.stderr
         # print() would break a progress bar.

@@ -51,7 +51,7 @@ def test_json(capsys):
 def test_how_threads_wait(monkeypatch, two_threads, environment, value, reason):
     for name, each in environment.items():
         monkeypatch.setenv(name, each)
-    assert info.openmp() == {"GOMP_SPINCOUNT": value, "reason": reason}
+    assert info.describe_openmp() == {"GOMP_SPINCOUNT": value, "reason": reason}
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])
