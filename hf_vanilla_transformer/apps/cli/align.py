@@ -17,7 +17,7 @@ from ...support.user_errors import InputError
 from ...translation.alignment import Links, align
 from ...translation.loading_arguments import LoadingArguments
 from .parser import parse, program
-from .shared_options import BatchArguments, EngineArguments, load_given
+from .shared_options import BatchArguments, EngineArguments, load_tokenizer_and_model
 
 
 @dataclass
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> list[Links]:
     output = args.align.output
     check_can_write(output, inputs=[*args.data.paths(), Path(args.model.model_name_or_path)])
     sources, targets = _load_pairs(args.align, args.data)
-    tokenizer, model = load_given(args.model, args.engine)
+    tokenizer, model = load_tokenizer_and_model(args.model, args.engine)
     alignments = align(
         model,
         tokenizer,
@@ -58,6 +58,7 @@ def main(arguments: list[str]) -> list[Links]:
     )
     with open_output(output) as file:
         for links in alignments:
+            # A link is a pair of word numbers.
             line = " ".join(f"{source}-{target}" for source, target in links)
             file.write(f"{line}\n")
     return alignments
@@ -79,8 +80,10 @@ def _load_pairs(align_args: AlignArguments, data_args: DataArguments) -> tuple[l
         raise InputError(
             f"split is {align_args.split}, but has no effect on pairs that are given as arguments; leave it out."
         )
-    if len(sentences) % 2:
+    lacks_target = len(sentences) % 2 == 1
+    if lacks_target:
         raise InputError(f"there are {len(sentences)} sentences; give pairs, each source before its target.")
+    # Sources and targets alternate.
     sources = sentences[::2]
     targets = sentences[1::2]
     return sources, targets

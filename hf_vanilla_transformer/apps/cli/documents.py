@@ -49,12 +49,21 @@ def find_documents(source: str | None, target: str | None) -> list[DocumentFile]
     if not _is_document(path):
         return []
     check_can_write(target, inputs=[path])
-    return [DocumentFile(path, Path(target) if target else None, MARKUP_BY_SUFFIX[path.suffix.lower()])]
+    # Without a target, the translation goes to standard output.
+    translation_path = None
+    if target:
+        translation_path = Path(target)
+    return [DocumentFile(path, translation_path, _markup_of(path))]
 
 
 def _is_document(path: Path) -> bool:
     """Return True if a file has one of the suffixes of HTML and XML documents."""
     return path.suffix.lower() in MARKUP_BY_SUFFIX
+
+
+def _markup_of(path: Path) -> str:
+    """Return the markup language of a document, `"html"` or `"xml"`."""
+    return MARKUP_BY_SUFFIX[path.suffix.lower()]
 
 
 def _find_in_folder(folder: Path, target: str | None) -> list[DocumentFile]:
@@ -63,15 +72,16 @@ def _find_in_folder(folder: Path, target: str | None) -> list[DocumentFile]:
     Their translations get the same relative paths in the folder `target`. Raises InputError if this folder is missing,
     is a file, or lies in `folder`, and if there are no documents.
     """
-    if target is None or (Path(target).exists() and not Path(target).is_dir()):
+    is_file = target is not None and Path(target).exists() and not Path(target).is_dir()
+    if target is None or is_file:
         raise InputError(f"{folder} is a folder; name a folder for the translations by --output.")
     if Path(target).resolve().is_relative_to(folder.resolve()):
         raise InputError(f"{target} lies in {folder}, whose documents it would join; name another folder.")
     documents = []
     for path in sorted(folder.rglob("*")):
         if _is_document(path) and path.is_file():
-            translation = Path(target, path.relative_to(folder))
-            documents.append(DocumentFile(path, translation, MARKUP_BY_SUFFIX[path.suffix.lower()]))
+            translation_path = Path(target, path.relative_to(folder))
+            documents.append(DocumentFile(path, translation_path, _markup_of(path)))
     if not documents:
         raise InputError(f"{folder} has no documents; their names end in {', '.join(MARKUP_BY_SUFFIX)}.")
     return documents
@@ -90,11 +100,14 @@ def translate_files(documents: Sequence[DocumentFile], translate: Callable[[str,
     hides_progress = not sys.stderr.isatty() or len(documents) == 1
     for document in tqdm(documents, "documents", unit=" documents", disable=hides_progress):
         try:
+            # The codec utf-8-sig removes a byte order mark at the beginning.
             text = document.source.read_bytes().decode("utf-8-sig")
             translation = translate(text, document.markup)
-        except ValueError as error:  # The text is not in UTF-8, or its markup cannot be parsed.
+        except ValueError as error:
+            # The text is not in UTF-8, or its markup cannot be parsed.
             raise InputError(f"{document.source}: {error}") from error
         if document.target is None:
+            # The translation goes to standard output.
             with open_output(None) as output:
                 output.write(translation)
         else:

@@ -22,7 +22,7 @@ from ...translation.decoding_arguments import DecodingArguments
 from ...translation.loading_arguments import EnsembleLoadingArguments
 from ...translation.translate import translate
 from .parser import parse, program
-from .shared_options import BatchArguments, EngineArguments, load_given
+from .shared_options import BatchArguments, EngineArguments, load_tokenizer_and_model
 
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
     tokenizer, model, target_language = None, None, None
     if model_names:
-        tokenizer, model = load_given(args.model, args.engine)
+        tokenizer, model = load_tokenizer_and_model(args.model, args.engine)
         target_language = args.data.target_language_for(tokenizer)
     search["tokens_per_batch"] = args.batches.tokens_per_batch
     scores, translations = evaluate(
@@ -155,16 +155,18 @@ def _load_other_translations(args: Arguments, pairs: "Dataset", search: Mapping[
 
     Returns None without `--against`. `search` contains the `translate()` arguments for the second model.
     """
-    other = args.evaluation.against
-    if other is None:
+    name = args.evaluation.against
+    if name is None:
         return None
     revision = args.evaluation.against_revision
-    is_file = Path(other).exists() and not Path(other).is_dir()
+    path = Path(name)
+    is_file = path.exists() and not path.is_dir()
     if is_file:
         if revision is not None:
-            raise InputError(f"against_revision is {revision}, but has no effect on the file {other}; leave it out.")
-        return read_lines(Path(other), len(pairs))
-    other_model_args = replace(args.model, model_name_or_path=[other], revision=revision)
-    tokenizer, model = load_given(other_model_args, args.engine)
+            raise InputError(f"against_revision is {revision}, but has no effect on the file {name}; leave it out.")
+        return read_lines(path, len(pairs))
+    # The other options of the model, such as the device, apply to the second model as well.
+    other_model_args = replace(args.model, model_name_or_path=[name], revision=revision)
+    tokenizer, model = load_tokenizer_and_model(other_model_args, args.engine)
     target_language = args.data.target_language_for(tokenizer)
     return translate(model, tokenizer, pairs["source"], show_progress=True, target_lang=target_language, **search)

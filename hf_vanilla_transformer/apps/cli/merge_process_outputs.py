@@ -78,42 +78,51 @@ class Processes:
             with open_output(path) as file:
                 yield file
             return
-        target = Path(os.path.realpath(path))
-        parts = [target.with_name(f".{target.name}.part-{index}-of-{self.count}") for index in range(self.count)]
+        parts = self._name_parts(path)
         own_part = parts[self.index]
         is_first = self.index == 0
         lock: AbstractContextManager[object] = nullcontext()
         if is_first:
-            # Other commands must not write the same parts.
+            # Other commands must not write the same parts. One lock is enough for all processes of this command.
             lock = locked(Path(path).with_name(f"{Path(path).name}.parts"))
         with lock:
             try:
                 with own_part.open("w", encoding="utf-8") as file:
                     yield file
+                # The parts are merged when all processes have closed theirs.
                 _process_state().wait_for_everyone()
             except BaseException:
                 logger.warning("the part that was written is in %s", own_part)
                 raise
             if is_first:
-                _merge(path, parts, chunk_sizes)
+                _merge_parts(path, parts, chunk_sizes)
+
+    def _name_parts(self, path: str) -> list[Path]:
+        """Return the path of each process's part of an output file, in the order of the processes."""
+        # If the output is a symbolic link, the parts lie next to the file that it points to.
+        target = Path(os.path.realpath(path))
+        return [target.with_name(f".{target.name}.part-{index}-of-{self.count}") for index in range(self.count)]
 
 
-def _merge(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
+def _merge_parts(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
     """Merge the parts into one file, with the chunks in their original order, and delete the parts.
 
-    `chunk_sizes` has the number of lines of each chunk. The processes took turns, so chunk k is in part k modulo the
-    number of parts. Raises InputError if a part is truncated.
+    `chunk_sizes` has the number of lines of each chunk. Raises InputError if a part is truncated.
     """
-    with ExitStack() as stack:
-        merged_file = stack.enter_context(open_output(path))
-        part_files = [stack.enter_context(part.open(encoding="utf-8", newline="\n")) for part in parts]
-        for chunk_number, size in enumerate(chunk_sizes):
+    with ExitStack() as open_files:
+        merged_file = open_files.enter_context(open_output(path))
+        part_files = []
+        for part in parts:
+            part_files.append(open_files.enter_context(part.open(encoding="utf-8", newline="\n")))
+
+        for chunk_number, chunk_size in enumerate(chunk_sizes):
+            # The processes took turns, so consecutive chunks are in consecutive parts.
             part_file = part_files[chunk_number % len(part_files)]
-            lines = list(islice(part_file, size))
-            if len(lines) < size:
+            lines = list(islice(part_file, chunk_size))
+            if len(lines) < chunk_size:
                 raise InputError(
-                    f"{part_file.name} ends after {len(lines)} of the {size} lines of chunk {chunk_number}; translate "
-                    "again."
+                    f"{part_file.name} ends after {len(lines)} of the {chunk_size} lines of chunk {chunk_number}; "
+                    "translate again."
                 )
             merged_file.writelines(lines)
     for part in parts:

@@ -24,7 +24,7 @@ from ...translation.decoding_arguments import DecodingArguments
 from ...translation.loading_arguments import LoadingArguments
 from . import PROGRAM
 from .parser import parse, program
-from .shared_options import load_given
+from .shared_options import load_tokenizer_and_model
 
 
 if TYPE_CHECKING:
@@ -57,17 +57,18 @@ class MaskArguments:
 
     def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> "Figure":
         """Load the model, and draw the figure for its translations or for the given ones."""
+        # The options that are given on the command line, such as the number of beams.
         decoding_options = decoding.generate_kwargs()
         if self.target is not None and decoding_options:
             first_option = next(iter(decoding_options))
             raise InputError(f"--{first_option} has no effect with --target; leave out one of the two.")
         plot = self.import_plot_function()
-        # The fields that subclasses add are arguments of their plot functions.
+        # Subclasses add fields, such as `layer`. Each of these is an argument of the subclass's plot function.
         style_options = asdict(self)
         style_options.pop("texts")
         style_options.pop("target")
         texts = self.choose_texts()
-        tokenizer, model = load_given(model_args)
+        tokenizer, model = load_tokenizer_and_model(model_args)
         return plot(model, tokenizer, texts, self.target, theme=theme, **style_options, **decoding_options)
 
     def import_plot_function(self) -> Callable[..., "Figure"]:
@@ -157,13 +158,18 @@ class PositionArguments(LoadingArguments):
         """Draw the positions of the model, or the paper's sinusoids if no model is given."""
         from ..pictures import plot_positions
 
+        model = None
         if self.model_name_or_path is not None:
-            _, model = load_given(self)
-            return plot_positions(model, length=self.length, d_model=self.d_model, theme=theme)
+            _, model = load_tokenizer_and_model(self)
+        else:
+            self._check_no_model_options()
+        return plot_positions(model, length=self.length, d_model=self.d_model, theme=theme)
+
+    def _check_no_model_options(self) -> None:
+        """Raise InputError if an option about loading a model is given."""
         for name in ("revision", "token", "trust_remote_code", "device"):
             if getattr(self, name):
                 raise InputError(f"--{name} has no effect without --model_name_or_path; give both, or leave it out.")
-        return plot_positions(None, length=self.length, d_model=self.d_model, theme=theme)
 
 
 @dataclass
@@ -241,10 +247,13 @@ def draw(figure: str, arguments: list[str]) -> Path:
     If the file cannot be written, an error is raised before the figure is drawn.
     """
     figure_class = FIGURES[figure]
-    argument_class = _add_shared_arguments(figure_class)
+    argument_class = _combine_argument_classes(figure_class)
+    # This is a tuple with an instance of each class of arguments.
     all_arguments = parse(argument_class, figure_class.__doc__, arguments, f"plot {figure}")
-    # The shared arguments are `FileArguments` and, for a figure of translations, those for the model and for decoding.
-    figure_args, file_args, *translation_args = all_arguments
+    figure_args = all_arguments[0]
+    file_args = all_arguments[1]
+    # Figures of translations also have the arguments for the model and for decoding.
+    translation_args = all_arguments[2:]
     output = file_args.output
     if output is None:
         output = f"{figure}.png"
@@ -260,13 +269,17 @@ def draw(figure: str, arguments: list[str]) -> Path:
 
 
 def _list_inputs(all_arguments: Iterable[object]) -> list[str | Path]:
-    """List the models and the files of training runs that a figure's arguments name."""
+    """List the models and the files of training runs that a figure's arguments name.
+
+    `all_arguments` contains an instance of each class of arguments that the figure has.
+    """
     inputs: list[str | Path] = []
     for arguments in all_arguments:
         if isinstance(arguments, LoadingArguments) and arguments.model_name_or_path is not None:
             inputs.append(arguments.model_name_or_path)
         if isinstance(arguments, CurveArguments):
             for run in arguments.runs:
+                # A run is a file, or a folder with the file curve.json.
                 path = Path(run)
                 if path.is_dir():
                     path = path / "curve.json"
@@ -274,13 +287,14 @@ def _list_inputs(all_arguments: Iterable[object]) -> list[str | Path]:
     return inputs
 
 
-def _add_shared_arguments(figure_class: type) -> Any:
-    """Return a `NamedTuple` type with a figure's own arguments and the arguments that it shares with other figures.
+def _combine_argument_classes(figure_class: type) -> Any:
+    """Return a `NamedTuple` type that combines a figure's own arguments with the arguments that figures share.
 
-    All figures share the arguments for the file. Figures of translations also share the arguments for the model and for
-    decoding.
+    Its fields are classes of arguments: the figure's class, the class for the file and, for figures of translations,
+    the classes for the model and for decoding.
     """
     classes = [figure_class, FileArguments]
+    # The classes of all figures of translations derive from this one.
     if issubclass(figure_class, MaskArguments):
         classes += [LoadingArguments, DecodingArguments]
     fields = [(argument_class.__name__, argument_class) for argument_class in classes]

@@ -16,7 +16,7 @@ from ...support.output_files import check_can_write, open_output
 from ...translation.loading_arguments import EnsembleLoadingArguments
 from ...translation.score import Score, score
 from .parser import parse, program
-from .shared_options import BatchArguments, EngineArguments, load_given
+from .shared_options import BatchArguments, EngineArguments, load_tokenizer_and_model
 
 
 @dataclass
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> list[Score]:
     pairs = args.data.load(split)[split]
     sources = list(pairs["source"])
     targets = list(pairs["target"])
-    tokenizer, model = load_given(args.model, args.engine)
+    tokenizer, model = load_tokenizer_and_model(args.model, args.engine)
     scores = score(
         model,
         tokenizer,

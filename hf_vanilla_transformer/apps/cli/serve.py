@@ -24,7 +24,7 @@ from ..serving.model_card_facts import CardFacts, read_card
 from ..serving.page.hub_space import write_space
 from ..terms.glossary import Glossary
 from .parser import parse, program
-from .shared_options import EngineArguments, load_given, load_terms
+from .shared_options import EngineArguments, load_terms, load_tokenizer_and_model
 
 
 _ONE_IS_MISSING = "one of source_lang and target_lang is missing; give both, or none."
@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> None:
     listener = listen(serve_args.host, serve_args.port)
     if serve_args.threads is not None:
         torch.set_num_threads(serve_args.threads)
-    tokenizer, model = load_given(args.model, args.engine)
+    tokenizer, model = load_tokenizer_and_model(args.model, args.engine)
     card = _read_card(serve_args, args.model)
     has_target_codes = bool(codes_of(tokenizer))
     if serve_args.target_lang is not None and serve_args.source_lang is None and not has_target_codes:
@@ -126,18 +126,25 @@ def main(arguments: list[str]) -> None:
 
 
 def _write_space(args: Arguments, folder: str) -> None:
-    """Write the web page to a folder for a Hugging Face Space.
+    """Write the web page to a new folder, for a Hugging Face Space.
 
     Raises InputError if an option is given that has no effect on the page.
     """
-    changed_names = set()
-    for argument_group in args:
-        for field in fields(argument_group):
-            if getattr(argument_group, field.name) != field.default:
-                changed_names.add(field.name)
-    for name in sorted(changed_names - {"write_space", "page", "model_name_or_path", "token"}):
-        raise InputError(f"{name} has no effect on --write_space; leave it out, and add it to the Space's app.py.")
+    for name in sorted(_changed_options(args)):
+        if name not in ("write_space", "page", "model_name_or_path", "token"):
+            raise InputError(f"{name} has no effect on --write_space; leave it out, and add it to the Space's app.py.")
     write_space(folder, args.model.model_name_or_path, _read_card(args.serve, args.model))
+
+
+def _changed_options(args: Arguments) -> set[str]:
+    """Return the names of the options whose values differ from their defaults."""
+    names = set()
+    # `args` contains several dataclasses of options.
+    for option_group in args:
+        for field in fields(option_group):
+            if getattr(option_group, field.name) != field.default:
+                names.add(field.name)
+    return names
 
 
 def _read_card(serve_args: ServeArguments, model_args: LoadingArguments) -> CardFacts:

@@ -41,29 +41,37 @@ class BatchArguments:
         check_number("tokens_per_batch", self.tokens_per_batch, 1)
 
 
-def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:
+def load_tokenizer_and_model(
+    args: LoadingArguments, engine: EngineArguments | None = None
+) -> tuple[PreTrainedTokenizerBase, Any]:
     """Load the tokenizer and the model that the command line names.
 
     Args:
         args: the options of the model. Several model names make an ensemble.
-        engine: the options of the engine. If they are None, or select `torch`, PyTorch runs the model.
+        engine: the options of the engine that runs the model. None stands for PyTorch.
 
     Returns:
-        The tokenizer, and the model, the ensemble or the engine.
+        The tokenizer, and an object that translates: a PyTorch model, an ensemble of such models, or an engine.
 
     Raises:
         InputError: if the engine cannot load several models, or does not run on the device.
     """
-    names = [args.model_name_or_path] if isinstance(args.model_name_or_path, str) else args.model_name_or_path
+    if isinstance(args.model_name_or_path, str):
+        names = [args.model_name_or_path]
+    else:
+        names = args.model_name_or_path
     if engine is None or engine.engine == "torch":
+        # A single name gives a model instead of an ensemble.
         return load_ensemble(names, args.device, **args.options())
+
     if len(names) > 1:
         raise InputError(f"--engine {engine.engine} has no ensembles; name one model, or use the engine torch.")
     if args.device not in (None, "cpu"):
         raise InputError(f"device is {args.device}, but --engine {engine.engine} runs on the CPU; leave out --device.")
-    with explaining_missing_files(names[0]):
-        tokenizer = AutoTokenizer.from_pretrained(names[0], **args.options())
-        model = load_engine(names[0], engine.engine, engine.compute_type, revision=args.revision, token=args.token)
+    name = names[0]
+    with explaining_missing_files(name):
+        tokenizer = AutoTokenizer.from_pretrained(name, **args.options())
+        model = load_engine(name, engine.engine, engine.compute_type, revision=args.revision, token=args.token)
         return tokenizer, model
 
 

@@ -53,6 +53,7 @@ class JsonFields(NamedTuple):
                 f'{place} {_describe_fields(fields)}; give objects with text in "{self.source}", or name its field '
                 "with --source_column."
             )
+        # The output has the fields of the input, and adds the translation and its details.
         if self.target in fields:
             raise InputError(
                 f'{place} already has a field "{self.target}"; name another field for translations with '
@@ -72,9 +73,10 @@ class JsonFields(NamedTuple):
         fields[self.target] = translation.text
         fields["score"] = translation.score
         if translation.alternatives:
-            fields["alternatives"] = [
-                {self.target: alternative.text, "score": alternative.score} for alternative in translation.alternatives
-            ]
+            alternatives = []
+            for alternative in translation.alternatives:
+                alternatives.append({self.target: alternative.text, "score": alternative.score})
+            fields["alternatives"] = alternatives
         if translation.flags:
             fields["flags"] = sorted(translation.flags)
         return json.dumps(fields, ensure_ascii=False)
@@ -84,10 +86,12 @@ def _parse_json(line: str, place: str) -> object:
     """Parse a line of JSON. Raises InputError if it is not valid JSON, or if it cannot be written as UTF-8."""
     try:
         value = json.loads(line)
-        # An escape may be a lone surrogate, i.e. half of a character, which cannot be written as UTF-8.
-        if "\\u" in line:
+        # An escape such as \ud83d may be a lone surrogate, i.e. half of a character, which cannot be written as UTF-8.
+        has_escapes = "\\u" in line
+        if has_escapes:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
+        # `error.object` is the text, and `error.start` is the index of the first character that cannot be encoded.
         surrogate = ascii(error.object[error.start])
         raise InputError(f"{place} has the lone surrogate {surrogate}; write the whole character.") from error
     except (ValueError, RecursionError) as error:
@@ -127,7 +131,8 @@ def read_sentences(
     if arguments and path:
         raise InputError("sentences were given both as arguments and as a file; give one of the two.")
     if arguments:
-        return iter([[Sentence(text) for text in arguments]])
+        only_chunk = [Sentence(text) for text in arguments]
+        return iter([only_chunk])
     if path is None:
         return _chunks_of_stdin(fields, size)
     check_is_input(Path(path))
@@ -180,6 +185,7 @@ def _chunks_of_stdin(fields: JsonFields | None, size: int) -> Iterator[list[Sent
         raise InputError("standard input is closed; give sentences, or --input.")
     # Error messages state the number of a line, which is counted from 1.
     first_line_number = 1
+    # `lines` contains the lines that have arrived since the previous iteration.
     for lines in lines_as_they_arrive(sys.stdin.buffer, _STDIN):  # type: ignore[arg-type]
         sentences = _parse(lines, _STDIN, fields, first_line_number)
         yield from _chunks(sentences, size)

@@ -32,7 +32,7 @@ from ..terms.glossary import Glossary
 from .documents import DocumentFile, find_documents, translate_files
 from .merge_process_outputs import Processes
 from .parser import parse, program
-from .shared_options import BatchArguments, EngineArguments, load_given, load_terms
+from .shared_options import BatchArguments, EngineArguments, load_terms, load_tokenizer_and_model
 from .text_and_json_lines import DETAILS, JsonFields, is_json, read_sentences, write_sentences
 
 
@@ -80,43 +80,51 @@ class TranslationArguments:
     glossary: str | None = option(None, "A file of terms; each line has a term, a tab, and its translation.")
 
     def __post_init__(self) -> None:
+        """Raise InputError if options contradict each other, or if an option would have no effect."""
         check_optional(self, "num_return_sequences")
         if self.source_column == self.target_column:
             raise InputError(f'source_column and target_column are both "{self.source_column}"; give two names.')
+        # JSON output has the details "score", "alternatives" and "flags".
         if self.target_column in DETAILS:
             raise InputError(f"target_column is {self.target_column}, another field of the output; give another name.")
-        if self.json_lines and self.input is not None and self.output is not None:
+        uses_files_only = self.input is not None and self.output is not None
+        if self.json_lines and uses_files_only:
             raise InputError("json_lines is for standard input and output, and has no effect on files; leave it out.")
         has_default_columns = self.source_column == "text" and self.target_column == "translation"
-        has_json = self._has_json(self.input) or self._has_json(self.output)
-        if not has_default_columns and not has_json:
+        if not has_default_columns and not self._has_json_input() and not self._has_json_output():
             raise InputError("source_column and target_column have no effect on lines of text; leave them out.")
         if self.source_lang is not None and not self.split_sentences:
             raise InputError(f"source_lang is {self.source_lang}, but has no effect without --split_sentences.")
-        if self.num_return_sequences is not None and not self._has_json(self.output):
+        if self.num_return_sequences is not None and not self._has_json_output():
             raise InputError("num_return_sequences needs JSON lines; give --json_lines, or an --output in .jsonl.")
 
     def input_fields(self) -> JsonFields | None:
         """Return the JSON field names of the input, or None if the input is plain text."""
-        if not self._has_json(self.input):
+        if not self._has_json_input():
             return None
-        # If the output has JSON lines, it has fields for details, so the input must not have fields of these names.
+        # JSON output adds fields for details, so the input must not have fields of these names.
         details: tuple[str, ...] = ()
-        if self._has_json(self.output):
+        if self._has_json_output():
             details = DETAILS
         return JsonFields(self.source_column, self.target_column, details)
 
     def output_fields(self) -> JsonFields | None:
         """Return the JSON field names of the output, or None if the output is plain text."""
-        if not self._has_json(self.output):
+        if not self._has_json_output():
             return None
         return JsonFields(self.source_column, self.target_column)
 
-    def _has_json(self, path: str | None) -> bool:
-        """Return True if a file, or standard input or output if `path` is None, has JSON lines."""
-        if path is None:
+    def _has_json_input(self) -> bool:
+        """Return True if the input file, or standard input without a file, has JSON lines."""
+        if self.input is None:
             return self.json_lines
-        return is_json(path)
+        return is_json(self.input)
+
+    def _has_json_output(self) -> bool:
+        """Return True if the output file, or standard output without a file, has JSON lines."""
+        if self.output is None:
+            return self.json_lines
+        return is_json(self.output)
 
     def has_subtitles(self) -> bool:
         """Return True if the input file has a suffix of subtitles, such as `.srt` or `.srt.gz`."""
@@ -124,13 +132,16 @@ class TranslationArguments:
 
     def translate_kwargs(self) -> dict[str, Any]:
         """Return the arguments for `translate()` and `translate_documents()` that follow from these options."""
+        arguments: dict[str, Any] = {}
         # Flags are always reported. Plain text has no room for other details, which take time to compute.
-        arguments: dict[str, Any] = {"return_details": DetailLevel.FLAGS}
-        if self._has_json(self.output):
+        arguments["return_details"] = DetailLevel.FLAGS
+        if self._has_json_output():
             arguments["return_details"] = DetailLevel.ALL
         if self.split_sentences:
-            # True stands for the language of the tokenizer.
-            arguments["split_sentences"] = self.source_lang or True
+            arguments["split_sentences"] = True
+            # Without a language, True stands for the language of the tokenizer.
+            if self.source_lang:
+                arguments["split_sentences"] = self.source_lang
         if self.target_lang:
             arguments["target_lang"] = self.target_lang
         if self.num_return_sequences:
@@ -165,10 +176,10 @@ def _separate_sentences(args: Arguments) -> Arguments:
 
 def _split_after_models(names: list[str]) -> tuple[list[str], list[str]]:
     """Split the values of `--model_name_or_path` into models, and the sentences after them."""
-    # The first value is a model in any case. It may be a name on the Hub.
-    for index, name in enumerate(names):
-        is_model_folder = (Path(name) / "config.json").is_file()
-        if index > 0 and not is_model_folder:
+    # The first value is a model even if it is not a folder, because it may be a name on the Hub.
+    for index in range(1, len(names)):
+        is_model_folder = Path(names[index], "config.json").is_file()
+        if not is_model_folder:
             return names[:index], names[index:]
     return names, []
 
@@ -185,14 +196,16 @@ class _Translator:
 
     def __init__(self, args: Arguments, device: str | None):
         self._text_args = args.text
-        # The number of translations with each flag, and the number of translations with at least one flag.
+        # The number of translations with each flag.
         self._flag_counts = Counter[str]()
-        self._flagged_translations = 0
+        # The number of translations with at least one flag.
+        self._flagged_count = 0
+        # The glossary is read first, because loading a model takes longer and the file may be invalid.
         terms = load_terms(args.text.glossary, args.engine)
         model_args = args.model
         if not model_args.device:
             model_args = replace(model_args, device=device)
-        self._tokenizer, self._model = load_given(model_args, args.engine)
+        self._tokenizer, self._model = load_tokenizer_and_model(model_args, args.engine)
 
         # The arguments for `translate()` and `translate_documents()`.
         self._options = args.text.translate_kwargs()
@@ -212,6 +225,7 @@ class _Translator:
 
         Options on the command line override `defaults`.
         """
+        # `self._options` contains the arguments of `translate()` that follow from the command line.
         settings = {**defaults, **self._options}
         if markup is None:
             translations = translate(self._model, self._tokenizer, texts, **settings)
@@ -221,6 +235,7 @@ class _Translator:
         if self._text_args.output_fields() is None:
             for translation in translations:
                 self._count_flags(translation)
+        # The process may read many more texts, so it returns the memory of these to the operating system.
         release_freed_memory()
         return translations
 
@@ -238,7 +253,7 @@ class _Translator:
         flags = translation.flags & REMEDIES.keys()
         self._flag_counts.update(flags)
         if flags:
-            self._flagged_translations += 1
+            self._flagged_count += 1
 
     @contextmanager
     def reporting_flags(self) -> Iterator[None]:
@@ -246,13 +261,15 @@ class _Translator:
         try:
             yield
         finally:
-            if self._flagged_translations:
+            if self._flagged_count > 0:
                 reports = []
+                # A remedy is a text that says what the flag means, and what the user can do about it.
                 for flag, remedy in REMEDIES.items():
                     count = self._flag_counts[flag]
                     if count:
                         reports.append(f"{count:,} {remedy}")
-                message = f"{self._flagged_translations:,} of the translations may be wrong: {', '.join(reports)}."
+                message = f"{self._flagged_count:,} of the translations may be wrong: {', '.join(reports)}."
+                # print() would break a progress bar.
                 tqdm.write(message, file=sys.stderr)
 
 
@@ -294,24 +311,28 @@ def _translate_sentences(args: Arguments, processes: Processes) -> None:
     chunk_size = CHUNK_SIZE
     if processes.count > 1:
         chunk_size = CHUNK_SIZE_OF_SEVERAL
-    # An error in the input is reported before the model is loaded.
+    # This checks the input before the model is loaded. The sentences are read in the loop below.
     chunks = read_sentences(text_args.input, text_args.sentences, text_args.input_fields(), chunk_size)
     translator = _Translator(args, processes.device())
     # A sentence on the command line may contain line breaks, which --split_sentences keeps.
     are_on_command_line = len(text_args.sentences) > 0
     keeps_breaks = are_on_command_line and text_args.split_sentences
 
-    # `share` appends the size of each chunk, and `open` reads the sizes when it merges the outputs of the processes.
+    # `share` yields the chunks for this process, and appends the sizes of all chunks to this list. At the end of the
+    # block, `open` uses the sizes to merge the outputs of the processes.
     chunk_sizes: list[int] = []
+    shows_progress = sys.stderr.isatty()
     start = time.perf_counter()
     with processes.open(text_args.output, chunk_sizes) as file, translator.reporting_flags():
         for chunk in processes.share(chunks, chunk_sizes):
             texts = [sentence.text for sentence in chunk]
-            translations = translator.translate_texts(texts, text_args.markup, show_progress=sys.stderr.isatty())
-            file.writelines(write_sentences(chunk, translations, text_args.output_fields(), keeps_breaks))
+            translations = translator.translate_texts(texts, text_args.markup, show_progress=shows_progress)
+            lines = write_sentences(chunk, translations, text_args.output_fields(), keeps_breaks)
+            file.writelines(lines)
             # Readers of a pipe get each chunk without delay.
             file.flush()
     if not are_on_command_line and processes.index == 0:
         seconds = time.perf_counter() - start
         count = sum(chunk_sizes)
-        print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)
+        speed = count / seconds
+        print(f"{count:,} sentences in {seconds:.1f} s: {speed:,.1f} sentences/s", file=sys.stderr)

@@ -235,7 +235,7 @@ def test_the_revision_of_against_is_its_own(decisive, files, monkeypatch, option
             raise InputError("that is enough.")
         return load(str(decisive))
 
-    monkeypatch.setattr(evaluate, "load_given", note)
+    monkeypatch.setattr(evaluate, "load_tokenizer_and_model", note)
     command = ["--model_name_or_path", "user/mine", "--revision", "v2", "--token", "hf_mine"]
     command += ["--test_file", files["in.txt"], files["ref.txt"], *options]
     with pytest.raises(SystemExit, match="enough"):

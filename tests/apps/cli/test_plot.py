@@ -131,6 +131,6 @@ def test_errors_are_one_sentence(arguments, message, tmp_path, monkeypatch):
 def test_without_matplotlib_no_model_is_loaded(figure, monkeypatch, tmp_path):
     without_matplotlib(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plot, "load_given", None)
+    monkeypatch.setattr(plot, "load_tokenizer_and_model", None)
     with pytest.raises(SystemExit, match=r"^error: plots need matplotlib; install it with: .*\[plots\]"):
         plot.main([figure, *(MODEL if figure in ("attention", "masks", "probabilities") else [])])
