@@ -27,23 +27,23 @@ def expected(folder):
     return align_words(model, tokenizer, *SIDES)
 
 
-def test_files(files, tmp_path, capsys):
+def test_align_writes_links_of_files(files, tmp_path, capsys):
     output = tmp_path / "links.txt"
-    found = align.main(["--model_name_or_path", str(FOLDER), *files])
-    assert found == expected(FOLDER)
+    alignments = align.main(["--model_name_or_path", str(FOLDER), *files])
+    assert alignments == expected(FOLDER)
     lines = capsys.readouterr().out.splitlines()
-    assert [[tuple(map(int, link.split("-"))) for link in line.split()] for line in lines] == found
+    assert [[tuple(map(int, link.split("-"))) for link in line.split()] for line in lines] == alignments
     align.main(["--model_name_or_path", str(FOLDER), *files, "--output", str(output)])
     assert output.read_text().splitlines() == lines
     assert capsys.readouterr().out == ""
 
 
-def test_pairs_as_arguments(capsys):
+def test_align_writes_links_of_pairs_on_the_command_line(capsys):
     align.main(["--model_name_or_path", str(FOLDER), "forty two", "zwei und vierzig", "", "null"])
     assert capsys.readouterr().out == "0-1 0-2 1-0\n\n"
 
 
-def test_heads_of_the_configuration(files, tmp_path):
+def test_align_uses_the_heads_of_the_configuration(files, tmp_path):
     folder = shutil.copytree(FOLDER, tmp_path / "model")
     entries = json.loads((folder / "config.json").read_text())
     entries["alignment_heads"] = [[0, 1]]
@@ -62,6 +62,6 @@ def test_heads_of_the_configuration(files, tmp_path):
         (["a", "b", "--output", "nowhere/links"], "nowhere does not exist; create the folder"),
     ],
 )
-def test_wrong_arguments(arguments, message):
+def test_align_rejects_wrong_arguments(arguments, message):
     with pytest.raises(SystemExit, match=f"error: {message}"):
         align.main(["--model_name_or_path", str(FOLDER), *arguments])

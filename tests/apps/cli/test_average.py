@@ -9,7 +9,7 @@ from hf_vanilla_transformer.support.atomic_files import locked
 from tests.apps.cli.tiny_run import assert_is_mean, weights_of
 
 
-def test_averaging_checkpoints(trained, tmp_path, capsys):
+def test_average_checkpoints_by_name_and_by_last(trained, tmp_path, capsys):
     checkpoints = [trained / "checkpoint-3", trained / "checkpoint-6"]
     named = average.main([*map(str, checkpoints), "--output", str(tmp_path / "named")])
     assert capsys.readouterr().out == f"the average of checkpoint-3, checkpoint-6 is in {named}\n"
@@ -42,18 +42,18 @@ def test_averaging_checkpoints(trained, tmp_path, capsys):
         (["run", "nowhere"], r"error: .*No such file or directory: 'nowhere/config\.json'"),
     ],
 )
-def test_wrong_arguments_of_averaging(trained, tmp_path, monkeypatch, arguments, message):
+def test_average_rejects_wrong_arguments(trained, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(trained.parent)
     with pytest.raises(SystemExit, match=message):
         average.main([*arguments, "--output", str(tmp_path / "average")])
     assert not list(tmp_path.iterdir())
 
 
-def test_one_process_at_a_time_writes_an_average(trained, tmp_path):
+def test_average_locks_its_output(trained, tmp_path):
     output = tmp_path / "average"
     with (
         locked(output),
-        pytest.raises(SystemExit, match=f"error: process {os.getpid()} on .* is writing {output}; wait"),
+        pytest.raises(SystemExit, match=f"error: process {os.getpid()} on .* is writing {output}"),
     ):
         average.main([str(trained), "--output", str(output)])
     average.main([str(trained), "--output", str(output)])

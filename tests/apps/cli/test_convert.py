@@ -32,7 +32,7 @@ def run(direction: str, system: str, source: object, output: object, *options: s
         ("/dev/null", "is a file; name a folder for the converted model"),
     ],
 )
-def test_outputs_that_cannot_be(tmp_path, monkeypatch, system, output, message):
+def test_convert_rejects_outputs(tmp_path, monkeypatch, system, output, message):
     monkeypatch.chdir(tmp_path)
     source = shutil.copytree(SOURCES[system], "source")
     before = sorted(Path(source).iterdir())
@@ -44,7 +44,7 @@ def test_outputs_that_cannot_be(tmp_path, monkeypatch, system, output, message):
 
 @pytest.mark.parametrize("system", SOURCES)
 @pytest.mark.parametrize("name", ["nowhere", "file.txt", "empty"])
-def test_inputs_that_cannot_be(tmp_path, monkeypatch, system, name):
+def test_convert_rejects_inputs(tmp_path, monkeypatch, system, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file.txt").write_text("text\n")
     (tmp_path / "empty").mkdir()
@@ -64,7 +64,7 @@ def test_inputs_that_cannot_be(tmp_path, monkeypatch, system, name):
         ("tokenizer.json", None, "the tokenizer of .* cannot be read: [^\n]*$"),
     ],
 )
-def test_damaged_folders_are_not_converted(tmp_path, name, content, message):
+def test_convert_rejects_damaged_folders(tmp_path, name, content, message):
     folder = shutil.copytree(FIXTURES / "numbers_tiny", tmp_path / "model")
     (folder / name).unlink()
     if content is not None:
@@ -75,6 +75,6 @@ def test_damaged_folders_are_not_converted(tmp_path, name, content, message):
 
 @needs_ctranslate2
 @pytest.mark.parametrize("count", ["0", "-5"])
-def test_a_table_of_positions_has_rows(tmp_path, count):
+def test_convert_rejects_max_positions_out_of_range(tmp_path, count):
     with pytest.raises(SystemExit, match=f"max_positions is {count}; it must lie between 64 and 100000"):
         run("to", "ctranslate2", FIXTURES / "numbers_tiny", tmp_path / "output", "--max_positions", count)

@@ -12,7 +12,7 @@ from tests.support.missing_packages import without_matplotlib
 pytestmark = pytest.mark.long
 
 
-def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch, capsys):
+def test_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     _, path = recipe(tmp_path, target_lang="de", max_steps=2)
     monkeypatch.setattr(demo, "RECIPE", path)
@@ -32,11 +32,11 @@ def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch
         demo.main(arguments)
 
 
-def test_the_demo_replaces_no_model(tmp_path, monkeypatch):
-    given = []
+def test_demo_finds_a_new_folder(tmp_path, monkeypatch):
+    all_settings = []
 
     def stop(settings):
-        given.append(settings)
+        all_settings.append(settings)
         raise InputError("it would train now")
 
     monkeypatch.chdir(tmp_path)
@@ -44,12 +44,12 @@ def test_the_demo_replaces_no_model(tmp_path, monkeypatch):
     for name in ("runs/numbers", "runs/numbers_2", "runs/numbers_3"):
         with pytest.raises(SystemExit, match="it would train now"):
             demo.main([])
-        assert str(given[-1].output_folder) == name
-        assert not given[-1].output.overwrite
+        assert str(all_settings[-1].output_folder) == name
+        assert not all_settings[-1].output.overwrite
         (tmp_path / name).mkdir(parents=True)
 
 
-def test_without_matplotlib_the_demo_names_the_extra(monkeypatch, capsys, tmp_path, tokenizer):
+def test_draw_attention_names_the_extra_without_matplotlib(monkeypatch, capsys, tmp_path, tokenizer):
     without_matplotlib(monkeypatch)
     demo.draw_attention(decisive_model(vocab_size=len(tokenizer)), tokenizer, tmp_path / "attention.png")
     printed = capsys.readouterr().out

@@ -16,21 +16,21 @@ def run(*arguments) -> None:
     translate.main(["--model_name_or_path", str(MODEL), *map(str, arguments)])
 
 
-def test_a_page(tmp_path, capsys):
+def test_translate_keeps_the_markup_of_a_page(tmp_path, capsys):
     page = tmp_path / "page.html"
     page.write_text(
         "<!DOCTYPE html>\r\n<title>ten</title><p>six</p>\r\n\r\n<p><b>ten</b>\r\n</p>", encoding="utf-8-sig"
     )
     run("--input", page, "--output", tmp_path / "page.de.html")
-    found = (tmp_path / "page.de.html").read_text(encoding="utf-8")
-    assert "<title>zehn</title>" in found
-    assert "<p>sechs</p>" in found
-    assert "<p><b>zehn</b>\n</p>" in found
+    translation = (tmp_path / "page.de.html").read_text(encoding="utf-8")
+    assert "<title>zehn</title>" in translation
+    assert "<p>sechs</p>" in translation
+    assert "<p><b>zehn</b>\n</p>" in translation
     run("--input", page)
-    assert capsys.readouterr().out == found
+    assert capsys.readouterr().out == translation
 
 
-def test_a_folder(tmp_path):
+def test_translate_writes_a_folder_of_documents(tmp_path):
     (tmp_path / "in" / "sub").mkdir(parents=True)
     (tmp_path / "in" / "sub" / "a.HTM").write_text("<p>six</p>")
     (tmp_path / "in" / "b.xml").write_text('<?xml version="1.0"?>\n<d><p>ten</p><p>six</p></d>')
@@ -45,7 +45,7 @@ def test_a_folder(tmp_path):
     }
 
 
-def test_what_cannot_be_translated(tmp_path, monkeypatch):
+def test_translate_rejects_folders_and_documents(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("in").mkdir()

@@ -21,7 +21,7 @@ def folders(decisive, tmp_path, tokenizer):
     return [str(decisive), str(tmp_path / "other")]
 
 
-def test_several_names_are_an_ensemble(folders, tmp_path, capsys):
+def test_verbs_make_an_ensemble_of_several_models(folders, tmp_path, capsys):
     tokenizer, ensemble = load_ensemble(folders)
     sources = ["twenty", "one hundred"]
     expected = translate_sentences(ensemble, tokenizer, sources)
@@ -88,7 +88,7 @@ def test_load_ensemble_compares_both_vocabularies_of_two(tmp_path, tokenizer, fi
         load_ensemble([str(folder) for folder in folders])
 
 
-def test_other_tokenizers_make_no_ensemble(folders, tmp_path):
+def test_load_ensemble_rejects_a_different_tokenizer(folders, tmp_path):
     train_tokenizer(["other words than numbers"], vocab_size=280).save_pretrained(tmp_path / "other")
     with pytest.raises(
         ValueError, match=r"the tokenizers of .* differ, but an ensemble needs models of one vocabulary"

@@ -25,14 +25,14 @@ from tests.models import small_model
 pytestmark = pytest.mark.long
 
 
-def test_numbers_are_scored_by_character_if_not_told_otherwise():
+def test_scoring_arguments_compare_numbers_by_character():
     numbers = Dataset.from_dict({"number": [1], "source": ["one"], "target": ["eins"]})
     assert ScoringArguments().options(numbers)["tokenize"] == "char"
     assert ScoringArguments().options(numbers.remove_columns("number"))["tokenize"] == "13a"
     assert ScoringArguments("none").options(numbers)["tokenize"] == "none"
 
 
-def test_languages_without_blanks_are_cut_their_own_way(monkeypatch):
+def test_scoring_arguments_tokenize_languages_without_spaces(monkeypatch):
     pairs = Dataset.from_dict({"source": ["one"], "target": ["eins"]})
     for language, tokenize in (("zh", "zh"), ("zh-CN", "zh"), ("th", "char"), ("de", "13a"), (None, "13a")):
         assert ScoringArguments().for_target(language).options(pairs)["tokenize"] == tokenize
@@ -119,7 +119,7 @@ def test_evaluate(decisive, tmp_path, capsys):
         evaluate.main(["--model_name_or_path", str(decisive), *data, "--show", "0"])
 
 
-def test_evaluating_another_split_whatever_the_case(decisive, write):
+def test_evaluate_another_split_with_lowercase(decisive, write):
     files = {
         "--validation_file": write("validation.csv", "source,target\none,UN\ntwo,DEUX\n"),
         "--test_file": write("test.csv", "source,target\none,un\n"),
@@ -131,7 +131,7 @@ def test_evaluating_another_split_whatever_the_case(decisive, write):
     assert "case:lc" in scores["chrf_signature"]
 
 
-def test_bleu_goes_by_the_target_language(decisive, tmp_path, write):
+def test_evaluate_tokenizes_bleu_by_the_target_language(decisive, tmp_path, write):
     path = str(write("a.csv", "en,zh\none,一\ntwo,二\n"))
     languages = ["--source_lang", "en", "--target_lang", "zh"]
     scores = evaluate.main(["--model_name_or_path", str(decisive), "--test_file", path, *languages])
@@ -144,15 +144,15 @@ def test_bleu_goes_by_the_target_language(decisive, tmp_path, write):
     assert settings.for_target_language().scoring.bleu_tokenize == "zh"
 
 
-def test_evaluating_a_split_that_is_not_there(trained, tmp_path):
+def test_evaluate_rejects_a_missing_split(trained, tmp_path):
     (tmp_path / "a.csv").write_text("source,target\none,un\n")
     with pytest.raises(SystemExit, match='the data has no split "test", only train'):
         evaluate.main(["--model_name_or_path", str(trained), "--train_file", str(tmp_path / "a.csv")])
 
 
-def test_one_file_for_two_outputs(trained, tmp_path):
+def test_evaluate_rejects_one_file_for_two_outputs(trained, tmp_path):
     path = str(tmp_path / "out")
-    with pytest.raises(SystemExit, match="are one file; write to different files"):
+    with pytest.raises(SystemExit, match="are one file"):
         evaluate.main(["--model_name_or_path", str(trained), "--output", path, "--translations", path])
 
 
@@ -173,11 +173,11 @@ def files(write):
     return {name: str(write(name, lines(texts))) for name, texts in sides.items()}
 
 
-def test_given_translations_are_scored_without_a_model(files, tmp_path, capsys):
-    given = ["--translations_file", files["out.txt"], "--references_file", files["more.txt"]]
+def test_evaluate_scores_a_file_without_a_model(files, tmp_path, capsys):
+    translation_options = ["--translations_file", files["out.txt"], "--references_file", files["more.txt"]]
     data = ["--test_file", files["in.txt"], files["ref.txt"]]
     output = tmp_path / "scores.json"
-    scores = evaluate.main([*given, *data, "--output", str(output), "--show", "1"])
+    scores = evaluate.main([*translation_options, *data, "--output", str(output), "--show", "1"])
     expected = score_translations(TRANSLATIONS, [*zip(REFERENCES, OTHERS, strict=True)])
     facts = {"data": "in.txt, ref.txt", "translations_file": files["out.txt"]}
     assert scores == json.loads(output.read_text()) == {**expected, **facts}
@@ -189,18 +189,20 @@ def test_given_translations_are_scored_without_a_model(files, tmp_path, capsys):
     assert "decoding" not in printed
 
 
-def test_a_comparison_with_a_file_and_with_a_model(decisive, trained, files, capsys):
+def test_evaluate_against_a_file_and_a_model(decisive, trained, files, capsys):
     data = ["--test_file", files["in.txt"], files["ref.txt"]]
     output = files["out.txt"].replace("out.txt", "scores.json")
-    given = ["--translations_file", files["out.txt"], "--against", files["more.txt"]]
-    scores = evaluate.main([*given, *data, "--output", output])
+    translation_options = ["--translations_file", files["out.txt"], "--against", files["more.txt"]]
+    scores = evaluate.main([*translation_options, *data, "--output", output])
     assert json.loads(Path(output).read_text()) == scores
     expected = score_translations(TRANSLATIONS, REFERENCES, against=OTHERS)
     assert expected.items() <= scores.items()
-    found, name = scores["ter_against"], files["more.txt"]
+    comparison = scores["ter_against"]
+    name = files["more.txt"]
     assert (
-        f"\n  paired bootstrap: {found['mean']:.2f} ± {found['ci']:.2f}; {name}: {found['other_score']:.2f}, "
-        f"{found['other_mean']:.2f} ± {found['other_ci']:.2f}; p = {found['p_value']:.4f}\n"
+        f"\n  paired bootstrap: {comparison['mean']:.2f} ± {comparison['ci']:.2f}; "
+        f"{name}: {comparison['other_score']:.2f}, "
+        f"{comparison['other_mean']:.2f} ± {comparison['other_ci']:.2f}; p = {comparison['p_value']:.4f}\n"
     ) in capsys.readouterr().out
     model = ["--model_name_or_path", str(decisive), "--num_beams", "1"]
     scores = evaluate.main([*model, "--against", str(trained), *data])
@@ -212,13 +214,13 @@ def test_a_comparison_with_a_file_and_with_a_model(decisive, trained, files, cap
     assert (scores["model"], scores["against"]) == (str(decisive), str(trained))
 
 
-def test_against_a_model_with_the_same_search(decisive, files):
+def test_evaluate_against_a_model_with_the_same_search(decisive, files):
     """The scores of this model change with the length of its translations."""
     tokenizer, model = load(str(decisive))
     sources = ["ein Haus", "Hunde", "sieben"]
     short = translate(model, tokenizer, sources, max_new_tokens=3)
-    others = [short, translate(model, tokenizer, sources)]
-    chrf_of_short, chrf = (score_translations(other, REFERENCES)["chrf"] for other in others)
+    chrf_of_short = score_translations(short, REFERENCES)["chrf"]
+    chrf = score_translations(translate(model, tokenizer, sources), REFERENCES)["chrf"]
     assert chrf_of_short != chrf
     command = ["--translations_file", files["out.txt"], "--test_file", files["in.txt"], files["ref.txt"]]
     scores = evaluate.main([*command, "--against", str(decisive), "--max_new_tokens", "3"])
@@ -226,24 +228,24 @@ def test_against_a_model_with_the_same_search(decisive, files):
 
 
 @pytest.mark.parametrize(("options", "revision"), [([], None), (["--against_revision", "v1"], "v1")])
-def test_the_revision_of_against_is_its_own(decisive, files, monkeypatch, options, revision):
-    asked = []
+def test_evaluate_loads_the_revision_of_against(decisive, files, monkeypatch, options, revision):
+    loaded_models = []
 
-    def note(arguments, engine):
-        asked.append((arguments.model_name_or_path, arguments.revision, arguments.token))
+    def load_and_note(arguments, engine):
+        loaded_models.append((arguments.model_name_or_path, arguments.revision, arguments.token))
         if arguments.model_name_or_path == ["user/other"]:
             raise InputError("that is enough.")
         return load(str(decisive))
 
-    monkeypatch.setattr(evaluate, "load_tokenizer_and_model", note)
+    monkeypatch.setattr(evaluate, "load_tokenizer_and_model", load_and_note)
     command = ["--model_name_or_path", "user/mine", "--revision", "v2", "--token", "hf_mine"]
     command += ["--test_file", files["in.txt"], files["ref.txt"], *options]
     with pytest.raises(SystemExit, match="enough"):
         evaluate.main([*command, "--against", "user/other"])
-    assert asked == [(["user/mine"], "v2", "hf_mine"), (["user/other"], revision, "hf_mine")]
+    assert loaded_models == [(["user/mine"], "v2", "hf_mine"), (["user/other"], revision, "hf_mine")]
 
 
-def test_a_revision_without_a_model_to_compare_with(files):
+def test_evaluate_rejects_against_revision_without_against(files):
     command = ["--model_name_or_path", "user/mine", "--test_file", files["in.txt"], files["ref.txt"]]
     with pytest.raises(SystemExit, match=r"against_revision is v1.*--against"):
         evaluate.main([*command, "--against_revision", "v1"])
@@ -271,7 +273,7 @@ def test_a_revision_without_a_model_to_compare_with(files):
         (["--translations_file", "out.txt", "--references_file", "more.txt", "--output", "more.txt"], "is also an"),
     ],
 )
-def test_translations_that_cannot_be_scored(trained, files, write, tmp_path, monkeypatch, options, message):
+def test_evaluate_rejects_files_and_options(trained, files, write, tmp_path, monkeypatch, options, message):
     write("short.txt", "one\n")
     monkeypatch.chdir(tmp_path)
     options = [str(trained) if word == "MODEL" else word for word in options]

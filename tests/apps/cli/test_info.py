@@ -11,8 +11,8 @@ from hf_vanilla_transformer import __version__
 from hf_vanilla_transformer.apps.cli import info, machine_report
 
 
-def test_text(capsys):
-    found = info.main([])
+def test_info_prints_text(capsys):
+    description = info.main([])
     printed = capsys.readouterr().out
     for line in (
         f"hf_vanilla_transformer {__version__}",
@@ -23,16 +23,16 @@ def test_text(capsys):
     assert f"{torch.get_num_threads()} threads of torch" in printed
     assert f"; torch uses {torch.backends.cpu.get_cpu_capability()}\n" in printed
     assert "CPU capabilities: AVX2 " in printed
-    assert f"\nOpenMP: GOMP_SPINCOUNT={found['openmp']['GOMP_SPINCOUNT'] or 'default'}, because " in printed
+    assert f"\nOpenMP: GOMP_SPINCOUNT={description['openmp']['GOMP_SPINCOUNT'] or 'default'}, because " in printed
     assert "\nGPU: " in printed
     assert printed.partition("fast paths:\n")[2].count("\n  ") == len(machine_report.fast_paths()) - 1
 
 
-def test_json(capsys):
-    found = info.main(["--json"])
-    assert json.loads(capsys.readouterr().out) == found
-    assert found["machine"]["threads"] == torch.get_num_threads()
-    assert all(state["on"] == (state["reason"] == "") for state in found["fast_paths"].values())
+def test_info_prints_json(capsys):
+    description = info.main(["--json"])
+    assert json.loads(capsys.readouterr().out) == description
+    assert description["machine"]["threads"] == torch.get_num_threads()
+    assert all(state["on"] == (state["reason"] == "") for state in description["fast_paths"].values())
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_json(capsys):
         ({"OMP_NUM_THREADS": "1"}, None, "there is one thread"),
     ],
 )
-def test_how_threads_wait(monkeypatch, two_threads, environment, value, reason):
-    for name, each in environment.items():
-        monkeypatch.setenv(name, each)
+def test_describe_openmp_by_environment(monkeypatch, two_threads, environment, value, reason):
+    for variable, text in environment.items():
+        monkeypatch.setenv(variable, text)
     assert info.describe_openmp() == {"GOMP_SPINCOUNT": value, "reason": reason}
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])
-def test_reasons(monkeypatch, has_bfloat16):
+def test_fast_paths_need_instructions_of_the_cpu(monkeypatch, has_bfloat16):
     monkeypatch.setattr(
         machine_report, "cpu_supports_matmul_in", lambda dtype: has_bfloat16 and dtype == torch.bfloat16
     )
@@ -68,6 +68,6 @@ def test_reasons(monkeypatch, has_bfloat16):
     assert paths["CPU decoder for one token at a time"] == ""
 
 
-def test_a_gpu_turns_the_paths_of_cpus_off(monkeypatch):
+def test_fast_paths_are_off_with_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     assert "--device cpu" in machine_report.fast_paths()["CPU decoder for one token at a time"]

@@ -69,14 +69,14 @@ def test_help_and_version(answers, command):
 
 
 @pytest.mark.parametrize("verb", WORK)
-def test_work_imports_what_it_needs(answers, verb):
+def test_verbs_import_only_what_they_need(answers, verb):
     command, needed = WORK[verb]
     answer = answers[" ".join(command)]
     assert answer["code"] == 0, answer["output"]
     assert needed - OF_TRAINER <= set(answer["imported"]) <= needed
 
 
-def test_the_garbage_collector_passes_over_imported_modules():
+def test_main_freezes_imported_objects():
     """A collection at exit would take a second."""
     assert gc.get_freeze_count() > 100_000
 
@@ -92,18 +92,18 @@ def test_help_shows_two_examples_of_the_verb_itself(answers, command):
     assert all(example.startswith(f"  hf-vanilla-transformer {' '.join(command)}") for example in examples)
 
 
-def test_a_verb_runs_from_a_checkout():
+def test_main_runs_from_a_checkout():
     command = [sys.executable, "-m", "hf_vanilla_transformer", "info", "--json"]
     end = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(end.stdout)["machine"]
 
 
-def test_no_verb_is_help(capsys):
+def test_main_without_a_verb_prints_help(capsys):
     cli.main([])
     assert capsys.readouterr().out.startswith("usage: hf-vanilla-transformer VERB")
 
 
-def test_an_unknown_verb_is_one_sentence():
+def test_main_rejects_an_unknown_verb():
     verbs = "demo, train, distill, plan, translate, evaluate, score, align, average, convert, plot, serve, info"
     with pytest.raises(
         SystemExit, match=f'^error: "trian" is not a verb of hf-vanilla-transformer; use one of {verbs}'
@@ -112,7 +112,7 @@ def test_an_unknown_verb_is_one_sentence():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("resume it"), InputError("no such file.")])
-def test_a_message_has_a_line_of_its_own_after_a_progress_bar(monkeypatch, capsys, error):
+def test_main_closes_progress_bars_before_a_message(monkeypatch, capsys, error):
     bars = []
 
     def fail(arguments):
@@ -130,7 +130,7 @@ def test_a_message_has_a_line_of_its_own_after_a_progress_bar(monkeypatch, capsy
     assert message in ("interrupted: resume it", "error: no such file.")
 
 
-def test_a_verb_returns_no_exit_code(monkeypatch):
+def test_main_returns_none(monkeypatch):
     """The installed program passes the result of `main` to `sys.exit`."""
     monkeypatch.setattr("hf_vanilla_transformer.apps.cli.info.main", lambda arguments: {"versions": {}})
     assert cli.main(["info"]) is None
@@ -138,7 +138,7 @@ def test_a_verb_returns_no_exit_code(monkeypatch):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("command", [["--help"], ["info"]])
-def test_a_full_disk_behind_standard_output_is_one_sentence(command):
+def test_main_reports_a_full_disk_in_one_line(command):
     with open("/dev/full", "w") as full:  # noqa: PTH123
         end = subprocess.run(
             [sys.executable, "-m", "hf_vanilla_transformer", *command], stdout=full, stderr=subprocess.PIPE, text=True
@@ -147,7 +147,7 @@ def test_a_full_disk_behind_standard_output_is_one_sentence(command):
     assert end.stderr == "error: [Errno 28] No space left on device\n"
 
 
-def test_a_closed_standard_input_is_one_sentence(monkeypatch):
+def test_translate_reports_a_closed_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(SystemExit, match="standard input is closed; give sentences, or --input"):
+    with pytest.raises(SystemExit, match="standard input is closed"):
         cli.main(["translate", "--model_name_or_path", str(FIXTURE)])

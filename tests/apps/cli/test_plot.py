@@ -16,19 +16,19 @@ FIXTURE = Path(__file__).parents[2] / "fixtures" / "numbers_tiny"
 MODEL = ["--model_name_or_path", str(FIXTURE)]
 
 
-def test_runs_of_one_name_in_a_plot(tmp_path):
+def test_label_runs_of_equal_names(tmp_path):
     runs = [tmp_path / name for name in ("a/seed1", "b/seed1", "rate_0.1", "rate_0.3")]
     for run in runs:
         run.mkdir(parents=True)
-    given = [*map(str, runs), str(tmp_path / "x" / "curve.json"), str(tmp_path / "results_seed2.json")]
-    assert plot.label_runs(given) == [*given[:2], "rate_0.1", "rate_0.3", "x", "results_seed2"]
+    names = [*map(str, runs), str(tmp_path / "x" / "curve.json"), str(tmp_path / "results_seed2.json")]
+    assert plot.label_runs(names) == [*names[:2], "rate_0.1", "rate_0.3", "x", "results_seed2"]
     with pytest.raises(ValueError, match="a run is given twice"):
-        plot.label_runs([given[0], given[0]])
-    with pytest.raises(SystemExit, match="error: no run is given; name the folder of at least one"):
+        plot.label_runs([names[0], names[0]])
+    with pytest.raises(SystemExit, match="no run is given"):
         plot.main(["curve", "--output", str(tmp_path / "plot.png")])
 
 
-def test_the_first_run_may_be_a_results_file(tmp_path):
+def test_plot_curve_of_a_results_file(tmp_path):
     pytest.importorskip("matplotlib")
     output = tmp_path / "plot.png"
     assert plot.main(["curve", str(RESULTS / "multi30k_en_de_seed1.json"), "--output", str(output)]) == output
@@ -39,7 +39,7 @@ def test_the_first_run_may_be_a_results_file(tmp_path):
     ("figure", "arguments"),
     [("attention", MODEL), ("masks", MODEL), ("probabilities", MODEL), ("positions", []), ("schedule", [])],
 )
-def test_defaults_draw_each_figure(figure, arguments, tmp_path, monkeypatch, capsys):
+def test_plot_draws_each_figure_by_default(figure, arguments, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     main(["plot", figure, *arguments])
@@ -59,7 +59,7 @@ def passed_on(monkeypatch, figure: str, module=pictures) -> list:
     return calls
 
 
-def test_arguments_of_attention(monkeypatch, tmp_path):
+def test_plot_attention_passes_its_arguments(monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     drawn = passed_on(monkeypatch, "plot_attention")
     computed = passed_on(monkeypatch, "forward_pass", attention)
@@ -75,7 +75,7 @@ def test_arguments_of_attention(monkeypatch, tmp_path):
     assert "sieb" not in output.read_text(encoding="utf-8")
 
 
-def test_arguments_of_the_other_figures(monkeypatch, tmp_path):
+def test_plot_passes_arguments_of_the_other_figures(monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     masks, probabilities = (passed_on(monkeypatch, f"plot_{name}") for name in ("masks", "token_probabilities"))
     output = ["--output", str(tmp_path / "a.svg"), "--theme", "dark"]
@@ -119,7 +119,7 @@ def test_arguments_of_the_other_figures(monkeypatch, tmp_path):
         (["circle"], '"circle" is not a figure; use one of attention, positions, schedule, masks'),
     ],
 )
-def test_errors_are_one_sentence(arguments, message, tmp_path, monkeypatch):
+def test_plot_reports_errors_in_one_line(arguments, message, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=f"^error: .*{message}"):
@@ -128,7 +128,7 @@ def test_errors_are_one_sentence(arguments, message, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("figure", plot.FIGURES)
-def test_without_matplotlib_no_model_is_loaded(figure, monkeypatch, tmp_path):
+def test_plot_loads_no_model_without_matplotlib(figure, monkeypatch, tmp_path):
     without_matplotlib(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plot, "load_tokenizer_and_model", None)

@@ -23,17 +23,17 @@ def expected(folder):
     return score_sentences(model, tokenizer, SOURCES, TARGETS)
 
 
-def test_totals_line_by_line(decisive, files, capsys):
+def test_score_prints_one_total_per_line(decisive, files, capsys):
     scores = score.main(["--model_name_or_path", str(decisive), *files])
     of_api = expected(decisive)
     assert scores == of_api
     assert of_api[0].total != of_api[1].total
     assert [float(line) for line in capsys.readouterr().out.splitlines()] == [
-        pytest.approx(each.total, abs=1e-6) for each in of_api
+        pytest.approx(pair_score.total, abs=1e-6) for pair_score in of_api
     ]
 
 
-def test_json_lines_into_a_file(decisive, files, tmp_path, capsys):
+def test_score_writes_json_lines(decisive, files, tmp_path, capsys):
     output = tmp_path / "scores.jsonl"
     score.main(["--model_name_or_path", str(decisive), *files, "--format", "jsonl", "--output", str(output)])
     rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
@@ -43,7 +43,7 @@ def test_json_lines_into_a_file(decisive, files, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_the_built_in_corpus_and_small_batches(decisive, monkeypatch):
+def test_score_the_built_in_corpus_in_small_batches(decisive, monkeypatch):
     batches = []
 
     def note(model, tokenizer, sources, targets, tokens_per_batch, **options):
@@ -65,6 +65,6 @@ def test_the_built_in_corpus_and_small_batches(decisive, monkeypatch):
         (["--tokens_per_batch", "0"], "tokens_per_batch is 0; it must be at least 1"),
     ],
 )
-def test_wrong_arguments(decisive, files, arguments, message):
+def test_score_rejects_wrong_arguments(decisive, files, arguments, message):
     with pytest.raises(SystemExit, match=f"error: {message}"):
         score.main(["--model_name_or_path", str(decisive), *files, *arguments])

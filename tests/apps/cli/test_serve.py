@@ -29,8 +29,8 @@ class Process:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         for line in self.process.stderr:
-            if found := re.search(r"serving .* at http://(.*):(\d+)$", line):
-                self.address = (found[1], int(found[2]))
+            if address := re.search(r"serving .* at http://(.*):(\d+)$", line):
+                self.address = (address[1], int(address[2]))
                 return
         pytest.fail("the server ended")
 
@@ -42,7 +42,7 @@ class Process:
 
 
 @needs_serve
-def test_a_server_is_killed_restarted_and_shut_down(tmp_path):
+def test_serve_restarts_and_shuts_down(tmp_path):
     from tests.apps.serving.support import call
 
     request = {"inputs": "forty-two"}
@@ -77,13 +77,13 @@ def test_a_server_is_killed_restarted_and_shut_down(tmp_path):
         (["--compute_type", "int8"], "compute_type is int8, but has no effect without --engine ctranslate2"),
     ],
 )
-def test_what_cannot_be_served(arguments, message):
+def test_serve_rejects_wrong_arguments(arguments, message):
     with pytest.raises(SystemExit, match=message):
         main(["serve", *ARGUMENTS, *arguments])
 
 
 @needs_serve
-def test_terms_that_the_search_cannot_force(tmp_path):
+def test_serve_rejects_a_glossary_without_beam_search(tmp_path):
     (tmp_path / "terms.tsv").write_text("nine\tsieben\n")
     arguments = ["--port", "0", "--glossary", str(tmp_path / "terms.tsv"), "--num_beams", "1"]
     with pytest.raises(SystemExit, match="forced phrases and glossaries need beam search, but num_beams is 1"):
@@ -91,7 +91,7 @@ def test_terms_that_the_search_cannot_force(tmp_path):
 
 
 @needs_serve
-def test_a_port_that_is_taken():
+def test_serve_rejects_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(SystemExit, match=rf"cannot listen on 127\.0\.0\.1, port {port} .*Address already in use"):
@@ -101,7 +101,7 @@ def test_a_port_that_is_taken():
 @pytest.mark.parametrize(
     ("library", "extra"), [("fastapi", "serve"), ("sentencex", "serve"), ("gradio", "page"), ("matplotlib", "page")]
 )
-def test_a_missing_library_is_named(library, extra, monkeypatch):
+def test_serve_names_a_missing_library(library, extra, monkeypatch):
     if library in ("gradio", "matplotlib") and find_spec("fastapi") is None:
         pytest.skip("the extra serve is not installed")
     monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "False")

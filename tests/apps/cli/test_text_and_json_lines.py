@@ -42,50 +42,54 @@ def objects(path):
 @pytest.mark.parametrize(
     ("name", "output"), [("in.jsonl", "out.jsonl"), ("in.JSONL.gz", "out.jsonl.gz"), ("in.jsonl.GZ", "out.jsonl")]
 )
-def test_json_lines_keep_their_fields(run, loaded, name, output):
-    given = [{"id": 7, "text": "one\ntwo ä"}, {"text": "", "id": None}]
-    found = objects(run(name, "".join(f"{json.dumps(each)}\n" for each in given), output))
-    details = translate_sentences(*loaded, [each["text"] for each in given], return_details=True)
-    for before, after, expected in zip(given, found, details, strict=True):
-        assert {name: after[name] for name in before} == before
-        assert after["translation"] == expected.text
-        assert after["score"] == pytest.approx(expected.score, abs=1e-4)
-        assert after.get("flags", []) == sorted(expected.flags)
+def test_translate_keeps_fields_of_json_lines(run, loaded, name, output):
+    rows = [{"id": 7, "text": "one\ntwo ä"}, {"text": "", "id": None}]
+    text_of_rows = "".join(f"{json.dumps(row)}\n" for row in rows)
+    output_rows = objects(run(name, text_of_rows, output))
+    details = translate_sentences(*loaded, [row["text"] for row in rows], return_details=True)
+    for row, output_row, expected in zip(rows, output_rows, details, strict=True):
+        assert {name: output_row[name] for name in row} == row
+        assert output_row["translation"] == expected.text
+        assert output_row["score"] == pytest.approx(expected.score, abs=1e-4)
+        assert output_row.get("flags", []) == sorted(expected.flags)
 
 
-def test_n_best_lists(run, loaded):
+def test_translate_writes_alternatives(run, loaded):
     options = ["--num_return_sequences", "3", "--num_beams", "5", "--source_column", "en", "--target_column", "de"]
-    (found,) = objects(run("in.jsonl", '{"en": "a small house"}\n', "out.jsonl", *options))
+    (row,) = objects(run("in.jsonl", '{"en": "a small house"}\n', "out.jsonl", *options))
     (expected,) = translate_sentences(
         *loaded, ["a small house"], return_details=True, num_beams=5, num_return_sequences=3
     )
-    assert found["de"] == expected.text
-    assert [each["de"] for each in found["alternatives"]] == [each.text for each in expected.alternatives]
-    scores = [found["score"], *(each["score"] for each in found["alternatives"])]
+    assert row["de"] == expected.text
+    assert [alternative["de"] for alternative in row["alternatives"]] == [
+        alternative.text for alternative in expected.alternatives
+    ]
+    scores = [row["score"], *(alternative["score"] for alternative in row["alternatives"])]
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
 
 
-def test_text_becomes_json_lines_and_compressed_text(run, loaded):
+def test_translate_text_to_json_lines_and_gzip(run, loaded):
     expected = translate_sentences(*loaded, ["one", "two"])
-    assert [each["translation"] for each in objects(run("in.txt", "one\ntwo\n", "out.jsonl"))] == expected
+    rows = objects(run("in.txt", "one\ntwo\n", "out.jsonl"))
+    assert [row["translation"] for row in rows] == expected
     with gzip.open(run("in.txt", "one\ntwo\n", "out.txt.gz"), "rt", encoding="utf-8") as file:
         assert file.read().splitlines() == expected
 
 
-def test_json_lines_of_standard_input(decisive, loaded, monkeypatch, capsys):
+def test_translate_json_lines_of_standard_input(decisive, loaded, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "one"}\n{"text": "two"}')))
     translate.main(["--model_name_or_path", str(decisive), "--json_lines"])
-    found = [json.loads(line)["translation"] for line in capsys.readouterr().out.splitlines()]
-    assert found == translate_sentences(*loaded, ["one", "two"])
+    translations = [json.loads(line)["translation"] for line in capsys.readouterr().out.splitlines()]
+    assert translations == translate_sentences(*loaded, ["one", "two"])
 
 
-def test_texts_keep_their_line_breaks(decisive, loaded, run, capsys):
+def test_translate_keeps_line_breaks_of_split_texts(decisive, loaded, run, capsys):
     pytest.importorskip("sentencex")
     text = "One. Two houses!\n\nOne"
     (expected,) = translate_sentences(*loaded, [text], split_sentences=True)
-    (found,) = objects(run("in.jsonl", json.dumps({"text": text}), "out.jsonl", "--split_sentences"))
-    assert found["translation"] == expected
+    (row,) = objects(run("in.jsonl", json.dumps({"text": text}), "out.jsonl", "--split_sentences"))
+    assert row["translation"] == expected
     translate.main(["--model_name_or_path", str(decisive), "--split_sentences", "--source_lang", "en", text])
     assert capsys.readouterr().out == f"{expected}\n"
 
@@ -111,13 +115,13 @@ def test_texts_keep_their_line_breaks(decisive, loaded, run, capsys):
         ),
     ],
 )
-def test_wrong_lines(run, tmp_path, line, message):
+def test_translate_rejects_wrong_json_lines(run, tmp_path, line, message):
     with pytest.raises(SystemExit, match=message):
         run("in.jsonl", f'{{"text": "one"}}\n{line}\n', "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_fields_that_an_output_of_text_does_not_have(run):
+def test_translate_ignores_detail_fields_for_text_output(run):
     assert len(run("in.jsonl", '{"text": "one", "score": 1}\n', "out.txt").read_text().splitlines()) == 1
 
 
@@ -136,6 +140,6 @@ def test_fields_that_an_output_of_text_does_not_have(run):
         (["--target_column", "text"], 'source_column and target_column are both "text"; give two names'),
     ],
 )
-def test_wrong_arguments(decisive, arguments, message):
+def test_translate_rejects_wrong_arguments_of_json(decisive, arguments, message):
     with pytest.raises(SystemExit, match=message):
         translate.main(["one", "--model_name_or_path", str(decisive), *arguments])

@@ -92,7 +92,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("verb", ["translate", "evaluate", "score", "train"])
-def test_a_model_that_is_not_whole_is_refused(copy, tmp_path, capsys, fault, verb):
+def test_verbs_reject_an_incomplete_model(copy, tmp_path, capsys, fault, verb):
     break_it, message = FAULTS[fault]
     break_it(copy)
     for name in ("a.en", "a.de"):
@@ -120,7 +120,7 @@ def test_models_of_other_architectures_may_have_other_tokens(tokenizer, tmp_path
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_a_folder_of_checkpoints_alone(trained, tmp_path):
+def test_load_names_a_checkpoint_of_the_folder(trained, tmp_path):
     run = tmp_path / "run"
     newest = newest_complete(trained)
     shutil.copytree(newest, run / newest.name)
@@ -130,7 +130,7 @@ def test_a_folder_of_checkpoints_alone(trained, tmp_path):
         translate.main(["one", "--model_name_or_path", str(run)])
 
 
-def test_an_int8_model_is_loaded(decisive, tmp_path):
+def test_load_an_int8_model(decisive, tmp_path):
     int8 = AutoModelForSeq2SeqLM.from_pretrained(decisive, quantization_config=Int8Config())
     int8.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(decisive).save_pretrained(tmp_path)
@@ -139,12 +139,12 @@ def test_an_int8_model_is_loaded(decisive, tmp_path):
 
 
 @pytest.mark.parametrize("verb", [translate.main, score.main])
-def test_a_file_in_place_of_a_model(copy, verb, tmp_path):
+def test_verbs_reject_a_file_as_a_model(copy, verb, tmp_path):
     pairs = [str(tmp_path / name) for name in ("a.en", "a.de")]
     for path in pairs:
         (tmp_path / path).write_text("one\n")
     data = ["one"] if verb is translate.main else ["--test_file", *pairs]
-    with pytest.raises(SystemExit, match=r"config\.json is a file; name the folder that it is in"):
+    with pytest.raises(SystemExit, match=r"config\.json is a file"):
         verb([*data, "--model_name_or_path", str(copy / "config.json")])
 
 
@@ -165,7 +165,7 @@ def test_weights_of_another_architecture_are_named(copy):
         ("gone", "tokenizer holds no tokenizer_config.json; name"),
     ],
 )
-def test_a_tokenizer_for_training_that_cannot_be_loaded(decisive, tmp_path, content, message):
+def test_train_rejects_a_damaged_tokenizer(decisive, tmp_path, content, message):
     folder = tmp_path / ("nowhere" if content is None else "tokenizer")
     if content is not None:
         shutil.copytree(decisive, folder)
@@ -176,6 +176,6 @@ def test_a_tokenizer_for_training_that_cannot_be_loaded(decisive, tmp_path, cont
         train.main(recipe(tmp_path, tokenizer_name=str(folder), vocab_size=37000))
 
 
-def test_an_error_of_several_lines_is_told_in_one(tmp_path):
+def test_program_reports_an_error_of_several_lines_in_one(tmp_path):
     with pytest.raises(SystemExit, match=r"^error: [^\n]*Field 'd_model' expected int[^\n]*$"):
         train.main(recipe(tmp_path, d_model=None, config_overrides='{"d_model": NaN}'))
