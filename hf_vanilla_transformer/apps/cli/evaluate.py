@@ -5,7 +5,7 @@ hf-vanilla-transformer evaluate --translations_file mine.de --test_file test.en 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,9 +81,8 @@ class Arguments(NamedTuple):
 def main(arguments: list[str]) -> dict[str, Any]:
     """Evaluate the translations that the command line selects, print the scores, and return them."""
     args = parse(Arguments, __doc__, arguments, "evaluate")
-    # These are not imported at the top, because --help needs neither data sets nor metrics.
-    from ...data.evenly_spaced_rows import pick_evenly_spaced_rows
-    from ...evaluation.evaluate import describe_scores, evaluate, format_examples
+    # This is not imported at the top, because --help needs neither data sets nor metrics.
+    from ...evaluation.evaluate import describe_scores, evaluate
 
     evaluation = args.evaluation
     model_names = args.model.model_name_or_path or []
@@ -106,10 +105,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     given_translations = None
     if evaluation.translations_file:
         given_translations = read_lines(Path(evaluation.translations_file), len(pairs))
-    references = None
-    if reference_files:
-        more_references = [read_lines(Path(path), len(pairs)) for path in reference_files]
-        references = list(zip(pairs["target"], *more_references, strict=True))
+    references = _read_references(reference_files, pairs)
 
     tokenizer, model, target_language = None, None, None
     if model_names:
@@ -137,10 +133,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
         scores["against"] = evaluation.against
 
     if evaluation.show is not None:
-        rows = pick_evenly_spaced_rows(len(translations), evaluation.show)
-        examples = pairs.select(rows)
-        shown_translations = [translations[row] for row in rows]
-        print(format_examples(examples["source"], shown_translations, examples["target"]), end="\n\n")
+        _print_examples(pairs, translations, evaluation.show)
     print("\n".join(describe_scores(scores)))
     if evaluation.output is not None:
         write_text(evaluation.output, json.dumps(scores, indent=2) + "\n")
@@ -148,6 +141,25 @@ def main(arguments: list[str]) -> dict[str, Any]:
         with open_output(evaluation.translations) as file:
             file.writelines(f"{one_line(translation)}\n" for translation in translations)
     return scores
+
+
+def _read_references(paths: Sequence[str], pairs: "Dataset") -> list[tuple[str, ...]] | None:
+    """Return all references of each pair: its target, and its line in each of the files. Return None without files."""
+    if not paths:
+        return None
+    references_by_file = [read_lines(Path(path), len(pairs)) for path in paths]
+    return list(zip(pairs["target"], *references_by_file, strict=True))
+
+
+def _print_examples(pairs: "Dataset", translations: Sequence[str], count: int) -> None:
+    """Print `count` pairs, spread evenly over the data, with their translations, and an empty line."""
+    from ...data.evenly_spaced_rows import pick_evenly_spaced_rows
+    from ...evaluation.evaluate import format_examples
+
+    rows = pick_evenly_spaced_rows(len(translations), count)
+    examples = pairs.select(rows)
+    shown_translations = [translations[row] for row in rows]
+    print(format_examples(examples["source"], shown_translations, examples["target"]), end="\n\n")
 
 
 def _load_other_translations(args: Arguments, pairs: "Dataset", search: Mapping[str, Any]) -> list[str] | None:
