@@ -53,9 +53,10 @@ class Aligner:
         self.has_attention = len(runtime.alignment_heads) > 0
         self.words = words
         self._for_tags = for_tags
-        # Whether a target token's links come from the next decoding step; see `link`. Only the configurations of this
-        # package have this field.
+        # Whether the attention weights for a target token come from the next decoding step; see `link`. Only the
+        # configurations of this package have this field.
         self._shift = getattr(model.config, "alignment_shift", False)
+        # These find the words that each token of a source and of a target belongs to.
         self._source_texts = TokenTexts(tokenizer, is_target=False)
         self._target_texts = TokenTexts(tokenizer, is_target=True)
 

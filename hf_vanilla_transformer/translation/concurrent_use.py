@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -14,11 +15,24 @@ from .engine import Engine
 # A tokenizer changes its own state while it encodes if it truncates or has a separate mode for targets, so only one
 # thread may encode at a time. The lock is reentrant, because `encoding_alone()` may surround `encode()`.
 _encoding = threading.RLock()
-# For each module in an `evaluating()` context: the number of its open contexts, and the mode that it had before the
-# first of them. A thread that reads or writes these must hold the lock.
-_open_contexts: dict[nn.Module, int] = {}
-_previous_modes: dict[nn.Module, bool] = {}
-_modes_lock = threading.Lock()
+
+
+@dataclass
+class _SavedMode:
+    """What `evaluating()` remembers about a module while at least one of its contexts is open.
+
+    Args:
+        was_training (`bool`): whether the module was in training mode before the first context.
+        open_contexts (`int`): the number of contexts that are open.
+    """
+
+    was_training: bool
+    open_contexts: int = 0
+
+
+# The modules that are in at least one `evaluating()` context. A thread that reads or writes this must hold the lock.
+_saved_modes: dict[nn.Module, _SavedMode] = {}
+_saved_modes_lock = threading.Lock()
 
 
 def encoding_alone() -> AbstractContextManager[Any]:
@@ -42,21 +56,20 @@ def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
     Several threads may enter such a block for the same model. The last one to leave restores the mode of each module.
     """
     modules = list(model.modules())
-    with _modes_lock:
+    with _saved_modes_lock:
         for module in modules:
-            is_first_context = module not in _open_contexts
-            if is_first_context:
-                _open_contexts[module] = 0
-                _previous_modes[module] = module.training
-            _open_contexts[module] += 1
+            # Only the first context saves the mode.
+            saved_mode = _saved_modes.setdefault(module, _SavedMode(was_training=module.training))
+            saved_mode.open_contexts += 1
         model.eval()
     try:
         yield
     finally:
-        with _modes_lock:
+        with _saved_modes_lock:
             for module in modules:
-                _open_contexts[module] -= 1
-                was_last_context = _open_contexts[module] == 0
-                if was_last_context:
-                    _open_contexts.pop(module)
-                    module.training = _previous_modes.pop(module)
+                saved_mode = _saved_modes[module]
+                saved_mode.open_contexts -= 1
+                if saved_mode.open_contexts == 0:
+                    # This was the last context.
+                    module.training = saved_mode.was_training
+                    del _saved_modes[module]

@@ -52,12 +52,13 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def __init__(self, models: Sequence[VanillaTransformerForConditionalGeneration]):
         members = list(models)
         _check_models(members)
+        # A module can hold other modules only after this call.
         super().__init__(_combine_configurations([model.config for model in members]))
         # The annotation is Any because the type of a ModuleList's modules lacks the models' own methods.
         self.models: Any = nn.ModuleList(members)
         first_model = members[0]
         self.generation_config = copy.deepcopy(first_model.generation_config)
-        # `super().__init__()` set the mode of a new module, which is training.
+        # A new module is in training mode, but the models may be in evaluation mode.
         self.training = first_model.training
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:

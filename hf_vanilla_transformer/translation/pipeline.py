@@ -57,19 +57,20 @@ class TranslationPipeline(PlainTranslationPipeline):
     ) -> dict[str, Any]:
         """Tokenize a sentence, and put its target-language code before it if the model needs one.
 
-        `text_for_model` is not used, because this method determines the code itself.
+        The argument `text_for_model` of the base class is not used, because this method determines the code itself.
         """
         codes = TargetCodes(self.tokenizer, target_language, "tgt_lang", advised_argument="tgt_lang")
-        # This separates the code from a text that begins with one.
+        # This separates the code from a text that begins with one. Otherwise, the source has the code of
+        # `target_language`, or of the tokenizer's own target language.
         source = codes.read(text)
-        text_without_code = source.text
-        if self.is_copied(text_without_code):
+        if self.is_copied(source.text):
             # The model's output for this text is not used, so the text needs no code.
-            coded_text = text_without_code
+            coded_text = source.text
         else:
             coded_text = codes.join(source)
+        # The base class tokenizes `coded_text`. If the sentence is copied, its translation is `source.text`.
         with encoding_alone():
-            return super().tokenize(text_without_code, coded_text, **kwargs)
+            return super().tokenize(source.text, coded_text, **kwargs)
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> dict[str, Any]:
         with evaluating(self.model):

@@ -85,16 +85,19 @@ def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: 
     """
     parts: list[list[int]] = []
     # The number of cells that the last part needs, with and without padding.
-    load = _PartLoad()
-    # Rows with phrases of similar size are next to each other. The sort is stable, so equal rows keep their order.
-    for row in sorted(rows, key=lambda row: sizes[row].cells, reverse=True):
-        load_with_row = load.add(sizes[row])
-        if parts and load_with_row.fits(most_cells):
-            parts[-1].append(row)
-            load = load_with_row
-        else:
+    load_of_part = _PartLoad()
+    # Sorted, rows with phrases of similar size are neighbours. The sort is stable, so equal rows keep their order.
+    sorted_rows = sorted(rows, key=lambda row: sizes[row].cells, reverse=True)
+    for row in sorted_rows:
+        # `add` returns a new load, so `load_of_part` is still the load without the row.
+        load_with_row = load_of_part.add(sizes[row])
+        is_first_row = not parts
+        if is_first_row or not load_with_row.fits(most_cells):
             parts.append([row])
-            load = _PartLoad().add(sizes[row])
+            load_of_part = _PartLoad().add(sizes[row])
+        else:
+            parts[-1].append(row)
+            load_of_part = load_with_row
     return parts
 
 

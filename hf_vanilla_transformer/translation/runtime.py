@@ -111,14 +111,16 @@ class TorchRuntime(Runtime):
         self._model: Any = model
         self._tokenizer = tokenizer
         model_type = model.config.model_type
+        # Completes the sentence "terms do not work with ...".
         self.description = f'a model of the type "{model_type}"'
+        # Only models of this package can search for translations with required phrases.
         self.takes_phrases = model_type == VanillaTransformerConfig.model_type
         # An ensemble has a configuration with alignment heads, but no decoder layers of its own to read them from.
         has_decoder_layers = hasattr(model, "get_decoder") and hasattr(model.get_decoder(), "layers")
-        # Pairs of a decoder layer and a head. Words are aligned by the average of these heads' attention.
+        # Pairs of a decoder layer and a head, both counted from 0. Words are aligned by the average of these heads'
+        # attention. The list is empty for other models than this package's, whose configurations lack the field.
         self.alignment_heads = []
         if has_decoder_layers:
-            # Only the configurations of this package have this field.
             self.alignment_heads = list(getattr(model.config, "heads_for_alignment", []))
 
     def decode_forced(
@@ -138,20 +140,21 @@ class TorchRuntime(Runtime):
             inputs["output_hidden_states"] = True
         output = self._model(**inputs, use_cache=False)
 
-        # (batch, padded target, padded source)
-        attention = None
+        attention_of_pairs: list[torch.Tensor | None] = [None] * len(targets)
         if with_attention:
-            attention = self._average_attention(
+            # (batch, padded target, padded source)
+            padded_attention = self._average_attention(
                 output.decoder_hidden_states, output.encoder_last_hidden_state, padded_source.attention_mask
             )
+            for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
+                # (target, source), without padding
+                attention_of_pairs[row] = padded_attention[row, : len(target_ids), : len(source_ids)].cpu()
 
         # The loop goes row by row, because the log-probabilities of all rows would take as much memory as the logits.
-        for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
-            log_probs = self._log_probs_of_tokens(output.logits[row], padded_target.input_ids[row])
-            attention_of_pair = None
-            if attention is not None:
-                attention_of_pair = attention[row, : len(target_ids), : len(source_ids)].cpu()
-            yield ForcedTarget(log_probs[: len(target_ids)].tolist(), attention_of_pair)
+        for row, target_ids in enumerate(targets):
+            padded_log_probs = self._log_probs_of_tokens(output.logits[row], padded_target.input_ids[row])
+            log_probs = padded_log_probs[: len(target_ids)].tolist()
+            yield ForcedTarget(log_probs, attention_of_pairs[row])
 
     def _log_probs_of_tokens(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the log-probability of each token of one target, as a tensor of shape `(target)`.

@@ -152,14 +152,15 @@ def _split_line(line: str, language: str) -> list[str]:
     case, the sentence continues in the next segment.
     """
     sentences = []
+    # The positions in the line where the current sentence and the current segment start.
     sentence_start = 0
     segment_start = 0
     for segment in _divide_into_segments(line, language):
         has_text_before_segment = segment_start > sentence_start
         if has_text_before_segment:
-            # The test reads only the ends of a sentence.
-            sentence = _without_middle(line, sentence_start, segment_start)
-            if is_sentence_end(sentence, segment, language):
+            # Does the current sentence end before this segment? The test reads only the two ends of the sentence.
+            shortened_sentence = _without_middle(line, sentence_start, segment_start)
+            if is_sentence_end(shortened_sentence, segment, language):
                 sentences.append(line[sentence_start:segment_start])
                 sentence_start = segment_start
         segment_start += len(segment)
@@ -229,7 +230,18 @@ def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
     stripped = sentence.strip()
     if len(stripped) < 2 or fits(stripped):
         return [sentence]
+    position = _find_split(sentence)
+    if position is None:
+        return [sentence]
+    return split_at_clauses(sentence[:position], fits) + split_at_clauses(sentence[position:], fits)
 
+
+def _find_split(sentence: str) -> int | None:
+    """Return the best position at which to split a sentence, or None if it cannot be split.
+
+    A position between clauses is better than one between words, and so on. Among equally good positions, the best one
+    is the nearest to the middle.
+    """
     # Positions inside numbers and URLs, and the end of the sentence, where a split would leave an empty part.
     forbidden_positions = {len(sentence)}
     for number_or_url in _UNBREAKABLE.finditer(sentence):
@@ -244,9 +256,8 @@ def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
                 positions.append(match.end())
         if positions:
             # If two positions are equally near to the middle, this is the first one.
-            nearest = min(positions, key=lambda position: abs(position - middle))
-            return split_at_clauses(sentence[:nearest], fits) + split_at_clauses(sentence[nearest:], fits)
-    return [sentence]
+            return min(positions, key=lambda position: abs(position - middle))
+    return None
 
 
 def join_texts(pieces: list[Piece], translations: list[str]) -> str:

@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal, overload
 
 import torch
@@ -225,7 +226,9 @@ class TextTranslator:
             _check_glossary(glossary, inference, generate_kwargs)
             glossary.check(search_settings)
 
+        # The model's search settings, with the changes that this call makes by `generate_kwargs`.
         self._search_settings = search_settings
+        # Batches have fewer tokens if the search has many beams.
         self._inference = _with_smaller_batches(inference, search_settings.num_beams)
         self._aligner = aligner
         # Matches the words that alignments link.
@@ -257,15 +260,13 @@ class TextTranslator:
             for piece in pieces:
                 # A piece that does not begin with a target-language code gets the code of its text.
                 sentences.append(codes.read(piece.text, default=text.code))
-        sentence_translations = self._translate_sentences(sentences)
 
+        # One translation per piece, in the order of `sentences`, so each text takes as many as it has pieces.
+        remaining_translations = iter(self._translate_sentences(sentences))
         text_translations = []
-        first_sentence = 0
         for pieces in pieces_of_texts:
-            next_text = first_sentence + len(pieces)
-            translations_of_pieces = sentence_translations[first_sentence:next_text]
+            translations_of_pieces = list(islice(remaining_translations, len(pieces)))
             text_translations.append(join_translations(pieces, translations_of_pieces, self._words))
-            first_sentence = next_text
         return text_translations
 
     def _split(self, text: Source) -> list[Piece]:
@@ -295,11 +296,12 @@ class TextTranslator:
         for index, source in enumerate(sources):
             sentence = _Sentence(index, source)
             if self._glossary is not None:
-                # Whether a sentence is copied depends on its phrases.
+                # The phrases are needed first, because a sentence with phrases is not copied.
                 sentence.phrases = self._glossary.phrases(source.text)
             if not self._is_copied(sentence):
                 sentences_to_translate.append(sentence)
 
+        # Sentences that are copied need no phrase sizes and no token ids.
         if self._glossary is not None:
             for sentence in sentences_to_translate:
                 sentence.sizes = self._glossary.sizes(sentence.source.text)
@@ -328,12 +330,14 @@ class TextTranslator:
         """Group sentences of similar length into batches, which are smaller if required phrases are many or long."""
         source_lengths = [len(sentence.token_ids) for sentence in sentences]
         phrase_sizes = [sentence.sizes for sentence in sentences]
-        # The values that a search with required phrases may compute per step and beam for one batch.
+        # For each token of its sources, a batch may take memory and time for this number of values that the search for
+        # required phrases computes.
         most_cells = self._inference.tokens_per_batch * _CELLS_PER_SOURCE_TOKEN
-        # Batches contain indices of sentences. They are formed by length first, and then divided further.
-        for batch_by_length in self._inference.batches(source_lengths, "translating", "sentences"):
-            for batch in split_by_phrases(batch_by_length, phrase_sizes, most_cells):
-                yield [sentences[index] for index in batch]
+        # `inference.batches` groups the indices of sentences by length, and shows a progress bar. A batch without
+        # required phrases is not divided further.
+        for indices_by_length in self._inference.batches(source_lengths, "translating", "sentences"):
+            for indices_of_batch in split_by_phrases(indices_by_length, phrase_sizes, most_cells):
+                yield [sentences[index] for index in indices_of_batch]
 
     def _translate_batch(self, batch: list[_Sentence]) -> list[Translation]:
         """Translate a batch with one call of `generate()`, and return the translations with their details."""
@@ -422,21 +426,27 @@ def _copy_source(sentence: Source, words: re.Pattern[str]) -> Translation:
 
 def _generate(inference: Inference, inputs: BatchEncoding, generate_kwargs: dict[str, Any]) -> Any:
     """Call `generate()`; if a sentence is long, log a warning and show a progress bar that counts tokens."""
+    # `input_ids` has the shape (sentences, padded source).
+    source_length = inputs["input_ids"].shape[1]
+    # A logits processor counts the tokens, so this needs a model that calls logits processors.
+    if source_length >= _LONG_SOURCE and inference.runtime.calls_processors:
+        logger.warning(
+            "a sentence has %s tokens; its time grows with the square of that, so split it.", f"{source_length:,}"
+        )
+        return _generate_with_progress(inference, inputs, generate_kwargs)
+
     # The annotation is Any because engines and models have no common class that declares `generate`.
     model: Any = inference.model
-    # (sentences, padded source)
-    source_length = inputs["input_ids"].shape[1]
-    # Tokens are counted by a logits processor.
-    can_count_tokens = inference.runtime.calls_processors
-    if source_length < _LONG_SOURCE or not can_count_tokens:
-        # transformers checks some settings of a generation_config.json only when it uses them.
-        with input_errors():
-            return model.generate(**inputs, **generate_kwargs)
+    # transformers checks some settings of a generation_config.json only when it uses them.
+    with input_errors():
+        return model.generate(**inputs, **generate_kwargs)
 
-    logger.warning(
-        "a sentence has %s tokens; its time grows with the square of that, so split it.", f"{source_length:,}"
-    )
+
+def _generate_with_progress(inference: Inference, inputs: BatchEncoding, generate_kwargs: dict[str, Any]) -> Any:
+    """Call `generate()`, and show a progress bar that counts the tokens of the longest sentence."""
+    model: Any = inference.model
     # Most translations are about as long as their source, so the progress bar's total is the length of the source.
+    source_length = inputs["input_ids"].shape[1]
     is_silent = not inference.show_progress
     with tqdm(total=source_length, desc="a long sentence", unit=" tokens", leave=False, disable=is_silent) as progress:
         kwargs_with_progress = dict(generate_kwargs)

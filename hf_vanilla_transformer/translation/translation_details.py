@@ -5,7 +5,7 @@ Scores and alignments come from forced decoding, which is an additional forward 
 
 import math
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from ..support.user_errors import InputError
 from .alignment import Aligner
 from .hypothesis_ends import HypothesisEnds
 from .inference import Inference, TokenizedText, forced_decoding
-from .runtime import ForcedTarget
 from .words_of_tokens import WORDS
 
 
@@ -126,69 +125,106 @@ def describe(
     Returns:
         `list[Translation]`: the best hypothesis of each sentence, with the others as its alternatives.
     """
-    tokenizer = inference.tokenizer
-    ends = HypothesisEnds(settings, tokenizer.pad_token_id)
+    ends = HypothesisEnds(settings, inference.tokenizer.pad_token_id)
     # Without an aligner, there are no alternatives.
     num_hypotheses = 1 if aligner is None else sequences.shape[1]
-
-    # The hypotheses of all sentences stand in one list, with those of a sentence next to each other.
-    hypotheses = _decode_sequences(tokenizer, ends, sequences[:, :num_hypotheses])
-    source_of_hypothesis: list[TokenizedText] = []
-    for source in sources:
-        source_of_hypothesis += [source] * num_hypotheses
-
-    # A hypothesis has no forced target if there is no aligner, or if it has no tokens.
-    forced_targets: dict[int, ForcedTarget] = {}
-    if aligner is not None:
-        forced_targets = _force_hypotheses(inference, source_of_hypothesis, hypotheses, aligner.has_attention)
-
+    hypotheses = _decode_sequences(inference.tokenizer, ends, sources, sequences[:, :num_hypotheses])
+    translations = _describe_texts(inference.tokenizer, ends, hypotheses)
+    # This raises an error if the settings are wrong, even if no score is computed.
     length_penalty = length_penalty_of(settings)
-    _, target_tokenizer = sides_of(tokenizer)
-    longest_source = longest_training_source(tokenizer)
-    translations = []
-    for index, hypothesis in enumerate(hypotheses):
-        source = source_of_hypothesis[index]
-        forced_target = forced_targets.get(index)
-
-        score = -math.inf
-        log_probs: list[float] = []
-        if forced_target is not None:
-            log_probs = forced_target.log_probs
-            score = sum(log_probs) / length_penalty(len(log_probs))
-
-        alignment = None
-        if aligner is not None and forced_target is not None and forced_target.attention is not None:
-            alignment = aligner(source, hypothesis, forced_target.attention)
-
-        translation = Translation(
-            text=hypothesis.text,
-            score=score,
-            tokens=target_tokenizer.convert_ids_to_tokens(hypothesis.token_ids),
-            log_probs=log_probs,
-            alignment=alignment,
-            flags=_find_flags(source, hypothesis, ends, longest_source),
-        )
-        translations.append(translation)
+    if aligner is not None:
+        translations = _add_scores_and_alignments(translations, hypotheses, inference, aligner, length_penalty)
     return _group_alternatives(translations, num_hypotheses)
 
 
+class _Hypothesis(NamedTuple):
+    """A hypothesis of the search, `target`, and the sentence that it translates, `source`."""
+
+    source: TokenizedText
+    target: TokenizedText
+
+
 def _decode_sequences(
-    tokenizer: PreTrainedTokenizerBase, ends: HypothesisEnds, sequences: torch.Tensor
-) -> list[TokenizedText]:
-    """Return the text and the generated tokens of all hypotheses, sentence by sentence.
+    tokenizer: PreTrainedTokenizerBase, ends: HypothesisEnds, sources: list[TokenizedText], sequences: torch.Tensor
+) -> list[_Hypothesis]:
+    """Return all hypotheses with their texts in one list, in which the hypotheses of a sentence are neighbours.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
         ends (`HypothesisEnds`): removes start tokens and padding.
+        sources (`list[TokenizedText]`): the source sentences.
         sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): the result of the search.
     """
-    token_ids: list[list[int]] = []
-    for sequences_of_sentence in sequences.tolist():
+    source_of_hypothesis: list[TokenizedText] = []
+    token_ids_of_hypothesis: list[list[int]] = []
+    for source, sequences_of_sentence in zip(sources, sequences.tolist(), strict=True):
         for sequence in sequences_of_sentence:
-            token_ids.append(ends.trim(sequence))
+            source_of_hypothesis.append(source)
+            token_ids_of_hypothesis.append(ends.trim(sequence))
     # A single call decodes all hypotheses.
-    texts = tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-    return list(map(TokenizedText, texts, token_ids))
+    texts = tokenizer.batch_decode(token_ids_of_hypothesis, skip_special_tokens=True)
+
+    hypotheses = []
+    for source, text, token_ids in zip(source_of_hypothesis, texts, token_ids_of_hypothesis, strict=True):
+        hypotheses.append(_Hypothesis(source, TokenizedText(text, token_ids)))
+    return hypotheses
+
+
+def _describe_texts(
+    tokenizer: PreTrainedTokenizerBase, ends: HypothesisEnds, hypotheses: list[_Hypothesis]
+) -> list[Translation]:
+    """Convert each hypothesis into a translation that has only text, tokens and flags."""
+    _, target_tokenizer = sides_of(tokenizer)
+    longest_source = longest_training_source(tokenizer)
+    translations = []
+    for source, target in hypotheses:
+        translation = Translation(
+            text=target.text,
+            score=-math.inf,
+            tokens=target_tokenizer.convert_ids_to_tokens(target.token_ids),
+            log_probs=[],
+            alignment=None,
+            flags=_find_flags(source, target, ends, longest_source),
+        )
+        translations.append(translation)
+    return translations
+
+
+def _add_scores_and_alignments(
+    translations: list[Translation],
+    hypotheses: list[_Hypothesis],
+    inference: Inference,
+    aligner: Aligner,
+    length_penalty: Callable[[int], float],
+) -> list[Translation]:
+    """Return the translations with scores, log-probabilities and alignments, which forced decoding computes.
+
+    Translations without tokens stay as they are, because forced decoding needs at least one token.
+
+    Args:
+        translations (`list[Translation]`): one translation per hypothesis.
+        hypotheses (`list[_Hypothesis]`): the hypotheses.
+        inference (`Inference`): the model.
+        aligner (`Aligner`): aligns the words of translations, if the model provides attention weights.
+        length_penalty (`Callable[[int], float]`): returns the number by which the score of a hypothesis of the given
+            length is divided.
+    """
+    described_translations = list(translations)
+    # Forced decoding gets only the hypotheses at these indices, and counts its results, `row`, among them.
+    indices = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.target.token_ids]
+    sources = [hypotheses[index].source for index in indices]
+    targets = [hypotheses[index].target for index in indices]
+    for row, forced_target in forced_decoding(inference, sources, targets, aligner.has_attention):
+        log_probs = forced_target.log_probs
+        alignment = None
+        if forced_target.attention is not None:
+            alignment = aligner(sources[row], targets[row], forced_target.attention)
+        score = sum(log_probs) / length_penalty(len(log_probs))
+        index = indices[row]
+        described_translations[index] = translations[index]._replace(
+            score=score, log_probs=log_probs, alignment=alignment
+        )
+    return described_translations
 
 
 def _group_alternatives(translations: list[Translation], num_hypotheses: int) -> list[Translation]:
@@ -206,25 +242,6 @@ def _group_alternatives(translations: list[Translation], num_hypotheses: int) ->
         alternatives = tuple(hypothesis for hypothesis in others if hypothesis.tokens)
         best_translations.append(best._replace(alternatives=alternatives))
     return best_translations
-
-
-def _force_hypotheses(
-    inference: Inference, sources: list[TokenizedText], hypotheses: list[TokenizedText], with_attention: bool
-) -> dict[int, ForcedTarget]:
-    """Compute the log-probabilities, and optionally the attention weights, of hypotheses by forced decoding.
-
-    Returns:
-        `dict[int, ForcedTarget]`: maps the index of a hypothesis to its result. Hypotheses without tokens are left out.
-    """
-    # Forced decoding needs at least one token.
-    indices = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.token_ids]
-    sources_to_force = [sources[index] for index in indices]
-    hypotheses_to_force = [hypotheses[index] for index in indices]
-    forced_targets = {}
-    # `row` counts only the hypotheses that have tokens.
-    for row, forced_target in forced_decoding(inference, sources_to_force, hypotheses_to_force, with_attention):
-        forced_targets[indices[row]] = forced_target
-    return forced_targets
 
 
 def _find_flags(

@@ -73,27 +73,29 @@ class TokenTexts:
         side_tokenizer = target_tokenizer if is_target else source_tokenizer
         self.names = _names_of_tokens(side_tokenizer, is_target)
 
-        # Separates a target-language code from the beginning of a text. None for targets, which have no codes, and for
-        # models without codes.
+        # Separates a target-language code such as `>>fr<<` from the beginning of a text. None for targets, which have
+        # no codes, and for models without codes.
         self._code_reader: TargetCodes | None = None
         if not is_target and codes_of(tokenizer):
             self._code_reader = TargetCodes(tokenizer)
 
-        # The ids of the unknown token, of all tokens that were added to the vocabulary, and of special tokens and
-        # target-language codes.
         self._unknown_id = side_tokenizer.unk_token_id
+        # Tokens that were added to the vocabulary. They have their text as their name.
         self._added_ids = set(side_tokenizer.get_added_vocab().values())
+        # Special tokens and target-language codes, which belong to no word.
         self._ids_without_text = set(side_tokenizer.all_special_ids)
         if self._code_reader is not None:
             for token_id, name in self.names.items():
                 if name in self._code_reader.codes:
                     self._ids_without_text.add(token_id)
 
-        # Slow tokenizers have no backend.
+        # Fast tokenizers have a backend from the library tokenizers; slow tokenizers have none.
         backend = getattr(side_tokenizer, "backend_tokenizer", None)
+        # Changes a text before it is tokenized, for example to lower case. None if texts are not changed.
         self._normalizer = getattr(backend, "normalizer", None)
+        # Whether each character of a token's name stands for one byte.
         self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
-        # FSMTTokenizer splits and escapes text by the rules of the Moses tokenizer.
+        # Whether "&amp;" stands for "&". FSMTTokenizer splits and escapes text by the rules of the Moses tokenizer.
         self._has_escapes = hasattr(side_tokenizer, "moses_tokenize")
 
     def __call__(self, ids: list[int]) -> list[bytes]:
@@ -182,19 +184,16 @@ def _names_of_tokens(tokenizer: PreTrainedTokenizerBase, is_target: bool) -> dic
         tokenizer (`PreTrainedTokenizerBase`): the tokenizer of sources or of targets, as `sides_of` returns it.
         is_target (`bool`): whether it is the tokenizer of targets.
     """
-    names: dict[int, str] = {}
     # MarianTokenizer and FSMTTokenizer are one object for sources and targets, which may have different vocabularies.
     # `get_vocab()` returns the vocabulary of sources, and `decoder` is that of targets, without the added tokens.
     has_target_vocabulary = not tokenizer.is_fast and hasattr(tokenizer, "decoder")
     if is_target and has_target_vocabulary:
-        names.update(tokenizer.decoder)
+        target_names: dict[int, str] = dict(tokenizer.decoder)
         for token_id, added_token in tokenizer.added_tokens_decoder.items():
-            names[token_id] = str(added_token)
-        return names
+            target_names[token_id] = str(added_token)
+        return target_names
 
-    for name, token_id in tokenizer.get_vocab().items():
-        names[token_id] = name
-    return names
+    return {token_id: name for name, token_id in tokenizer.get_vocab().items()}
 
 
 def word_at(text: str, position: int, pattern: re.Pattern[str] = WORDS) -> int:
@@ -219,16 +218,17 @@ def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]
         num_bytes = len(word.encode())
         word_of_byte += [index] * num_bytes
 
-    # For each byte of the joined tokens, the range of bytes of the joined words that corresponds to it.
-    matching_slices = _match_bytes(b"".join(tokens), "".join(words).encode())
+    # For each byte of the joined tokens, the range of bytes of the joined words that corresponds to it. This is a
+    # single byte if the tokens do not change the text.
+    ranges_in_words = _match_bytes(b"".join(tokens), "".join(words).encode())
     words_of_tokens = []
-    # The bytes of a token among the bytes of the joined tokens.
     token_start = 0
     for token in tokens:
+        # The token consists of the bytes from `token_start` to `token_end` of the joined tokens.
         token_end = token_start + len(token)
         words_of_token: set[int] = set()
-        for matching_slice in matching_slices[token_start:token_end]:
-            words_of_token.update(word_of_byte[matching_slice])
+        for range_in_words in ranges_in_words[token_start:token_end]:
+            words_of_token.update(word_of_byte[range_in_words])
         words_of_tokens.append(sorted(words_of_token))
         token_start = token_end
     return words_of_tokens
@@ -263,15 +263,15 @@ def _match_without_white_space(tokens: bytes, text: bytes) -> list[slice]:
     for match in _OTHER_WHITE_SPACE.finditer(tokens):
         for position in range(match.start(), match.end()):
             is_white_space[position] = True
-    visible_positions = [position for position in range(len(tokens)) if not is_white_space[position]]
-    visible_bytes = bytes(tokens[position] for position in visible_positions)
-    slices_of_visible_bytes = _match_bytes(visible_bytes, text)
+    visible_bytes = _OTHER_WHITE_SPACE.sub(b"", tokens)
+    slices_of_visible_bytes = iter(_match_bytes(visible_bytes, text))
 
-    # The bytes of white space keep this empty slice.
-    nothing = slice(0, 0)
-    slices_of_text = [nothing] * len(tokens)
-    for position, slice_of_text in zip(visible_positions, slices_of_visible_bytes, strict=True):
-        slices_of_text[position] = slice_of_text
+    slices_of_text = []
+    for position in range(len(tokens)):
+        if is_white_space[position]:
+            slices_of_text.append(slice(0, 0))
+        else:
+            slices_of_text.append(next(slices_of_visible_bytes))
     return slices_of_text
 
 

@@ -250,12 +250,10 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
 
     # (panels, queries, keys), with the heads of a layer next to each other.
     panel_weights = drawing.weights.reshape(num_panels, num_queries, num_keys)
-    for panel, axes in enumerate(grid.flat):
-        if panel >= num_panels:
-            # An empty place at the end of the last row.
-            axes.set_axis_off()
-            continue
-
+    # The last row may have empty places at its end.
+    for unused_axes in grid.flat[num_panels:]:
+        unused_axes.set_axis_off()
+    for panel, axes in enumerate(grid.flat[:num_panels]):
         layer, head = divmod(panel, num_heads)
         panel_title = f"layers[{layer}], head {head}" if has_layers else f"head {head}"
         axes.set_title(panel_title, size=SMALL_FONT_SIZE)
@@ -263,7 +261,9 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
         is_first_in_row = panel % num_columns == 0
         query_labels = drawing.queries if is_first_in_row else []
         colors = drawing.theme.sequential
-        image = draw_matrix(axes, panel_weights[panel], query_labels, drawing.keys, SMALL_FONT_SIZE, colors)
+        # (queries, keys)
+        weights = panel_weights[panel]
+        image = draw_matrix(axes, weights, query_labels, drawing.keys, SMALL_FONT_SIZE, colors)
 
         has_no_panel_below = panel + num_columns >= num_panels
         if has_no_panel_below:

@@ -195,10 +195,12 @@ def masks_of(
     """
     if model.config.model_type != VanillaTransformerConfig.model_type:
         raise InputError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
-    source_ids, target_ids = _tokenize_or_translate(model, tokenizer, sources, targets, generate_kwargs)
-    read_ids = [row[:-1] for row in target_ids]
-    encoder_inputs = tokenizer.pad({"input_ids": source_ids}, return_tensors="pt").to(model.device)
-    decoder_inputs = tokenizer.pad({"input_ids": read_ids}, return_tensors="pt").to(model.device)
+    source_rows, target_rows = _tokenize_or_translate(model, tokenizer, sources, targets, generate_kwargs)
+    # The decoder never reads the last token of a target.
+    read_rows = [target_ids[:-1] for target_ids in target_rows]
+    # Their `input_ids` have the shapes (batch, source) and (batch, target), padding included.
+    encoder_inputs = tokenizer.pad({"input_ids": source_rows}, return_tensors="pt").to(model.device)
+    decoder_inputs = tokenizer.pad({"input_ids": read_rows}, return_tensors="pt").to(model.device)
 
     recorded_masks: dict[str, Tensor | None] = {}
     with evaluating(model), _recording_masks(model, recorded_masks):
@@ -206,6 +208,7 @@ def masks_of(
             **encoder_inputs,
             decoder_input_ids=decoder_inputs.input_ids,
             decoder_attention_mask=decoder_inputs.attention_mask,
+            # This selects eager attention, whose masks have the form that `_read_mask` expects.
             output_attentions=True,
             use_cache=False,
         )

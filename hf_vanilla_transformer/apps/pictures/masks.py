@@ -77,9 +77,12 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
     cross-attention.
     """
     num_sentences, target_length, source_length = masks.cross.shape
-    # Each token of the sentences labels a row or a column of a mask. These are the widest labels, in inches.
-    source_label = width_of(list(chain(*masks.source_tokens)), SMALL_FONT_SIZE)
-    target_label = width_of(list(chain(*masks.read_tokens)), SMALL_FONT_SIZE)
+    # Each token of the sentences labels a row or a column of a mask. These are the widths of the widest labels. All
+    # sizes are in inches.
+    all_source_tokens = list(chain.from_iterable(masks.source_tokens))
+    all_target_tokens = list(chain.from_iterable(masks.read_tokens))
+    source_label_width = width_of(all_source_tokens, SMALL_FONT_SIZE)
+    target_label_width = width_of(all_target_tokens, SMALL_FONT_SIZE)
 
     # A mask has one column per key. The keys are source tokens in the encoder and in cross-attention, and target tokens
     # in decoder self-attention.
@@ -88,12 +91,14 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
     mask_widths = [width_for_source_keys, width_for_target_keys, width_for_source_keys]
     # The queries label the rows, at the left of each mask. They are source tokens in the encoder, and target tokens in
     # the other two types.
-    width = sum(mask_widths) + source_label + 2 * target_label + _HORIZONTAL_MARGIN
+    query_label_widths = source_label_width + 2 * target_label_width
+    width = sum(mask_widths) + query_label_widths + _HORIZONTAL_MARGIN
 
-    # The labels of the keys are rotated and stand below a mask.
-    most_queries = max(source_length, target_length)
-    row_height = most_queries * _CELL + max(source_label, target_label)
-    height = num_sentences * (row_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
+    # A mask has one row per query. The labels of the keys are rotated and stand below the mask, so their height is the
+    # width of the text.
+    mask_height = max(source_length, target_length) * _CELL
+    key_label_height = max(source_label_width, target_label_width)
+    height = num_sentences * (mask_height + key_label_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
 
     figure = new_figure(width, height, "Masks: coloured where a query may attend to a key")
     grid = figure.subplots(num_sentences, len(mask_widths), squeeze=False, width_ratios=mask_widths)

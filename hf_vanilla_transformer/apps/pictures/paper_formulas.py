@@ -62,24 +62,28 @@ def plot_positions(
     table = _compute_positions(model, length, d_model)
     # (length, length)
     dot_products = table @ table.T
+    is_learned = model is not None and model.config.position_embedding_type == "learned"
+    channel_label = "channel" if is_learned else "channel (even: sine, odd: cosine)"
     with styled(theme) as colors:
-        # Each channel is at least two dots wide, so that stripes of a single channel are visible.
-        num_channels = table.shape[1]
-        table_width = max(_NARROWEST_TABLE, num_channels * 2.2 / DOTS_PER_INCH)
-        figure = new_figure(table_width + _WIDTH_BESIDE_TABLE, 4.8)
-        table_axes, products_axes = figure.subplots(1, 2, width_ratios=(table_width, _PRODUCTS_WIDTH))
+        table_axes, products_axes = _new_position_axes(num_channels=table.shape[1])
 
         # The limits are symmetric, so that 0 has the color of the background.
         largest_value = float(np.abs(table).max())
         _draw_table(table_axes, table, colors.diverging, (-largest_value, largest_value), "value")
-        is_learned = model is not None and model.config.position_embedding_type == "learned"
-        channel_label = "channel" if is_learned else "channel (even: sine, odd: cosine)"
         table_axes.set(title="Positions PE", xlabel=channel_label)
 
         product_limits = (float(dot_products.min()), float(dot_products.max()))
         _draw_table(products_axes, dot_products, colors.sequential, product_limits, "dot product")
         products_axes.set(title="Dot products of positions, PE PEᵀ", xlabel="position")
-    return figure
+    return table_axes.figure
+
+
+def _new_position_axes(num_channels: int) -> np.ndarray:
+    """Return the axes for the table and for the dot products, side by side in a new figure."""
+    # Each channel is at least two dots wide, so that stripes of a single channel are visible.
+    table_width = max(_NARROWEST_TABLE, num_channels * 2.2 / DOTS_PER_INCH)
+    figure = new_figure(table_width + _WIDTH_BESIDE_TABLE, 4.8)
+    return figure.subplots(1, 2, width_ratios=(table_width, _PRODUCTS_WIDTH))
 
 
 def _draw_table(

@@ -64,21 +64,25 @@ def _label_token(sentence: bytes, characters: Sequence[_Span], token: _Span) -> 
     """
     token_characters = []
     for character in characters:
-        if character.start < token.end and character.end > token.start:
+        overlaps_token = character.start < token.end and character.end > token.start
+        if overlaps_token:
             token_characters.append(character)
     if not token_characters:
         # The text of the token is empty.
         return _SPACE
 
-    start = token_characters[0].start
-    end = token_characters[-1].end
-    text = sentence[start:end].decode(errors="replace")
-    visible_text = text.strip()
-    if not visible_text:
-        visible_text = text.replace(" ", _SPACE)
-    label = visible_text.translate(VISIBLE)
-    if start < token.start:
+    # The whole characters, which may begin before the token and end after it.
+    first_character = token_characters[0]
+    last_character = token_characters[-1]
+    text = sentence[first_character.start : last_character.end].decode(errors="replace")
+    label = text.strip()
+    if not label:
+        # The token consists of spaces.
+        label = text.replace(" ", _SPACE)
+    # Invisible characters, such as line breaks, get visible symbols.
+    label = label.translate(VISIBLE)
+    if first_character.start < token.start:
         label = SPLIT + label
-    if end > token.end:
+    if last_character.end > token.end:
         label = label + SPLIT
     return label

@@ -10,6 +10,8 @@ from .forward_pass import forward_pass
 
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
 # Sizes in inches: the width of a full line of tokens, the distance between two lines, the space between two tokens, and
@@ -74,7 +76,6 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
     """Draw a colored box for each token, with its log-probability below it, and a color bar below all tokens."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.patches import Rectangle
 
     boxes = _place_boxes(tokens)
     num_lines = boxes[-1].line + 1
@@ -88,17 +89,7 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
     # Probable tokens have the color of the background, and improbable tokens have the darkest color.
     colors = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), color_map(theme.sequential[::-1]))
     for token, log_prob, box in zip(tokens, log_probs, boxes, strict=True):
-        top = box.line * _LINE_HEIGHT
-        centre = box.x + box.width / 2
-        fill = colors.to_rgba(max(log_prob, _LOWEST_LOG_PROB))  # type: ignore[arg-type]
-        rectangle = Rectangle(
-            (box.x, top), box.width, _BOX_HEIGHT, facecolor=fill, edgecolor=theme.faint, linewidth=0.8
-        )
-        axes.add_patch(rectangle)
-        # Red, green and blue, without the opacity.
-        text_color = readable_on(fill[:3], theme)
-        axes.text(centre, top + _TOKEN_MIDDLE, token, ha="center", va="center", color=text_color)
-        axes.text(centre, top + _NUMBER_MIDDLE, f"{log_prob:.2f}", ha="center", va="center", size=SMALL_FONT_SIZE)
+        _draw_token(axes, box, token, log_prob, colors, theme)
 
     # The vertical axis points down, so that the first line is at the top.
     axes.set(xlim=(-0.05, width + 0.05), ylim=(num_lines * _LINE_HEIGHT, -0.05), aspect="equal")
@@ -106,6 +97,22 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
     bar = figure.colorbar(colors, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
     bar.set_label("log-probability of the token (nats)")
     return figure
+
+
+def _draw_token(axes: "Axes", box: _Box, token: str, log_prob: float, colors: "ScalarMappable", theme: Theme) -> None:
+    """Draw a token in its box, which `colors` fills according to the log-probability, and the number below the box."""
+    from matplotlib.patches import Rectangle
+
+    # The vertical axis points down, so `top` is the smallest vertical position of the box.
+    top = box.line * _LINE_HEIGHT
+    centre = box.x + box.width / 2
+    # Red, green, blue and opacity.
+    fill = colors.to_rgba(max(log_prob, _LOWEST_LOG_PROB))  # type: ignore[arg-type]
+    rectangle = Rectangle((box.x, top), box.width, _BOX_HEIGHT, facecolor=fill, edgecolor=theme.faint, linewidth=0.8)
+    axes.add_patch(rectangle)
+    text_color = readable_on(fill[:3], theme)
+    axes.text(centre, top + _TOKEN_MIDDLE, token, ha="center", va="center", color=text_color)
+    axes.text(centre, top + _NUMBER_MIDDLE, f"{log_prob:.2f}", ha="center", va="center", size=SMALL_FONT_SIZE)
 
 
 def _place_boxes(tokens: Sequence[str]) -> list[_Box]:

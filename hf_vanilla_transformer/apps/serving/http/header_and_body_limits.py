@@ -81,6 +81,7 @@ class _TimeLimitedProtocol(H11Protocol):
         Args:
             state (`type`, *optional*): a state of h11, such as `h11.IDLE`; None if the connection has ended.
         """
+        # `self._timed_state` and `self._timed_cycle` are the state and the request of the last call.
         is_same_state = state is self._timed_state
         # `self.cycle` is uvicorn's object for the current request. Each request has a new one.
         is_same_request = self.cycle is self._timed_cycle
