@@ -210,17 +210,18 @@ def _add_scores_and_alignments(
             length is divided.
     """
     described_translations = list(translations)
-    # Forced decoding gets only the hypotheses at these indices, and counts its results, `row`, among them.
-    indices = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.target.token_ids]
-    sources = [hypotheses[index].source for index in indices]
-    targets = [hypotheses[index].target for index in indices]
+    # Forced decoding gets only the hypotheses that have tokens. For each row of these, this is its index among all
+    # hypotheses.
+    index_of_row = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.target.token_ids]
+    sources = [hypotheses[index].source for index in index_of_row]
+    targets = [hypotheses[index].target for index in index_of_row]
     for row, forced_target in forced_decoding(inference, sources, targets, aligner.has_attention):
         log_probs = forced_target.log_probs
         alignment = None
         if forced_target.attention is not None:
             alignment = aligner(sources[row], targets[row], forced_target.attention)
         score = sum(log_probs) / length_penalty(len(log_probs))
-        index = indices[row]
+        index = index_of_row[row]
         described_translations[index] = translations[index]._replace(
             score=score, log_probs=log_probs, alignment=alignment
         )
