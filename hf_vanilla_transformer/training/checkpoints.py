@@ -59,19 +59,17 @@ class CompleteCheckpoints(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Remove the marks of later checkpoints, and keep the Trainer from removing old checkpoints itself.
-
-        This makes `args.save_total_limit` negative, which the Trainer treats as no limit. `on_train_end` makes it
-        positive again.
-        """
+        """Remove the marks of later checkpoints, and keep the Trainer from removing old checkpoints itself."""
         if state.is_hyper_param_search:
             raise InputError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
-        # Only one process saves and removes checkpoints.
+        # Only one process saves and marks checkpoints. The run will write the later ones again.
         if args.should_save:
             remove_later_marks(Path(str(args.output_dir)), state.global_step)
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can resume from these checkpoints, so none is marked.")
         elif args.save_total_limit is not None:
+            # The Trainer treats a negative limit as no limit. `on_save` uses its absolute value, and `on_train_end`
+            # makes it positive again. After a training that failed, it is still negative.
             args.save_total_limit = -abs(args.save_total_limit)
 
     def on_epoch_begin(

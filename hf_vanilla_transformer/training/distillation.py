@@ -190,35 +190,50 @@ class Teacher:
 
         Raises InputError if no translation remains.
         """
-        train = pairs["train"].select_columns(["source", "target"])
+        translated_pairs, removed_counts = self._translate_pairs(pairs["train"], new_sources)
+        evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
+        cleaned_pairs, removed_by_cleaning = clean_pairs(translated_pairs, evaluation_pairs)
+        removed_counts.update(removed_by_cleaning)
+        log_removed(removed_counts, len(pairs["train"]) + len(new_sources), "translations")
+        return cleaned_pairs, removed_counts
+
+    def _translate_pairs(self, train: Dataset, new_sources: list[str]) -> tuple[Dataset, dict[str, int]]:
+        """Translate the training sources and additional sources, and remove translations that have flags.
+
+        Args:
+            train: the training pairs.
+            new_sources: additional sources, which have no targets.
+
+        Returns:
+            Pairs of sources and translations, and the number of translations that were removed for each flag in words.
+
+        Raises InputError if all translations are removed or blank.
+        """
         sources = [*train["source"], *new_sources]
         references: list[str | None] = [*train["target"]]
+        # The additional sources have no references.
         references.extend([None] * len(new_sources))
         # This raises an error if the tokenization needs a missing library, so it is done before the translation.
-        sentence_bleu = BLEU(tokenize=self._scoring.choose_tokenization(pairs["train"]), effective_order=True)
+        sentence_bleu = BLEU(tokenize=self._scoring.choose_tokenization(train), effective_order=True)
         hypotheses_by_source = self._translate_all(sources)
 
-        translated_sources = []
+        remaining_sources = []
         translations = []
         removed_counts = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
         for source, reference in zip(sources, references, strict=True):
             hypothesis = self._choose_hypothesis(hypotheses_by_source[source], reference, sentence_bleu)
             reason = _find_reason_to_remove(hypothesis)
             if reason is None:
-                translated_sources.append(source)
+                remaining_sources.append(source)
                 translations.append(hypothesis.text)
             else:
                 removed_counts[reason] += 1
         if all(is_blank(translation) for translation in translations):
             raise InputError(self._describe_why_none_remains(removed_counts, blank_count=len(translations)))
 
-        columns = {"source": translated_sources, "target": translations}
-        translated_pairs = Dataset.from_dict(columns, features=train.features)
-        evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
-        cleaned_pairs, removed_by_cleaning = clean_pairs(translated_pairs, evaluation_pairs)
-        removed_counts.update(removed_by_cleaning)
-        log_removed(removed_counts, len(sources), "translations")
-        return cleaned_pairs, removed_counts
+        columns = {"source": remaining_sources, "target": translations}
+        features = train.select_columns(["source", "target"]).features
+        return Dataset.from_dict(columns, features=features), removed_counts
 
     def _describe_why_none_remains(self, removed_counts: Mapping[str, int], blank_count: int) -> str:
         """Return the error message for the case that all translations were removed or are blank.
@@ -338,12 +353,12 @@ class Teacher:
         known_hypotheses = self._read_cache()
         # This waits for all processes, so no process writes to the cache before all processes have read it.
         untranslated = _find_sources_unknown_to_all_processes(unique_sources, known_hypotheses)
-
-        # With two processes, for example, one translates the 1st, 3rd, ... source and the other the 2nd, 4th, ... one.
-        own_share = untranslated[processes.process_index :: processes.num_processes]
-        known_hypotheses.update(self._translate_into_cache(own_share))
-        processes.wait_for_everyone()
+        # `untranslated` is the same in all processes, so all of them or none take these steps.
         if untranslated:
+            # With two processes, one translates the 1st, 3rd, ... source and the other the 2nd, 4th, ... one.
+            own_share = untranslated[processes.process_index :: processes.num_processes]
+            known_hypotheses.update(self._translate_into_cache(own_share))
+            processes.wait_for_everyone()
             # The cache now also contains the translations of other processes that share it.
             known_hypotheses.update(self._read_cache())
         return _add_hypotheses_of_other_processes(unique_sources, known_hypotheses)

@@ -194,48 +194,45 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
     """
     source_vocabulary, target_vocabulary = vocabularies_of(tokenizer)
     # The sizes are not the lengths of the vocabularies, because ids may have gaps.
-    vocabulary_sizes = {
-        "source_vocab_size": max(source_vocabulary.values()) + 1,
-        "vocab_size": max(target_vocabulary.values()) + 1,
-    }
+    source_size = max(source_vocabulary.values()) + 1
+    target_size = max(target_vocabulary.values()) + 1
     special_ids = get_special_token_ids(tokenizer)
-    _check_overrides_fit_tokenizer(overrides, vocabulary_sizes, special_ids)
+    needed_sizes = {"source_vocab_size": source_size, "vocab_size": target_size}
+    _check_overrides_fit_tokenizer(overrides, needed_sizes, special_ids)
 
-    values = {"vocab_size": vocabulary_sizes["vocab_size"], **special_ids}
-    # For a tokenizer with a single vocabulary for both languages, `sides_of` returns the tokenizer itself twice.
+    values = {"vocab_size": target_size, **special_ids}
+    # `sides_of` returns the tokenizer itself if it serves both languages.
     source_tokenizer, _target_tokenizer = sides_of(tokenizer)
-    has_source_tokenizer = source_tokenizer is not tokenizer
-    if has_source_tokenizer or source_vocabulary != target_vocabulary:
+    has_two_vocabularies = source_tokenizer is not tokenizer or source_vocabulary != target_vocabulary
+    if has_two_vocabularies:
         # A model without this field has a single vocabulary for both languages.
-        values["source_vocab_size"] = vocabulary_sizes["source_vocab_size"]
+        values["source_vocab_size"] = source_size
     return values
 
 
 def _check_overrides_fit_tokenizer(
-    overrides: Mapping[str, object], vocabulary_sizes: Mapping[str, int], special_ids: Mapping[str, int]
+    overrides: Mapping[str, object], needed_sizes: Mapping[str, int], special_ids: Mapping[str, int]
 ) -> None:
     """Raise InputError if an override makes a vocabulary too small for a tokenizer, or changes a special token's id.
 
     Args:
         overrides: values of configuration fields, by name.
-        vocabulary_sizes: the sizes that the tokenizer needs, by configuration field.
+        needed_sizes: the vocabulary sizes that the tokenizer needs, by configuration field.
         special_ids: the ids of the tokenizer's special tokens, by configuration field.
     """
-    for name, override in sorted(overrides.items()):
-        if name in vocabulary_sizes:
-            needed = vocabulary_sizes[name]
-            is_wrong = False
-            # A size of 0 or None counts as missing.
-            if isinstance(override, int) and override != 0:
-                is_wrong = override < needed
-        elif name in special_ids and name != "decoder_start_token_id":
-            needed = special_ids[name]
-            is_wrong = override != needed
-        else:
-            # Any token may be the start token, and the tokenizer does not determine other fields.
+    for name, needed_id in sorted(special_ids.items()):
+        if name == "decoder_start_token_id":
+            # Any token may be the start token.
             continue
-        if is_wrong:
-            raise InputError(f"config_overrides has {name} {override}, but the tokenizer needs {needed}.")
+        if name in overrides and overrides[name] != needed_id:
+            raise InputError(f"config_overrides has {name} {overrides[name]}, but the tokenizer needs {needed_id}.")
+    for name, needed_size in sorted(needed_sizes.items()):
+        size = overrides.get(name)
+        if not isinstance(size, int) or size == 0:
+            # The size is not overridden. A size of 0 or None counts as missing.
+            continue
+        if size < needed_size:
+            raise InputError(f"config_overrides has {name} {size}, but the tokenizer needs {needed_size}.")
 
 
 def get_special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -243,14 +240,13 @@ def get_special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
     If the tokenizer has no BOS token, decoding starts from the pad token, as in Marian.
     """
-    # Without a BOS token, the configuration has the id of EOS in its place, unless the loop below replaces it.
-    ids = {"bos_token_id": tokenizer.eos_token_id}
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        token_id = getattr(tokenizer, name)
-        if token_id is not None:
-            ids[name] = token_id
     if tokenizer.bos_token_id is not None:
-        ids["decoder_start_token_id"] = tokenizer.bos_token_id
+        ids = {"bos_token_id": tokenizer.bos_token_id, "decoder_start_token_id": tokenizer.bos_token_id}
     else:
-        ids["decoder_start_token_id"] = tokenizer.pad_token_id
+        # The configuration needs an id for BOS, so it gets the id of EOS.
+        ids = {"bos_token_id": tokenizer.eos_token_id, "decoder_start_token_id": tokenizer.pad_token_id}
+    if tokenizer.pad_token_id is not None:
+        ids["pad_token_id"] = tokenizer.pad_token_id
+    if tokenizer.eos_token_id is not None:
+        ids["eos_token_id"] = tokenizer.eos_token_id
     return ids

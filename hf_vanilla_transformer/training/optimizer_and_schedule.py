@@ -75,15 +75,15 @@ class PaperSchedule:
         trainer = self.trainer
         adam_options = _adam_options(trainer.args, self.factor)
         if not trainer.args.weight_decay:
-            # The Trainer would create two parameter groups with equal settings, but `paper_optimizers` creates one
-            # group. A run can resume only from checkpoints with the same number of groups. An entry "params" replaces
-            # the Trainer's groups.
+            # Without weight decay, the optimizer gets one parameter group with all weights, as in `paper_optimizers`,
+            # because a run can resume only from checkpoints with the same number of groups. An option "params"
+            # replaces the Trainer's groups, which are two.
             trained_model = cast("nn.Module", trainer.model if model is None else model)
             adam_options["params"] = _find_trained_parameters(trained_model)
-        # The Trainer's own method creates the optimizer that this attribute describes.
+        # The Trainer's own method creates an optimizer of this class with these options.
         trainer.optimizer_cls_and_kwargs = (_choose_adam_class(trainer.args), adam_options)
-        # `use_in` has put this method in place of `trainer.create_optimizer`, so the Trainer's own method is called
-        # through its class.
+        # `trainer.create_optimizer` is this method since `use_in`, so the Trainer's own method is called through its
+        # class.
         trainer_class = type(trainer)
         return trainer_class.create_optimizer(trainer, model)
 

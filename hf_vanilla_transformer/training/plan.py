@@ -187,6 +187,19 @@ class _PlannedDevice:
 
 
 @dataclass(frozen=True)
+class _UpdateSize:
+    """The size of an update.
+
+    Args:
+        tokens: the number of tokens on each side of an update, over all its batches and all processes.
+        most_tokens_per_batch: the maximum number of tokens on each side of a batch.
+    """
+
+    tokens: int
+    most_tokens_per_batch: int
+
+
+@dataclass(frozen=True)
 class _RunForecast:
     """What a run will do and cost.
 
@@ -389,6 +402,8 @@ def _forecast_run(
         tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
         tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the run is for this machine.
     """
+    # Pairs with more tokens on a side are removed before the training. Without `max_tokens`, a pair must fit into a
+    # batch.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     short_pairs = measured_pairs.drop_pairs_over(max_tokens)
     # If the settings have a number of tokens per update, the update is now split into batches.
@@ -404,7 +419,9 @@ def _forecast_run(
         updates = math.ceil(args.num_train_epochs * updates_per_epoch)
     epochs = updates / updates_per_epoch
 
-    complete_settings = batched_settings.change_training(**_convert_epochs_to_steps(args, updates_per_epoch))
+    # The cost estimate counts evaluations and checkpoints by updates.
+    steps = _convert_epochs_to_steps(args, updates_per_epoch)
+    complete_settings = batched_settings.change_training(**steps)
     costs = estimate_costs(complete_settings, updates, short_pairs, tflops)
     return _RunForecast(complete_settings, epochs, costs)
 
@@ -412,8 +429,7 @@ def _forecast_run(
 def _convert_epochs_to_steps(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
     """Return `save_steps` and `eval_steps` for a run that saves or evaluates every epoch.
 
-    The cost estimate needs them, because it counts evaluations and checkpoints by updates. If a strategy is not
-    `"epoch"`, its number of steps is not returned.
+    If a strategy is not `"epoch"`, its number of steps is not returned.
     """
     steps = {}
     if args.save_strategy == "epoch":
@@ -468,33 +484,31 @@ def fit_recipe(
     Returns:
         The chosen arguments, without the given ones.
     """
-    batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
     # `chosen` maps the names of arguments to values that the recipe or this function has chosen.
+    batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
     chosen = _drop_replaced({**recipe, **batches}, given_arguments)
     # The run gets a number of updates instead of epochs, and batch sizes instead of the tokens of an update. Otherwise
     # a resumed run would derive these numbers again, perhaps with a different result.
     chosen.pop("num_train_epochs")
     chosen.pop("tokens_per_update", None)
 
+    # Choose the length of the run, and the arguments that depend on it.
     updates_per_epoch = count_updates_per_epoch(corpus, {**chosen, **given_arguments}, processes)
     updates = _choose_updates(recipe, given_arguments, updates_per_epoch)
     if "num_train_epochs" not in given_arguments:
         chosen["max_steps"] = updates
-    epochs = targets_per_source * updates / updates_per_epoch
-    if epochs < _FEW_EPOCHS:
+    epochs_over_sources = targets_per_source * updates / updates_per_epoch
+    if epochs_over_sources < _FEW_EPOCHS:
         # The model would underfit with more dropout.
         chosen["dropout"] = min(recipe["dropout"], _DROPOUT_FOR_FEW_EPOCHS)
     chosen.update(_choose_steps(recipe, updates))
     if given_arguments.get("load_best_model_at_end"):
+        # The run must save every model that it evaluates.
         chosen.update(_match_saving_with_evaluation(chosen, given_arguments))
 
     # Leave out the given arguments, and those that this run does not need.
-    names_without_effect = _find_names_without_effect(chosen, given_arguments, corpus)
-    fitted = {}
-    for name, value in chosen.items():
-        if name not in given_arguments and name not in names_without_effect:
-            fitted[name] = value
-    return fitted
+    left_out = {*given_arguments, *_find_names_without_effect(chosen, given_arguments, corpus)}
+    return {name: value for name, value in chosen.items() if name not in left_out}
 
 
 def _drop_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str, Any]:
@@ -519,25 +533,14 @@ def _fit_batches(
         given_arguments: arguments that the user has given.
         tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
     """
-    # Number of tokens on each side. A recipe for few pairs has none, because its update is a single small batch.
-    tokens_per_update = given_arguments.get("tokens_per_update") or recipe.get("tokens_per_update")
+    update_size = _choose_update_size(recipe, given_arguments, tokens_that_fit)
     given_tokens_per_batch = given_arguments.get("tokens_per_batch")
-    if tokens_per_update is None:
-        tokens_per_update = given_tokens_per_batch or recipe["tokens_per_batch"]
-        # The small batch fits into any memory.
-        most_tokens_per_batch = tokens_per_update
-    elif given_arguments.get("per_device_train_batch_size"):
-        # It is unknown how many tokens such a batch has, so the update is split as on CPUs.
-        most_tokens_per_batch = TOKENS_PER_PROCESS
-    else:
-        most_tokens_per_batch = tokens_that_fit
-
     # Longer sentences are removed from the training pairs, so they need not fit into a batch.
     longest_trained_sentence = min(corpus.longest_sentence, recipe["max_tokens"])
     batches = split_update(
-        tokens_per_update,
+        update_size.tokens,
         processes,
-        most_tokens_per_batch,
+        update_size.most_tokens_per_batch,
         longest_trained_sentence,
         tokens_per_batch=given_tokens_per_batch,
         gradient_accumulation_steps=given_arguments.get("gradient_accumulation_steps"),
@@ -553,6 +556,25 @@ def _fit_batches(
         "gradient_accumulation_steps": batches.gradient_accumulation_steps,
         "per_device_eval_batch_size": _choose_evaluation_batch_size(recipe, corpus),
     }
+
+
+def _choose_update_size(recipe: Arguments, given_arguments: Arguments, tokens_that_fit: int) -> _UpdateSize:
+    """Choose the size of an update over all processes, and the maximum size of its batches.
+
+    Args:
+        recipe: the recipe's arguments.
+        given_arguments: arguments that the user has given.
+        tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
+    """
+    tokens = given_arguments.get("tokens_per_update") or recipe.get("tokens_per_update")
+    if tokens is None:
+        # This is a recipe for few pairs. Its update is a single batch, which is so small that it fits into any memory.
+        tokens_of_batch = given_arguments.get("tokens_per_batch") or recipe["tokens_per_batch"]
+        return _UpdateSize(tokens_of_batch, most_tokens_per_batch=tokens_of_batch)
+    if given_arguments.get("per_device_train_batch_size"):
+        # It is unknown how many tokens such a batch has, so the update is split as on CPUs.
+        return _UpdateSize(tokens, most_tokens_per_batch=TOKENS_PER_PROCESS)
+    return _UpdateSize(tokens, most_tokens_per_batch=tokens_that_fit)
 
 
 def _choose_evaluation_batch_size(recipe: Arguments, corpus: Corpus) -> int:

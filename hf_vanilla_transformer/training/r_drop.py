@@ -75,6 +75,20 @@ class _SmoothedTarget(NamedTuple):
     added_at_label: float
 
 
+class _ComparedPasses(NamedTuple):
+    """The predictions of both passes for some tokens, and how much they differ.
+
+    Args:
+        probabilities (`torch.Tensor` of shape `(2, tokens, vocabulary)`): the probabilities p_1 and p_2 of both passes.
+        log_ratios (`torch.Tensor` of shape `(tokens, vocabulary)`): log(p_1 / p_2).
+        divergences (`torch.Tensor` of shape `(2, tokens)`): KL(1||2) and KL(2||1).
+    """
+
+    probabilities: torch.Tensor
+    log_ratios: torch.Tensor
+    divergences: torch.Tensor
+
+
 def _compute_loss_of_chunk(
     logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float
 ) -> _LossOfChunk:
@@ -85,27 +99,22 @@ def _compute_loss_of_chunk(
         labels (`torch.LongTensor` of shape `(tokens,)`): target tokens.
         weight, label_smoothing: see [`r_drop_loss`].
     """
-    vocabulary_size = logits.shape[-1]
-    target = _SmoothedTarget(everywhere=label_smoothing / vocabulary_size, added_at_label=1 - label_smoothing)
-
     # (2, tokens, vocabulary)
     log_probabilities = logits.log_softmax(dim=-1)
-    probabilities = log_probabilities.exp()
     # The labels in the shape that `gather` and `scatter_add_` need, (2, tokens, 1).
     label_indices = labels.expand(2, -1)[..., None]
     # (2, tokens)
     label_log_probabilities = log_probabilities.gather(-1, label_indices)[..., 0]
 
     # CE_1 + CE_2, summed over the tokens.
+    vocabulary_size = logits.shape[-1]
+    target = _SmoothedTarget(everywhere=label_smoothing / vocabulary_size, added_at_label=1 - label_smoothing)
     log_likelihood = label_log_probabilities.sum()
     cross_entropies = -target.added_at_label * log_likelihood - target.everywhere * log_probabilities.sum()
 
-    # The logarithm of p_1 / p_2 for the probabilities of the first and the second pass, (tokens, vocabulary).
-    log_ratios = log_probabilities[0] - log_probabilities[1]
-    # KL(1||2) and KL(2||1) of each token, (2, tokens). KL(2||1) has the logarithm of p_2 / p_1, so its sign changes.
-    divergences = (probabilities * log_ratios).sum(dim=-1)
-    divergences[1].neg_()
-    loss = (cross_entropies + weight * divergences.sum() / 2) / 2
+    # (CE_1 + CE_2 + weight * (KL(1||2) + KL(2||1)) / 2) / 2
+    compared = _compare_passes(log_probabilities)
+    loss = (cross_entropies + weight * compared.divergences.sum() / 2) / 2
 
     # The sums of `token_sums`: the cross-entropy without smoothing, the correct tokens, and all tokens of both passes.
     highest_log_probabilities = log_probabilities.amax(dim=-1)
@@ -116,15 +125,27 @@ def _compute_loss_of_chunk(
     # Memory bandwidth limits the speed here, so the gradient reuses the memory of the log-probabilities, which are not
     # needed from here on.
     gradient = log_probabilities
-    _write_gradient(gradient, probabilities, log_ratios, divergences, label_indices, weight, target)
+    _write_gradient(gradient, compared, label_indices, weight, target)
     return _LossOfChunk(loss, gradient, sums)
+
+
+def _compare_passes(log_probabilities: torch.Tensor) -> _ComparedPasses:
+    """Compute how much the predictions of two passes differ.
+
+    Args:
+        log_probabilities (`torch.Tensor` of shape `(2, tokens, vocabulary)`): the log-probabilities of both passes.
+    """
+    probabilities = log_probabilities.exp()
+    log_ratios = log_probabilities[0] - log_probabilities[1]
+    divergences = (probabilities * log_ratios).sum(dim=-1)
+    # KL(2||1) is the sum of p_2 * log(p_2 / p_1), but the sum above has log(p_1 / p_2), which is the negative of that.
+    divergences[1].neg_()
+    return _ComparedPasses(probabilities, log_ratios, divergences)
 
 
 def _write_gradient(
     gradient: torch.Tensor,
-    probabilities: torch.Tensor,
-    log_ratios: torch.Tensor,
-    divergences: torch.Tensor,
+    compared: _ComparedPasses,
     label_indices: torch.Tensor,
     weight: float,
     target: _SmoothedTarget,
@@ -142,31 +163,30 @@ def _write_gradient(
 
     Args:
         gradient (`torch.Tensor` of shape `(2, tokens, vocabulary)`): is overwritten.
-        probabilities (`torch.Tensor` of shape `(2, tokens, vocabulary)`): the probabilities of both passes.
-        log_ratios (`torch.Tensor` of shape `(tokens, vocabulary)`): log(p / q) for the first pass.
-        divergences (`torch.Tensor` of shape `(2, tokens)`): KL(p||q) for both passes.
+        compared: the probabilities of both passes, and how much they differ.
         label_indices (`torch.LongTensor` of shape `(2, tokens, 1)`): the labels, once for each pass.
         weight: see [`r_drop_loss`].
         target: the target of the cross-entropies.
     """
     w = weight / 4
     # 0.5 + w - w * KL(p||q), for both passes: (2, tokens, 1)
-    factors_of_tokens = 0.5 + w - w * divergences[..., None]
+    factors_of_tokens = 0.5 + w - w * compared.divergences[..., None]
     # -t / 2 for all tokens of the vocabulary except the label, a scalar.
     negative_half_target = gradient.new_tensor(-target.everywhere / 2)
-    # For the second pass, log(p / q) has the opposite sign.
-    for this_pass, other_pass, sign in ((0, 1, 1), (1, 0, -1)):
-        p = probabilities[this_pass]
-        q = probabilities[other_pass]
+    for this_pass, other_pass in ((0, 1), (1, 0)):
+        p = compared.probabilities[this_pass]
+        q = compared.probabilities[other_pass]
+        # `log_ratios` is log(p / q) for the first pass. For the second pass, log(p / q) has the opposite sign.
+        weight_of_ratios = w if this_pass == 0 else -w
         # A view, so writing into it writes into `gradient`, (tokens, vocabulary).
         result = gradient[this_pass]
         # The factor of p.
-        torch.add(factors_of_tokens[this_pass], log_ratios, alpha=w * sign, out=result)
+        torch.add(factors_of_tokens[this_pass], compared.log_ratios, alpha=weight_of_ratios, out=result)
         # p * factor - t / 2
         torch.addcmul(negative_half_target, result, p, out=result)
         # p * factor - t / 2 - w * q
         result.sub_(q, alpha=w)
-    # The target has more probability at the labels, which `negative_half_target` lacks.
+    # At the labels, t is larger by `added_at_label`.
     missing_at_labels = gradient.new_full(label_indices.shape, -target.added_at_label / 2)
     gradient.scatter_add_(-1, label_indices, missing_at_labels)
 
@@ -192,10 +212,11 @@ class _ChunkedLoss(torch.autograd.Function):
             target_positions (`torch.LongTensor` of shape `(targets,)`): indices of the tokens that have a target.
             logits, labels, weight, label_smoothing: see [`r_drop_loss`].
         """
-        # At least float32, even if the logits have 16 bits.
+        # The loss is computed in float32 if the logits have 16 bits.
         loss_dtype = torch.promote_types(logits.dtype, torch.float32)
         loss = logits.new_zeros((), dtype=loss_dtype)
         sums = loss.new_zeros(3)
+        # Tokens without a target keep a gradient of zero, (2, tokens, vocabulary).
         gradient = torch.zeros_like(logits)
         tokens_per_chunk = _TOKENS_PER_CHUNK_ON_GPUS
         if logits.device.type == "cpu":
@@ -204,7 +225,6 @@ class _ChunkedLoss(torch.autograd.Function):
             # (2, chunk's tokens, vocabulary)
             chunk_logits = logits[:, positions].to(loss_dtype)
             chunk = _compute_loss_of_chunk(chunk_logits, labels[positions], weight, label_smoothing)
-            # Tokens without a target keep a gradient of zero.
             gradient.index_copy_(1, positions, chunk.gradient.to(gradient.dtype))
             loss += chunk.loss
             sums += chunk.sums

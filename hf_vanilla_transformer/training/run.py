@@ -482,14 +482,12 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
         KeyboardInterrupt: at Ctrl-C or SIGTERM. In the main process, its message says how to resume.
         RunStoppedError: if the loss diverges, if the checkpoint is unsuitable, or if the disk is full.
     """
-    checkpoint_name = None
-    if checkpoint is not None:
-        if is_last_checkpoint(trainer.args, checkpoint):
-            # No updates are left.
-            load_finished_state(trainer, checkpoint)
-            return None
-        checkpoint_name = str(checkpoint)
+    if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
+        # No updates are left.
+        load_finished_state(trainer, checkpoint)
+        return None
 
+    checkpoint_name = None if checkpoint is None else str(checkpoint)
     try:
         trainer.train(resume_from_checkpoint=checkpoint_name)
         check_reached_its_end(trainer)
@@ -500,22 +498,27 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
             interrupt.args = (describe_how_to_resume(output),)
         raise
     except Exception as error:
+        has_made_all_updates = trainer.state.global_step >= trainer.state.max_steps
+        if has_made_all_updates and is_writing_error(error):
+            # Only the last checkpoint is missing. The run can continue without it.
+            logger.info("the last checkpoint could not be written (%s)", error)
+            return error
         explanation = explain_training_error(error, trainer, checkpoint)
-        if explanation is not None:
-            raise RunStoppedError(explanation) from error
-        if not is_writing_error(error):
+        if explanation is None:
             raise
-        # All updates are made. Otherwise `explain_training_error` would have explained this error.
-        logger.info("the last checkpoint could not be written (%s)", error)
-        return error
+        raise RunStoppedError(explanation) from error
     return None
 
 
 def explain_training_error(error: Exception, trainer: Seq2SeqTrainer, checkpoint: Path | None) -> str | None:
     """Return a message that tells the user why the training stopped and what to do.
 
-    The result is None if the error is of an unknown type. It is also None if all updates were made and only the last
-    checkpoint could not be written.
+    The result is None if the error is of an unknown type.
+
+    Args:
+        error: the error that stopped the training before its last update.
+        trainer: the Trainer that raised the error.
+        checkpoint: the checkpoint that the run resumed from, or None.
     """
     if isinstance(error, DivergedError):
         return str(error)
@@ -528,8 +531,7 @@ def explain_training_error(error: Exception, trainer: Seq2SeqTrainer, checkpoint
     is_about_optimizer = isinstance(error, (KeyError, ValueError)) and "parameter group" in str(error)
     if checkpoint is not None and is_about_optimizer:
         return f"{checkpoint} was written with another optimizer ({error}); resume with the same one."
-    lacks_updates = trainer.state.global_step < trainer.state.max_steps
-    if lacks_updates and is_writing_error(error):
+    if is_writing_error(error):
         output = Path(str(trainer.args.output_dir))
         return f"a checkpoint could not be written ({error}). Make room; then {describe_how_to_resume(output)}."
     return None
@@ -542,21 +544,23 @@ def is_writing_error(error: Exception) -> bool:
 
 
 def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
-    """Load the Trainer's state from a checkpoint that is the end of a run, and make no further updates.
+    """Bring a Trainer into the state at the end of training, from the last checkpoint of a run.
 
-    `trainer.train()` would make one more update from there. The model already has the checkpoint's weights.
+    This replaces `trainer.train()`, which would make one more update. It changes the Trainer. The model already has
+    the checkpoint's weights.
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = Path(str(trainer.args.output_dir))
-    # `trainer.train()` would load this state, too.
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     # DeepSpeed and FSDP were not started, so the Trainer must not use them to save the weights.
     trainer.is_deepspeed_enabled = False
     trainer.is_fsdp_enabled = False
-    # A callback removes these marks when `trainer.train()` starts. They say that later checkpoints are complete.
+    # The folder may have later checkpoints, for example if the run is now shorter. As at the start of
+    # `trainer.train()`, they lose the marks that say that they are complete.
     if trainer.is_world_process_zero():
         remove_later_marks(output, trainer.state.global_step)
-    # The state has the path that the best checkpoint had when the run started, but the folder may have been moved.
+    # If the run keeps its best model, load these weights. The state has the path that the best checkpoint had when it
+    # was written, but the folder may have been moved.
     restore_path_of_best(trainer.state, output)
     if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
         trainer._load_best_model()

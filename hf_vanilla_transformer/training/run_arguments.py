@@ -408,10 +408,12 @@ class Settings(NamedTuple):
         needs_plan = allow_plan and not saved_arguments and not _excludes_plan(merged_arguments)
         given_arguments = _add_defaults(merged_arguments, needs_plan)
 
-        # Build the objects of the option groups. The two derived values are not saved with the run.
+        # Build the objects of the option groups. What is added here is not saved with the run.
         option_values = dict(given_arguments)
+        # The Trainer has a different name for the argument `token`.
         option_values["hub_token"] = given_arguments.get("token")
         if given_arguments.get("load_best_model_at_end"):
+            # The Trainer requires that the run evaluates and saves after the same numbers of updates.
             option_values.update(_match_steps(given_arguments))
         settings = build(cls, option_values)
         return settings._replace(given_arguments=given_arguments, needs_plan=needs_plan)

@@ -119,20 +119,24 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
         # The run continues the earlier run in its folder, so it may replace its files.
         return
     output = settings.output_folder
-    base_model = settings.model.model_name_or_path
-    if base_model is not None:
-        is_in_output = Path(base_model).resolve().is_relative_to(output.resolve())
-        # A name on the Hub is no folder here.
-        if Path(base_model).is_dir() and is_in_output:
-            raise InputError(f"{base_model} lies in {output}, which the run replaces; name another --output_dir.")
+    _check_base_model_stays(settings.model.model_name_or_path, output)
     if settings.output.overwrite:
         # The user allows the run to replace an earlier run.
         return
-    # A job that was killed while it wrote its first checkpoint may start from scratch.
+    # With "auto", a job that was killed while it wrote its first checkpoint starts from scratch.
     has_no_results = has_only_unfinished_checkpoints(output) and not _model_files(output)
     starts_again = settings.args.resume_from_checkpoint == "auto" and has_no_results
     if not starts_again:
         check_holds_no_run(output)
+
+
+def _check_base_model_stays(base_model: str | None, output: Path) -> None:
+    """Raise InputError if the model to fine-tune lies in the output folder, whose contents the run replaces."""
+    if base_model is None or not Path(base_model).is_dir():
+        # There is no such model, or it is on the Hub.
+        return
+    if Path(base_model).resolve().is_relative_to(output.resolve()):
+        raise InputError(f"{base_model} lies in {output}, which the run replaces; name another --output_dir.")
 
 
 def check_results_file(settings: Settings, results: str) -> None:

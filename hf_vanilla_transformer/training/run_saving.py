@@ -110,9 +110,14 @@ def save_average(output: Path, count: int) -> list[str]:
         is_expected = isinstance(error, (OSError, ValueError)) or is_disk_error(error)
         if not is_expected:
             raise
-        message = str(error)
-        # The saved model is still there, unless the error occurred while `staged` moved the average into the folder.
-        if any(output.glob("*.safetensors")):
-            message += f" The model in {output} has the weights of the last update, not an average."
-        raise RunStoppedError(message) from error
+        raise RunStoppedError(_describe_failed_average(error, output)) from error
     return [checkpoint.name for checkpoint in checkpoints]
+
+
+def _describe_failed_average(error: Exception, output: Path) -> str:
+    """Return a message that says why no average was saved in the folder `output`, and which weights are there."""
+    # The saved model is still there, unless the error occurred while the finished average was moved into the folder.
+    has_model = any(output.glob("*.safetensors"))
+    if has_model:
+        return f"{error} The model in {output} has the weights of the last update, not an average."
+    return str(error)

@@ -280,7 +280,16 @@ def make_run_trainer(
     else:
         trainer = TokenMetricsTrainer(**trainer_options)
 
-    # Change how this Trainer schedules the learning rate, makes batches, and pushes.
+    _adapt_trainer(trainer, args)
+    if trainer.is_fsdp_enabled:
+        # FSDP2 does not accept a matrix that belongs to two modules, such as the embeddings of both stacks. This call
+        # makes both stacks use the same module.
+        model.set_input_embeddings(model.get_input_embeddings())
+    return trainer
+
+
+def _adapt_trainer(trainer: Seq2SeqTrainer, args: RunArguments) -> None:
+    """Change how a Trainer schedules the learning rate, makes batches, and pushes, as the run's arguments say."""
     if args.uses_paper_schedule:
         PaperSchedule.use_in(trainer, args.rate_factor)
     if args.tokens_per_batch is not None:
@@ -288,11 +297,6 @@ def make_run_trainer(
     pushes_during_training = args.push_to_hub and args.hub_strategy != HubStrategy.END
     if pushes_during_training:
         leave_paths_out_of_pushes(trainer)
-    if trainer.is_fsdp_enabled:
-        # FSDP2 does not accept a matrix that belongs to two modules, such as the embeddings of both stacks. This call
-        # makes both stacks use the same module.
-        model.set_input_embeddings(model.get_input_embeddings())
-    return trainer
 
 
 def _set_device_arguments(args: RunArguments) -> RunArguments:

@@ -1,7 +1,8 @@
 """Provide a Trainer that logs perplexity and token accuracy without extra forward passes."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -150,19 +151,15 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         if labels is None:
             return super().prediction_step(model, inputs, *args, **kwargs)
 
-        # The wrapper passes the outputs from which the Trainer takes the loss to `self._add_evaluation_sums`.
-        observed_model = _ObservedModel(model, partial(self._add_evaluation_sums, labels))
+        def add_sums(outputs: Any) -> None:
+            self._add_evaluation_sums(outputs, labels)
 
-        # The Trainer writes a length limit of 20 into the model's generation settings, about which `generate()` would
-        # warn in the next batch. So the earlier limit is restored.
-        generation_config = getattr(self.model, "generation_config", None)
-        earlier_max_length = getattr(generation_config, "max_length", None)
-        prediction = super().prediction_step(observed_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
-        if generation_config is not None:
-            generation_config.max_length = earlier_max_length
-        return prediction
+        # The Trainer calls this model once to compute the loss, and the model passes its outputs to `add_sums`.
+        observed_model = _ObservedModel(model, observe=add_sums)
+        with _keeping_length_limit(self.model):
+            return super().prediction_step(observed_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
 
-    def _add_evaluation_sums(self, labels: torch.Tensor, outputs: Any) -> None:
+    def _add_evaluation_sums(self, outputs: Any, labels: torch.Tensor) -> None:
         """Add the [`token_sums`] of a batch to `self._evaluation_sums`. `outputs` are the model's outputs for it."""
         # (sentences, 3)
         sums_of_sentences = token_sums(outputs["logits"], labels)
@@ -188,6 +185,19 @@ class _ObservedModel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+
+@contextmanager
+def _keeping_length_limit(model: object) -> Iterator[None]:
+    """Restore the `max_length` of a model's generation settings at the end of the block.
+
+    In an evaluation step, the Trainer writes a limit of 20 there, about which `generate()` would warn in the next step.
+    """
+    generation_config = getattr(model, "generation_config", None)
+    earlier_max_length = getattr(generation_config, "max_length", None)
+    yield
+    if generation_config is not None:
+        generation_config.max_length = earlier_max_length
 
 
 def _get_token_sums(outputs: Any, labels: torch.Tensor) -> torch.Tensor:

@@ -66,7 +66,7 @@ class TrainingFacts:
         rows["optimizer"] = self.optimizer
         rows["precision"] = self.precision
         if self.best_weights is not None:
-            # If the run averages checkpoints, `averaged_weights` replaces this text below, but in this position.
+            # A run has either this text or `averaged_weights`, which comes below.
             rows["weights"] = self.best_weights
         rows["pairs"] = f"{self.pairs:,}"
         rows["updates"] = f"{self.updates:,}"

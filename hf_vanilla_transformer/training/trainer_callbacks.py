@@ -327,11 +327,15 @@ class LogExamples(TrainerCallback):
             return
         text = format_examples(self.examples["source"], predictions, self.examples["target"])
         logger.info("%s\n", text)
+        self._show_in_tensorboard(text, state.global_step)
+
+    def _show_in_tensorboard(self, text: str, update: int) -> None:
+        """Add a text to TensorBoard, if the Trainer writes to it. `update` is the number of updates so far."""
         for callback in self.trainer.callback_handler.callbacks:
             if isinstance(callback, TensorBoardCallback) and callback.tb_writer is not None:
                 # TensorBoard reads Markdown, in which an indented block keeps its lines.
                 indented_text = text.replace("\n", "\n    ")
-                callback.tb_writer.add_text("eval/examples", indented_text, state.global_step)
+                callback.tb_writer.add_text("eval/examples", indented_text, update)
 
     def _translate(self, args: Seq2SeqTrainingArguments, model: PreTrainedModel) -> list[str]:
         """Translate the examples with the search settings of the evaluation.

@@ -20,6 +20,7 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
+from torch import nn
 from transformers import Seq2SeqTrainer
 
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
@@ -257,9 +258,12 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
         job: the content of `job.json`.
         folder: contains the tokenizer, and serves as the output folder.
     """
-    settings = Settings.from_arguments(**{**job["arguments"], "output_dir": folder, "tokenizer_name": folder})
+    arguments = dict(job["arguments"])
+    arguments["output_dir"] = folder
+    arguments["tokenizer_name"] = folder
+    settings = Settings.from_arguments(**arguments)
     args = settings.args
-    # The run will use memory in the same way.
+    # Set up the allocators as in a run, so that the trial needs the same memory.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
     limit_onednn_cache()
 
@@ -272,16 +276,16 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
 
     updates = _make_updates(trainer, job["batches"])
 
+    # Measure translations with the searches of evaluations during and after training, but without scoring.
+    trainer.compute_metrics = None
     # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
     model.generation_config.max_length_offset = 0  # type: ignore[attr-defined]
-    # Only the translation is measured, not its scoring.
-    trainer.compute_metrics = None
     beams_after_training = settings.decoding.num_beams or model.generation_config.num_beams
     greedy_seconds = _measure_search(trainer, typical_pairs, args.generation_num_beams)
     beam_seconds = _measure_search(trainer, typical_pairs, beams_after_training)
-    # This is done only for its memory.
-    trainer.evaluate(longest_pairs)
 
+    # Evaluate the longest pair, because this may need more memory than everything before.
+    trainer.evaluate(longest_pairs)
     memory = peak_memory(args.device) or 0
     if keeps_freed_memory:
         memory += updates.extrapolate_memory_growth()
@@ -310,14 +314,7 @@ def _make_updates(trainer: Seq2SeqTrainer, batches: list[list[TokenizedPair]]) -
     start = time.perf_counter()
     for pairs in cycle(batches):
         batch = trainer.data_collator(pairs)
-        update_start = time.perf_counter()
-        target_tokens = (batch["labels"] != IGNORED_LABEL).sum()
-        loss = trainer.training_step(model, batch, target_tokens)
-        # Reading the loss waits until a GPU has finished the backward pass.
-        loss.item()
-        optimizer.step()
-        optimizer.zero_grad()
-        update_seconds = time.perf_counter() - update_start
+        update_seconds = _measure_update(trainer, model, optimizer, batch)
         padded_tokens = batch["input_ids"].numel() + batch["labels"].numel()
         seconds_per_token.append(update_seconds / padded_tokens)
         peaks.append(peak_memory(trainer.args.device) or 0)
@@ -329,6 +326,20 @@ def _make_updates(trainer: Seq2SeqTrainer, batches: list[list[TokenizedPair]]) -
         if is_time_over and updates >= _FEWEST_UPDATES:
             break
     return _TrialUpdates(seconds_per_token, peaks)
+
+
+def _measure_update(
+    trainer: Seq2SeqTrainer, model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
+) -> float:
+    """Make one update with a single batch, and return how many seconds it takes."""
+    start = time.perf_counter()
+    target_tokens = (batch["labels"] != IGNORED_LABEL).sum()
+    loss = trainer.training_step(model, batch, target_tokens)
+    # Reading the loss waits until a GPU has finished the backward pass.
+    loss.item()
+    optimizer.step()
+    optimizer.zero_grad()
+    return time.perf_counter() - start
 
 
 def _measure_search(trainer: Seq2SeqTrainer, pairs: Dataset, num_beams: int | None) -> float:

@@ -72,15 +72,12 @@ class TrainingMemory:
             # DDP keeps a second copy of the gradients.
             bytes_per_parameter += 4
 
-        # The figures below are for 16 bits, so the numbers of bytes per token are twice as large with 32 bits.
-        bits_factor = 1 if in_16_bits else 2
-        # R-Drop reads each batch twice.
-        passes = 2 if args.r_drop_alpha else 1
+        # Bytes per token on each side of a batch, with values of 16 bits.
         activations_per_token = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
-
         most_logits: float
         if args.r_drop_alpha:
-            # R-Drop needs all logits of both passes, their gradient and a copy.
+            # R-Drop reads each batch twice. It needs all logits of both passes, their gradient and a copy.
+            activations_per_token *= 2
             logits_per_token = 12 * config.vocab_size
             most_logits = math.inf
         else:
@@ -88,10 +85,14 @@ class TrainingMemory:
             logits_per_token = 4 * config.vocab_size
             # The loss computes logits in chunks, whose size depends on the device's memory, not on the precision.
             most_logits = 2 * _find_chunk_bytes(memory)
+        if not in_16_bits:
+            # Values of 32 bits take twice as many bytes.
+            activations_per_token *= 2
+            logits_per_token *= 2
         return cls(
             fixed=bytes_per_parameter * model.num_parameters(),
-            per_token=int(bits_factor * passes * activations_per_token),
-            logits_per_token=bits_factor * logits_per_token,
+            per_token=int(activations_per_token),
+            logits_per_token=logits_per_token,
             most_logits=most_logits,
         )
 
