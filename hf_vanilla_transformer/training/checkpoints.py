@@ -216,10 +216,15 @@ def find_checkpoint(name: str, folder: Path) -> Path | None:
         if name == "last":
             raise InputError(f"{folder} holds no complete checkpoint; leave out --resume_from_checkpoint.")
         return None
+    return _find_given_checkpoint(name)
 
+
+def _find_given_checkpoint(name: str) -> Path:
+    """Return the path of a checkpoint, given as text. Raise InputError unless a run can resume from it."""
     checkpoint = Path(name)
     if not checkpoint.is_dir():
         raise InputError(f'{name} is not a folder; give the path of a checkpoint, "last" or "auto".')
+    # `fault` says what is wrong with the checkpoint. It is None if the checkpoint is complete.
     if (checkpoint / MARK).is_file():
         fault = fault_of(checkpoint)
     else:

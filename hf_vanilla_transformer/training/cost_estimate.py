@@ -82,12 +82,8 @@ def estimate_costs(settings: Settings, updates: int, measured_pairs: MeasuredPai
         padded_tokens = corpus.count_padded_tokens(batches)
         time_and_memory = _compute_time_and_memory(settings, updates, model, padded_tokens, tflops)
 
-    # Estimate the disk space. Each weight takes 4 bytes. A checkpoint also contains Adam's two moments.
     parameters = model.num_parameters()
-    model_bytes = 4 * parameters
-    checkpoint_bytes = 3 * model_bytes
-    disk = model_bytes + _count_checkpoints_on_disk(settings, updates) * checkpoint_bytes
-
+    disk = _estimate_disk_space(settings, updates, parameters)
     target_tokens = round(corpus.training_pairs * float(corpus.target_lengths.mean()))
     return Costs(parameters, target_tokens, updates, time_and_memory.seconds, time_and_memory.memory, disk)
 
@@ -166,6 +162,14 @@ def _compute_training_seconds(model: PreTrainedModel, args: RunArguments, tokens
     training_flops = tokens * 6 * weights_per_token * passes
     # No GPU reaches its peak. `UTILIZATION` is the fraction of it that the training reaches.
     return training_flops / (tflops * 1e12 * UTILIZATION)
+
+
+def _estimate_disk_space(settings: Settings, updates: int, parameters: int) -> int:
+    """Estimate how many bytes a run's model, which has `parameters` parameters, and its checkpoints take."""
+    # Each weight takes 4 bytes. A checkpoint also contains Adam's two moments.
+    model_bytes = 4 * parameters
+    checkpoint_bytes = 3 * model_bytes
+    return model_bytes + _count_checkpoints_on_disk(settings, updates) * checkpoint_bytes
 
 
 def _count_checkpoints_on_disk(settings: Settings, updates: int) -> int:

@@ -212,9 +212,11 @@ class RunArguments(PaperTrainingArguments):
             description = f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
         if self.weight_decay:
             description += f", weight decay {self.weight_decay:g}"
+        # The defaults of these arguments are the paper's values.
+        defaults = PaperTrainingArguments
         adam_values = (self.adam_beta1, self.adam_beta2, self.adam_epsilon)
-        paper = PaperTrainingArguments
-        if adam_values != (paper.adam_beta1, paper.adam_beta2, paper.adam_epsilon):
+        paper_values = (defaults.adam_beta1, defaults.adam_beta2, defaults.adam_epsilon)
+        if adam_values != paper_values:
             description += f", betas {self.adam_beta1:g} and {self.adam_beta2:g}, epsilon {self.adam_epsilon:g}"
         return description
 

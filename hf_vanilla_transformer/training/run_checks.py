@@ -147,7 +147,8 @@ def check_results_file(settings: Settings, results: str) -> None:
     # The run creates the output folder and its parents, so they need not exist yet.
     check_can_write(results, inputs=inputs, made=(output_folder, *output_folder.parents))
     is_in_output_folder = path.absolute().parent.resolve() == output_folder
-    if is_in_output_folder and any(path.match(pattern) for pattern in FILES_OF_A_RUN):
+    has_name_of_model_file = any(path.match(pattern) for pattern in FILES_OF_A_RUN)
+    if is_in_output_folder and has_name_of_model_file:
         raise InputError(f"{path} is a file of the trained model; write the results to another file.")
 
 
@@ -209,11 +210,21 @@ def check_schedule(args: RunArguments) -> None:
 
 def check_validation(args: RunArguments) -> None:
     """Raise InputError if the run will not compute the metric that selects the best model or stops the run early."""
+    _check_best_metric(args)
+    if args.early_stopping_patience is not None and args.eval_strategy == "no":
+        raise InputError(
+            f"early_stopping_patience is {args.early_stopping_patience}, but the run has no evaluations; give "
+            '--eval_strategy "steps" or "epoch".'
+        )
+
+
+def _check_best_metric(args: RunArguments) -> None:
+    """Raise InputError unless `metric_for_best_model` is a metric by which the run can select its best model."""
+    # The Trainer considers the highest value of every metric except the loss the best. So perplexity is excluded.
     translation_metrics = []
     for name, metric in METRICS.items():
         if metric.is_computed_during_training and metric.higher_is_better:
             translation_metrics.append(name)
-    # The Trainer considers the highest value of every metric except the loss the best. So perplexity is excluded.
     choices = ["loss", "token_accuracy"]
     if args.predict_with_generate:
         choices.extend(translation_metrics)
@@ -223,11 +234,6 @@ def check_validation(args: RunArguments) -> None:
         raise InputError(
             f'metric_for_best_model is {args.metric_for_best_model}; choose "loss" or "token_accuracy", or with '
             f"--predict_with_generate {quoted_metrics}."
-        )
-    if args.early_stopping_patience is not None and args.eval_strategy == "no":
-        raise InputError(
-            f"early_stopping_patience is {args.early_stopping_patience}, but the run has no evaluations; give "
-            '--eval_strategy "steps" or "epoch".'
         )
 
 

@@ -83,15 +83,18 @@ def set_up_training(
 
     tokenized_pairs = tokenize(settings, pairs, tokenizer)
     check_lengths(model.config, tokenized_pairs)
+    # The tokenizer is saved with these facts, which translation needs.
     set_tokenizer_facts(tokenizer, settings, pairs, tokenized_pairs)
     set_length_limit(tokenizer, model)
 
     # The hash of the training pairs is saved in each checkpoint, so that a resumed run can compare it with its own.
+    # `facts.pairs` is the hash in the checkpoint.
     pairs_digest = digest(tokenized_pairs["train"])
     facts_with_digest = replace(facts, pairs=pairs_digest)
     if checkpoint is not None:
         warn_of_changes(checkpoint, facts.pairs, pairs_digest, settings.args.world_size)
 
+    # Build the Trainer.
     final_settings = choose_trainer_arguments(settings, model, tokenized_pairs["train"])
     scored_pairs = pairs.get("validation", pairs["train"])
     scoring_options = settings.scoring.options(scored_pairs)
