@@ -113,7 +113,7 @@ class Tables(NamedTuple):
     required_counts: torch.Tensor
 
 
-class _NextTokens(NamedTuple):
+class _Continuations(NamedTuple):
     """How next tokens continue the texts of hypotheses. Each tensor has shape `(active, hypotheses, next_tokens)`.
 
     Args:
@@ -179,11 +179,15 @@ class _PositionGroups:
         """
         num_active, num_hypotheses, _ = flags.shape
         num_groups = self.num_next_tokens * self.num_phrases
-        # A position with the flag False is assigned to an additional last group, which is then removed.
-        group_to_mark = self.group_of_position.where(flags, num_groups)
+        # Each position marks its own group if its flag is True. Otherwise, it marks an additional last group, which is
+        # then removed.
+        extra_group = num_groups
+        group_to_mark = self.group_of_position.where(flags, extra_group)  # (active, hypotheses, positions)
         is_marked = flags.new_zeros(num_active, num_hypotheses, num_groups + 1)
         is_marked.scatter_(2, group_to_mark, True)
-        return is_marked[..., :num_groups].unflatten(2, (self.num_next_tokens, self.num_phrases))
+        is_marked = is_marked[:, :, :num_groups]
+        # The groups were on a single axis of next_tokens * phrases.
+        return is_marked.unflatten(2, (self.num_next_tokens, self.num_phrases))
 
     def largest_of_next_token(self, counts: torch.Tensor) -> torch.Tensor:
         """Return the largest of the counts at the positions of each next token, or 0 if it has no positions.
@@ -249,19 +253,22 @@ class PhraseStates:
 
     def follow(self, states: States, tokens: torch.Tensor) -> States:
         """Return the states after each hypothesis is extended by one token; `tokens` is `(active, hypotheses)`."""
-        # In this method, the axis next_tokens has size 1, because each hypothesis has a single next token.
-        single_tokens = tokens[..., None]  # (active, hypotheses, 1)
-        next_tokens = self._compare_letters(states, single_tokens)
+        # The methods below allow several next tokens for each hypothesis. Here it has one, so this axis has size 1.
+        next_tokens = tokens[:, :, None]  # (active, hypotheses, 1)
+        continuations = self._compare_letters(states, next_tokens)
 
-        # A position is matched if it may follow the matched positions, and its token is the next token.
-        is_next_token = self._tables.token_of_position == single_tokens  # (active, hypotheses, positions)
-        matched = self._may_match(states, next_tokens.letters_meet) & is_next_token
-        missing, revocable = self._update_counts(states, matched, next_tokens, self._groups_for_one_token)
+        # A position is matched if it may follow the positions that were matched before, and its token is the next one.
+        has_next_token = self._tables.token_of_position == next_tokens  # (active, hypotheses, positions)
+        matched = self._may_match(states, continuations.letters_meet) & has_next_token
+        # A phrase occurs if the last position of one of its alternatives is matched.
+        ends_alternative = matched & self._tables.is_last
+        occurs = self._groups_for_one_token.any_in_group(ends_alternative)  # (active, hypotheses, 1, phrases)
+        missing, revocable = _update_counts(states, occurs, continuations)  # (active, hypotheses, 1, phrases)
         return States(
             matched,
             missing=missing[:, :, 0],
             revocable=revocable[:, :, 0],
-            ends_in_letter=next_tokens.end_in_letter[:, :, 0],
+            ends_in_letter=continuations.end_in_letter[:, :, 0],
         )
 
     def needed(self, states: States) -> torch.Tensor:
@@ -272,10 +279,11 @@ class PhraseStates:
         the hypothesis ends with a letter, a phrase whose alternatives all begin with a letter cannot follow directly.
         The number is an upper bound, because overlapping phrases may take fewer tokens.
         """
-        # The counts get the axis next_tokens with size 1, which is removed from the result.
-        missing = states.missing[:, :, None]
-        revocable = states.revocable[:, :, None]
-        return self._count_needed(states.matched, missing, revocable, self._groups_for_one_token)[:, :, 0]
+        # The method below counts after each next token. Here it counts once, so this axis has size 1.
+        missing = states.missing[:, :, None]  # (active, hypotheses, 1, phrases)
+        revocable = states.revocable[:, :, None]  # (active, hypotheses, 1, phrases)
+        needed = self._count_needed(states.matched, missing, revocable, self._groups_for_one_token)
+        return needed[:, :, 0]
 
     def needed_after_tracked_tokens(self, states: States) -> torch.Tensor:
         """Return how many tokens each hypothesis will need after each tracked token; see [`needed`].
@@ -284,17 +292,20 @@ class PhraseStates:
         tracked token, but it is computed for all of them at once. Each position is compared only with its own token, so
         no tensor has both the axes positions and tracked.
         """
-        # The axis next_tokens holds all tracked tokens in this method. Padding becomes a valid token, because tokens
-        # are used as indices. The results for padding are never used.
-        tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
-        next_tokens = self._compare_letters(states, tokens)
+        # Padding becomes the token 0, because tokens are used as indices. The results for padding are never used.
+        tracked_tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
+        continuations = self._compare_letters(states, tracked_tokens)  # each (active, hypotheses, tracked)
+        # The tracked token and the phrase of each position.
         groups = self._groups_by_tracked_token
 
-        # The next token of each position is its own token, so the position matches whenever it may match.
-        letters_meet = groups.at_positions(next_tokens.letters_meet)
+        # Each position is tried with its own token as the next one, so it is matched whenever it may be matched.
+        letters_meet = groups.at_positions(continuations.letters_meet)  # (active, hypotheses, positions)
         is_padding = self._tables.token_of_position == _NO_TOKEN
         matched = self._may_match(states, letters_meet) & ~is_padding  # (active, hypotheses, positions)
-        missing, revocable = self._update_counts(states, matched, next_tokens, groups)
+        # A phrase occurs if the last position of one of its alternatives is matched.
+        ends_alternative = matched & self._tables.is_last
+        occurs = groups.any_in_group(ends_alternative)  # (active, hypotheses, tracked, phrases)
+        missing, revocable = _update_counts(states, occurs, continuations)  # (active, hypotheses, tracked, phrases)
         return self._count_needed(matched, missing, revocable, groups)
 
     def needed_after_other_tokens(self, states: States, tokens: torch.Tensor) -> torch.Tensor:
@@ -303,12 +314,16 @@ class PhraseStates:
         The tokens and the result have shape `(active, hypotheses, next_tokens)`. The tokens match no position, so the
         result depends only on whether they begin with a letter that continues a word.
         """
+        # The counts of phrases get the axis next_tokens, here with size 1.
         missing = states.missing[:, :, None]  # (active, hypotheses, 1, phrases)
-        revocable = states.revocable[:, :, None]
+        revocable = states.revocable[:, :, None]  # (active, hypotheses, 1, phrases)
         # If letters meet, the revocable occurrences end inside a word, so their phrases are missing again.
         needed_if_letters_meet = self._tokens_of_missing(missing + revocable)  # (active, hypotheses, 1)
         needed_otherwise = self._tokens_of_missing(missing)  # (active, hypotheses, 1)
-        letters_meet = states.ends_in_letter[..., None] & self._begins_with_letter[tokens]
+
+        ended_in_letter = states.ends_in_letter[:, :, None]  # (active, hypotheses, 1)
+        # `_begins_with_letter` is a mask of the vocabulary.
+        letters_meet = ended_in_letter & self._begins_with_letter[tokens]  # (active, hypotheses, next_tokens)
         return needed_if_letters_meet.where(letters_meet, needed_otherwise)
 
     def are_tracked(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -340,19 +355,24 @@ class PhraseStates:
             num_phrases=num_phrases,
         )
 
-    def _compare_letters(self, states: States, tokens: torch.Tensor) -> _NextTokens:
+    def _compare_letters(self, states: States, tokens: torch.Tensor) -> _Continuations:
         """Find out whether next tokens continue the words in which the hypotheses end.
 
         Args:
             states (`States`): the states of the hypotheses before the tokens.
-            tokens (`torch.LongTensor` of shape `(active, hypotheses or 1, next_tokens)`): the next tokens.
+            tokens (`torch.LongTensor` of shape `(active, hypotheses or 1, next_tokens)`): the next tokens. The second
+                axis has size 1 if they are the same for all hypotheses.
         """
-        ended_in_letter = states.ends_in_letter[..., None]  # (active, hypotheses, 1)
-        letters_meet = ended_in_letter & self._begins_with_letter[tokens]
+        # These masks of the vocabulary are looked up for each token, so the results have the shape of `tokens`.
+        begin_with_letter = self._begins_with_letter[tokens]
+        end_with_letter = self._ends_with_letter[tokens]
         have_no_text = self._has_no_text[tokens]
+
+        ended_in_letter = states.ends_in_letter[:, :, None]  # (active, hypotheses, 1)
+        letters_meet = ended_in_letter & begin_with_letter  # (active, hypotheses, next_tokens)
         # A token without text does not change how the hypothesis ends.
-        end_in_letter = self._ends_with_letter[tokens] | (have_no_text & ended_in_letter)
-        return _NextTokens(letters_meet, have_no_text, end_in_letter)
+        end_in_letter = end_with_letter | (have_no_text & ended_in_letter)  # (active, hypotheses, next_tokens)
+        return _Continuations(letters_meet, have_no_text, end_in_letter)
 
     def _may_match(self, states: States, letters_meet: torch.Tensor) -> torch.Tensor:
         """Return a mask of the positions that the next token may match, of shape `(active, hypotheses, positions)`.
@@ -367,41 +387,6 @@ class PhraseStates:
         """
         previous_is_matched = states.matched.roll(1, dims=2)
         return torch.where(self._tables.is_first, ~letters_meet, previous_is_matched)
-
-    def _update_counts(
-        self, states: States, matched: torch.Tensor, next_tokens: _NextTokens, groups: _PositionGroups
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Count how many more times each phrase must occur after each next token, and its revocable occurrences.
-
-        An occurrence is revocable if it would no longer count if a letter followed; see [`States`].
-
-        Args:
-            states (`States`): the states of the hypotheses before the tokens.
-            matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): the positions that are matched
-                after their next token.
-            next_tokens (`_NextTokens`): how the next tokens continue the texts of the hypotheses.
-            groups (`_PositionGroups`): the next token and the phrase of each position.
-
-        Returns:
-            The counts `missing` and `revocable`, both of shape `(active, hypotheses, next_tokens, phrases)`.
-        """
-        # The flags and the counts get the axes that they lack, so that all of them broadcast to the result's shape.
-        letters_meet = next_tokens.letters_meet[..., None]
-        have_no_text = next_tokens.have_no_text[..., None]
-        end_in_letter = next_tokens.end_in_letter[..., None]
-        missing_before = states.missing[:, :, None]
-        revocable_before = states.revocable[:, :, None]
-
-        # 1 for each phrase of which an alternative ends with the next token, otherwise 0.
-        occurs = groups.any_in_group(matched & self._tables.is_last).long()
-        # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count.
-        revoked = revocable_before * letters_meet
-        missing = missing_before + revoked - occurs
-        # An earlier occurrence stays revocable only if the token has no text.
-        still_revocable = revocable_before * have_no_text
-        # An occurrence can be revoked only if it ends with a letter, which a second letter may follow.
-        revocable = (occurs + still_revocable) * end_in_letter
-        return missing, revocable
 
     def _count_needed(
         self, matched: torch.Tensor, missing: torch.Tensor, revocable: torch.Tensor, groups: _PositionGroups
@@ -418,15 +403,18 @@ class PhraseStates:
             groups (`_PositionGroups`): the next token and the phrase of each position.
         """
         # A position saves nothing if its phrase is not missing.
-        phrase_is_missing = groups.phrases_at_positions(missing > 0)
-        # It also saves nothing if the next token of its alternative begins with a letter that revokes an occurrence
-        # without which a phrase would be missing.
-        has_needed_revocable = ((revocable > 0) & (missing + revocable > 0)).any(dim=3)
-        next_token_revokes = groups.at_positions(has_needed_revocable) & self._tables.letter_follows
-        saves_tokens = matched & phrase_is_missing & ~next_token_revokes  # (active, hypotheses, positions)
+        phrase_is_missing = groups.phrases_at_positions(missing > 0)  # (active, hypotheses, positions)
 
-        most_saved = groups.largest_of_next_token(self._tables.saved_tokens * saves_tokens)
-        return self._tokens_of_missing(missing) - most_saved  # (active, hypotheses, next_tokens)
+        # It also saves nothing if its alternative continues with a letter, and this letter would revoke an occurrence
+        # without which a phrase would be missing.
+        would_be_missing = missing + revocable > 0  # (active, hypotheses, next_tokens, phrases)
+        letter_would_harm = ((revocable > 0) & would_be_missing).any(dim=3)  # (active, hypotheses, next_tokens)
+        continues_harmfully = groups.at_positions(letter_would_harm) & self._tables.letter_follows
+
+        saves_tokens = matched & phrase_is_missing & ~continues_harmfully  # (active, hypotheses, positions)
+        saved_tokens = self._tables.saved_tokens * saves_tokens  # (active, hypotheses, positions)
+        most_saved = groups.largest_of_next_token(saved_tokens)  # (active, hypotheses, next_tokens)
+        return self._tokens_of_missing(missing) - most_saved
 
     def _tokens_of_missing(self, missing: torch.Tensor) -> torch.Tensor:
         """Return the number of tokens in all missing phrases, without regard to partial matches.
@@ -435,6 +423,43 @@ class PhraseStates:
         """
         phrase_lengths = self._tables.phrase_lengths[:, :, None]  # (active, 1, 1, phrases)
         return (missing.clamp(min=0) * phrase_lengths).sum(dim=3)
+
+
+def _update_counts(
+    states: States, occurs: torch.Tensor, continuations: _Continuations
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Count how many more times each phrase must occur after each next token, and its revocable occurrences.
+
+    An occurrence is revocable if it would no longer count if a letter followed; see [`States`].
+
+    Args:
+        states (`States`): the states of the hypotheses before the tokens.
+        occurs (`torch.BoolTensor` of shape `(active, hypotheses, next_tokens, phrases)`): whether an alternative of the
+            phrase ends with the next token.
+        continuations (`_Continuations`): how the texts of the hypotheses continue with the next tokens.
+
+    Returns:
+        The counts `missing` and `revocable`, both of shape `(active, hypotheses, next_tokens, phrases)`.
+    """
+    # Flags of next tokens are the same for all phrases: (active, hypotheses, next_tokens, 1).
+    letters_meet = continuations.letters_meet[:, :, :, None]
+    have_no_text = continuations.have_no_text[:, :, :, None]
+    end_in_letter = continuations.end_in_letter[:, :, :, None]
+    # Counts before the next tokens are the same for all of them: (active, hypotheses, 1, phrases).
+    missing_before = states.missing[:, :, None]
+    revocable_before = states.revocable[:, :, None]
+
+    # All further tensors have the shape of the result.
+    new_occurrences = occurs.long()
+    # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count.
+    revoked = revocable_before * letters_meet
+    missing = missing_before + revoked - new_occurrences
+
+    # An earlier occurrence stays revocable only if the token has no text.
+    still_revocable = revocable_before * have_no_text
+    # An occurrence can be revoked only if it ends with a letter, which a second letter may follow.
+    revocable = (new_occurrences + still_revocable) * end_in_letter
+    return missing, revocable
 
 
 def _mark_tokens(tokens: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -462,12 +487,12 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
     shortest_lengths = [_shortest_length(phrase, begins_with_letter) for phrase in distinct_phrases]
     phrase_lengths = torch.tensor(shortest_lengths, dtype=torch.long, device=device)
 
+    # From here on, tensors have shape (positions,), except for those of tracked tokens.
     positions = _lay_out(distinct_phrases, device)
     is_last = positions.num_following == 0
+    # roll() moves the flag of each position's successor to the position. The last position has none in its alternative.
     next_begins_with_letter = begins_with_letter[positions.tokens].roll(-1)
-    # A matched position leaves the rest of its alternative to be generated, instead of the whole phrase. The rest of a
-    # long alternative may be longer than the shortest alternative. Then nothing is saved.
-    saved_tokens = (phrase_lengths[positions.phrases] - positions.num_following).clamp(min=0)
+    letter_follows = next_begins_with_letter & ~is_last
 
     # unique() also returns the index of each token among the distinct ones. The first of these indices belong to the
     # positions, and the others to the EOS tokens.
@@ -479,8 +504,8 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
         tracked_index_of_position=tracked_indices[: len(positions.tokens)],
         is_first=positions.num_preceding == 0,
         is_last=is_last,
-        letter_follows=next_begins_with_letter & ~is_last,
-        saved_tokens=saved_tokens.masked_fill(is_last, 0),
+        letter_follows=letter_follows,
+        saved_tokens=_count_saved_tokens(positions, phrase_lengths),
         tracked_tokens=tracked_tokens,
         phrase_lengths=phrase_lengths,
         required_counts=torch.tensor(required_counts, dtype=torch.long, device=device),
@@ -538,6 +563,22 @@ def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
     num_preceding = torch.arange(len(tokens), device=device) - starts[alternative_of_position]
     num_following = lengths[alternative_of_position] - num_preceding - 1
     return _Positions(tokens, phrase_of_alternative[alternative_of_position], num_preceding, num_following)
+
+
+def _count_saved_tokens(positions: _Positions, phrase_lengths: torch.Tensor) -> torch.Tensor:
+    """Return how many tokens fewer are needed after each position is matched, see [`Tables`], as `(positions,)`.
+
+    Args:
+        positions (`_Positions`): the positions of one sentence.
+        phrase_lengths (`torch.LongTensor` of shape `(phrases,)`): the number of tokens that each phrase needs.
+    """
+    needed_before = phrase_lengths[positions.phrases]
+    needed_after = positions.num_following
+    # The rest of a long alternative may be longer than the shortest alternative. Then nothing is saved.
+    saved_tokens = (needed_before - needed_after).clamp(min=0)
+    # After the last position, the phrase is no longer missing, so its whole length is subtracted already.
+    is_last = positions.num_following == 0
+    return saved_tokens.masked_fill(is_last, 0)
 
 
 def _pad_tables(tables: list[Tables]) -> Tables:
@@ -622,17 +663,24 @@ class ConstrainedBeamSearch(BeamSearch):
         self._eos = eos
         self._phrases = PhraseStates(phrases, letter_edges, eos)
 
-        # The states of one hypothesis per sentence, which consists of the prompt.
-        prompt_states = self._phrases.start()
-        for tokens in prompts.split(1, dim=1):  # (batch, 1)
-            prompt_states = self._phrases.follow(prompt_states, tokens)
-        self._check_limits(self._phrases.needed(prompt_states)[:, 0])
+        # At first, each sentence has a single hypothesis, its prompt.
+        prompt_states = self._follow_prompts(prompts)
+        needed_after_prompt = self._phrases.needed(prompt_states)[:, 0]  # (batch,)
+        self._check_limits(needed_after_prompt)
 
-        # At the start, all running hypotheses are copies of the prompt, which has the index 0.
-        prompt_index_of_beam = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)  # (batch, beams)
-        self._running_states = prompt_states.take(prompt_index_of_beam)
+        # All running hypotheses are copies of this hypothesis, which has the index 0.
+        copied_hypotheses = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)  # (batch, beams)
+        self._running_states = prompt_states.take(copied_hypotheses)
         # The bank of each candidate: the number of tokens that it still needs for its phrases, (active, candidates).
+        # Until `extend` makes candidates, these are the banks of the running hypotheses.
         self._banks = self._phrases.needed(self._running_states)
+
+    def _follow_prompts(self, prompts: torch.Tensor) -> States:
+        """Return the states of the prompts `(batch, length)`, as one hypothesis for each sentence."""
+        states = self._phrases.start()
+        for tokens in prompts.split(1, dim=1):  # (batch, 1)
+            states = self._phrases.follow(states, tokens)
+        return states
 
     def _check_limits(self, needed_for_phrases: torch.Tensor) -> None:
         """Raise ValueError if a sentence's phrases do not fit within its length limit.
@@ -662,25 +710,35 @@ class ConstrainedBeamSearch(BeamSearch):
         log_probs_by_beam = log_probs.view(num_active, num_beams, -1)  # (active, beams, vocabulary)
         proposals = self._propose_tokens(log_probs_by_beam)
         num_proposals = proposals.tokens.shape[2]
+
+        # A candidate's score is the score of a running hypothesis plus the log-probability of the proposed token.
         log_probs_of_proposals = log_probs_by_beam.gather(2, proposals.tokens)  # (active, beams, proposals)
-        scores_by_beam = self._running_scores[..., None] + log_probs_of_proposals
+        scores_by_beam = self._running_scores[:, :, None] + log_probs_of_proposals  # (active, beams, proposals)
         scores_by_beam = scores_by_beam.where(proposals.are_candidates, NO_HYPOTHESIS)
 
-        # The candidates of all beams are put on one axis: (active, candidates).
+        # From here on, the candidates of all beams are on one axis: (active, candidates).
         scores = scores_by_beam.flatten(1)
         tokens = proposals.tokens.flatten(1)
+        # The bank of a candidate is the number of tokens that it still needs for its phrases.
         self._banks = proposals.needed.flatten(1)
+        # The beam of each candidate, for example [0, 0, 0, 1, 1, 1] for 2 beams with 3 proposals each.
         beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_proposals).expand_as(tokens)
 
-        # The bank is the number of tokens that the candidate still needs for its phrases.
-        ends_too_early = torch.isin(tokens, self._eos) & (self._banks > 0)
-        scores = _keep_scores(scores, ~ends_too_early)
-        is_among_best_of_bank = _rank_within_banks(scores, self._banks) < self.num_candidates
-        scores = _keep_scores(scores, is_among_best_of_bank)
-
-        self._candidates = Candidates(scores, beams, tokens)
+        self._candidates = Candidates(self._keep_best_of_banks(scores, tokens), beams, tokens)
         self.length += 1
         return self._rows_of(beams), tokens
+
+    def _keep_best_of_banks(self, scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the scores of the `num_candidates` best candidates of each bank, and mark the others as nonexistent.
+
+        Candidates that end without all of their phrases are dropped first. The scores, the tokens and the result have
+        shape `(active, candidates)`.
+        """
+        # `self._banks` has the number of tokens that each candidate still needs for its phrases.
+        ends_too_early = torch.isin(tokens, self._eos) & (self._banks > 0)
+        scores = _keep_scores(scores, ~ends_too_early)
+        is_among_best = _rank_within_banks(scores, self._banks) < self.num_candidates
+        return _keep_scores(scores, is_among_best)
 
     def _propose_tokens(self, log_probs: torch.Tensor) -> _Proposals:
         """Return the best tokens after each running hypothesis, followed by the tracked tokens of its sentence.
@@ -697,14 +755,17 @@ class ConstrainedBeamSearch(BeamSearch):
         best_are_candidates = ~self._phrases.are_tracked(best_tokens)
         needed_after_best = self._phrases.needed_after_other_tokens(self._running_states, best_tokens)
 
-        tracked_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)  # (active, beams, tracked)
-        tracked_are_candidates = tracked_tokens != _NO_TOKEN
+        # The tracked tokens of a sentence are the same for all of its beams: (active, beams, tracked).
+        tracked_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)
+        is_padding = tracked_tokens == _NO_TOKEN
+        # Padding becomes a valid token, because tokens are used as indices. It is not a candidate.
+        tracked_tokens = tracked_tokens.clamp(min=0)
+        tracked_are_candidates = ~is_padding
         needed_after_tracked = self._phrases.needed_after_tracked_tokens(self._running_states)
-        # Padding becomes a valid token, because tokens are used as indices.
-        valid_tracked_tokens = tracked_tokens.clamp(min=0)
 
+        # All results have shape (active, beams, best + tracked).
         return _Proposals(
-            tokens=torch.cat([best_tokens, valid_tracked_tokens], dim=2),
+            tokens=torch.cat([best_tokens, tracked_tokens], dim=2),
             are_candidates=torch.cat([best_are_candidates, tracked_are_candidates], dim=2),
             needed=torch.cat([needed_after_best, needed_after_tracked], dim=2),
         )
@@ -721,12 +782,12 @@ class ConstrainedBeamSearch(BeamSearch):
 
         The arguments and the result are as in [`BeamSearch._best_running`].
         """
-        chosen = self._choose_from_banks(scores)  # (active, beams)
-        # `BeamSearch` expects the best hypothesis first.
-        best_scores, best_first = scores.gather(1, chosen).sort(dim=1, descending=True)
-        best_candidates = chosen.gather(1, best_first)  # (active, beams)
+        # The candidates are chosen by bank, but `BeamSearch` expects the best hypothesis first.
+        chosen_candidates = self._choose_from_banks(scores)  # (active, beams)
+        best_scores, best_first = scores.gather(1, chosen_candidates).sort(dim=1, descending=True)
+        best_candidates = chosen_candidates.gather(1, best_first)  # (active, beams)
 
-        # Each chosen candidate continues a running hypothesis by one token.
+        # Each chosen candidate continues a running hypothesis by one token. All of these are (active, beams).
         continued_beams = self._candidates.beams.gather(1, best_candidates)
         new_tokens = self._candidates.tokens.gather(1, best_candidates)
         states_before = self._running_states.take(continued_beams)
@@ -748,7 +809,8 @@ class ConstrainedBeamSearch(BeamSearch):
         banks = self._banks
         num_banks = banks.max() + 1
         ranks = _rank_within_banks(scores, banks)
-        # Each candidate gets a number by which it waits for its turn: sorted by rank, and within a rank by bank.
+        # Each candidate gets a number by which it waits for its turn: sorted by rank, and within a rank by bank. For
+        # example, with 3 banks, their best candidates have the turns 0, 1 and 2, and their second best 3, 4 and 5.
         turns = ranks * num_banks + banks
         # Candidates that do not exist are chosen last.
         last_turn = torch.iinfo(turns.dtype).max
