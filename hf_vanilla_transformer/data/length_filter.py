@@ -49,11 +49,9 @@ def filter_pairs(
     if max_tokens is not None:
         check_number("max_tokens", max_tokens, 1)
     check_is_dataset(data)
-    too_long_count = 0
-    if max_tokens is not None:
-        source_lengths, target_lengths = pair_lengths(data)
-        too_long_count = int((np.maximum(source_lengths, target_lengths) > max_tokens).sum())
+    too_long_count = _count_too_long(data, max_tokens)
 
+    # One list for the source vocabulary, and one for the target vocabulary.
     blank_tokens = [_find_blank_tokens(side) for side in sides_of(tokenizer)]
     remaining = data.with_format("arrow").filter(
         _find_pairs_that_fit,
@@ -63,6 +61,7 @@ def filter_pairs(
         fn_kwargs={"blank_tokens": blank_tokens, "max_tokens": max_tokens},
         desc="removing pairs",
     )
+    # The filter removes both. A pair that is too long and empty counts as too long.
     empty_count = len(data) - len(remaining) - too_long_count
     removed = {"empty": empty_count, "too long": too_long_count}
     if len(remaining) == 0:
@@ -72,7 +71,17 @@ def filter_pairs(
         )
     if len(remaining) == len(data):
         return data, removed
+    # The filter needed the format "arrow". The result gets the format of the data again.
     return remaining.with_format(**data.format), removed
+
+
+def _count_too_long(data: Dataset, max_tokens: int | None) -> int:
+    """Return the number of pairs of which a side has more than `max_tokens` tokens, or 0 if it is None."""
+    if max_tokens is None:
+        return 0
+    source_lengths, target_lengths = pair_lengths(data)
+    is_too_long = np.maximum(source_lengths, target_lengths) > max_tokens
+    return int(is_too_long.sum())
 
 
 def _find_blank_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

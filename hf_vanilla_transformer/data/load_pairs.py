@@ -104,10 +104,7 @@ def load_pairs(
     has_files = len(files) > 0
     if has_dataset == has_files:
         raise InputError('give either a data set ("numbers", or a name on the Hub) or files.')
-    if options.get("streaming"):
-        raise InputError("streamed pairs have no length; leave streaming out: memory-mapped pairs need little memory.")
-    if not isinstance(options.get("split", ""), str):
-        raise InputError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
+    _check_options(options)
     if source == target:
         raise InputError(f'source and target are both "{source}"; give two columns or languages.')
 
@@ -147,6 +144,14 @@ def _check_files(files: Files) -> list[Path]:
         if are_same_file(source_path, target_path):
             raise InputError(f"{source_path} and {target_path} are one file; give the sources and the targets.")
     return paths
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise ValueError if options of `datasets.load_dataset` ask for a stream, or for several splits by name."""
+    if options.get("streaming"):
+        raise InputError("streamed pairs have no length; leave streaming out: memory-mapped pairs need little memory.")
+    if not isinstance(options.get("split", ""), str):
+        raise InputError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
 
 
 def _check_directions(paths_of_splits: Iterable[list[Path]]) -> None:
@@ -226,6 +231,7 @@ def _load_rows(
     if has_unknown_options:
         raise InputError(f"{', '.join(options)}: {suffix} files take {', '.join(table_format.options)} alone.")
 
+    # The files are read only if the cache does not contain their pairs yet.
     def read_pairs() -> Iterator[tuple[str, str]]:
         for path in paths:
             yield from _read_cells(path, table_format.read_rows(path, **options), source, target)

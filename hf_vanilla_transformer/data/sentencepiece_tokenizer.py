@@ -43,6 +43,12 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int = 37000) -> Marian
         ValueError: if `vocab_size` is below 260, or if there are too few texts.
     """
     check_number("vocab_size", vocab_size, _SMALLEST_VOCABULARY)
+    model_bytes = _train_model(texts, vocab_size)
+    return _make_tokenizer(model_bytes)
+
+
+def _train_model(texts: Iterable[str], vocab_size: int) -> bytes:
+    """Train a SentencePiece unigram model, and return the content of its file; see [`train_sentencepiece`]."""
     with needing("marian", "SentencePiece needs"):
         import sentencepiece
     model_file = io.BytesIO()
@@ -57,16 +63,23 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int = 37000) -> Marian
         )
     except RuntimeError as error:
         raise InputError(f"SentencePiece cannot learn {vocab_size} tokens from these texts: {error}") from error
-    model_bytes = model_file.getvalue()
+    return model_file.getvalue()
 
+
+def _make_tokenizer(model_bytes: bytes) -> MarianTokenizer:
+    """Make a tokenizer from the content of a SentencePiece file, which serves for sources and targets."""
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
+    vocabulary = json.dumps(_make_vocabulary(model), ensure_ascii=False)
+    # `MarianTokenizer` can be made only from files.
     folder = Path(tempfile.mkdtemp(prefix="sentencepiece-"))
     source_path = folder / "source.spm"
     target_path = folder / "target.spm"
     vocabulary_path = folder / "vocab.json"
     source_path.write_bytes(model_bytes)
     target_path.write_bytes(model_bytes)
-    model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
-    vocabulary_path.write_text(json.dumps(_make_vocabulary(model), ensure_ascii=False), encoding="utf-8")
+    vocabulary_path.write_text(vocabulary, encoding="utf-8")
     tokenizer = MarianTokenizer(str(source_path), str(target_path), str(vocabulary_path))
     # The files are kept as long as the tokenizer exists, because a copy of the tokenizer in a different process reads
     # them again, for example in a process that tokenizes a part of a large corpus.

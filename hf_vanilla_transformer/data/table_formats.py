@@ -100,11 +100,7 @@ def _read_csv_rows(
         ValueError: if a row has fewer or more cells than the header, or if the file is malformed or has a different
             encoding.
     """
-    advice_for_cells = f'quote cells that contain "{delimiter}"'
-    if quoting == csv.QUOTE_NONE:
-        advice_for_cells = ADVICE_IF_QUOTED
     csv_quoting = csv.QUOTE_MINIMAL if quoting is None else quoting
-
     with open_bytes(path) as binary_file, TextIOWrapper(binary_file, encoding, newline="") as file:
         rows = csv.reader(file, delimiter=delimiter, quoting=csv_quoting, strict=True, **options)
         with _errors_with_lines(path, rows):
@@ -115,9 +111,9 @@ def _read_csv_rows(
                 if is_empty_line:
                     continue
                 if len(row) != len(header):
+                    advice = _advice_for_wrong_count(delimiter, quoting)
                     raise InputError(
-                        f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; "
-                        f"{advice_for_cells}."
+                        f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; {advice}."
                     )
                 # If the user gives `quoting`, every cell is taken as it is.
                 if quoting is None and _has_cell_like_several_rows(row, delimiter):
@@ -126,6 +122,13 @@ def _read_csv_rows(
                         f"be several rows; give quoting=0 (--quoting 0) if it is one cell, or {_ADVICE_IF_NOT_QUOTED}."
                     )
                 yield rows.line_num, dict(zip(header, row, strict=True))
+
+
+def _advice_for_wrong_count(delimiter: str, quoting: int | None) -> str:
+    """Return the advice for a row with a wrong number of cells, which may contain the delimiter as a part of a text."""
+    if quoting == csv.QUOTE_NONE:
+        return ADVICE_IF_QUOTED
+    return f'quote cells that contain "{delimiter}"'
 
 
 @contextmanager

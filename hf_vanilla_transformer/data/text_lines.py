@@ -125,11 +125,18 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
             raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_CONVERT_OR_DECOMPRESS}.") from error
         if "\0" in text:
             raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_CONVERT_OR_DECOMPRESS}.")
-        # In such a file, all lines are read as one, with carriage returns inside of it.
-        has_only_carriage_returns = number == 1 and not text.endswith("\n") and "\r" in text.rstrip("\r")
-        if has_only_carriage_returns:
+        if number == 1 and _is_joined_by_carriage_returns(text):
             raise InputError(f"{name}: {_ONLY_CARRIAGE_RETURNS}")
         yield text.rstrip("\r\n")
+
+
+def _is_joined_by_carriage_returns(first_line: str) -> bool:
+    """Return True if a file's first line is all of its lines, because they end in carriage returns, not in newlines."""
+    # A first line with a newline is not the whole file. In it, carriage returns are a part of the text.
+    if first_line.endswith("\n"):
+        return False
+    # A single line may end in a carriage return. Only one inside the line separates it from a second line.
+    return "\r" in first_line.rstrip("\r")
 
 
 def one_line(text: str) -> str:

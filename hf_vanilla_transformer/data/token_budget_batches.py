@@ -109,7 +109,8 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         pairs = _sort_pairs(data, tokens_per_batch)
         # The pairs' indices in the data, sorted by length, `(pairs,)`.
         self._order = pairs.order
-        # Bounds are the places in `_order` at which runs or batches start, followed by the number of pairs.
+        # Bounds are the places in `_order` at which runs or batches start, followed by the number of pairs. A run is a
+        # sequence of pairs with equal lengths.
         self._equal_length_bounds = _find_runs(pairs.source_lengths, pairs.target_lengths)
         longer_sides = np.maximum(pairs.source_lengths, pairs.target_lengths)
         batch_bounds = _split_into_batches(longer_sides, tokens_per_batch)
@@ -117,6 +118,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
         # The number of source and target tokens in each batch, including padding, `(batches,)`.
         self._padded_tokens = _count_padded_tokens(pairs, self._batch_bounds)
+        # The same without padding, for all batches together.
         token_count = pairs.source_lengths.sum(dtype=np.int64) + pairs.target_lengths.sum(dtype=np.int64)
         self._padding_share = 1 - int(token_count) / int(self._padded_tokens.sum())
 
@@ -164,7 +166,8 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
                 same errors, and it raises ValueError if `lengths` were given for the earlier data.
         """
         holder = _SamplerHolder(trainer, tokens_per_batch, lengths)
-        # These two methods of the Trainer are replaced.
+        # Two methods of the Trainer are replaced: one chooses the pairs of each batch, and the other makes the data
+        # loader that uses these batches.
         trainer._get_train_sampler = holder.get_sampler  # type: ignore[method-assign]
         original_get_dataloader = trainer.get_train_dataloader
         trainer.get_train_dataloader = partial(  # type: ignore[method-assign]
@@ -188,6 +191,8 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this process's batches for the current epoch, each as a list of pair indices."""
         generator = np.random.default_rng((self.seed, self.epoch))
+        # The pairs' indices, sorted by length. Each run of equal lengths, and each batch, is a slice of this order,
+        # from one bound to the next.
         order = self._order.copy()
         # The pairs of equal lengths exchange their places in `order`. The slice is a view, so `order` is changed.
         for begin, end in pairwise(self._equal_length_bounds):

@@ -92,23 +92,22 @@ def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, met
         prefix: what precedes each metric's name in the log: `"eval_"` for validation, or `""` for training.
         metrics: names of the metrics, without the prefix.
     """
-    metrics_by_log_name = {f"{prefix}{metric}": metric for metric in metrics}
-    # The name in the log of each value that a point may contain, and its key in the point. For example, the log has
-    # "step" and "eval_loss", but the point "updates" and "loss". A point has its keys in this order.
-    keys_by_log_name = {"step": "updates", "epoch": "epoch", **metrics_by_log_name}
+    # Maps each name in the log to the key that the value gets in a point, in the order of the point's keys.
+    keys_by_log_name = {"step": "updates", "epoch": "epoch"}
+    for metric in metrics:
+        keys_by_log_name[f"{prefix}{metric}"] = metric
     for time in _TIMES:
         keys_by_log_name[time] = time
 
     points = []
     for entry in log_history:
-        has_metric = any(log_name in metrics_by_log_name for log_name in entry)
-        if not has_metric:
-            continue
         point = {}
         for log_name, key in keys_by_log_name.items():
             if log_name in entry:
                 point[key] = entry[log_name]
-        points.append(point)
+        has_metric = any(metric in point for metric in metrics)
+        if has_metric:
+            points.append(point)
     return points
 
 

@@ -82,11 +82,14 @@ def evaluate(
         OSError, ValueError: if the model or the files cannot be read, or if `translate` or `score_translations` raises
             one of these errors.
     """
-    if (model is None) == (translations is None):
+    has_model = model is not None
+    has_translations = translations is not None
+    if has_model == has_translations:
         raise InputError("give either a model (--model_name_or_path) or translations (--translations_file).")
 
     scoring = ScoringArguments(tokenize, lowercase, token_error_rate)
     if isinstance(pairs, Dataset):
+        # No arguments about files, so nothing is known about the languages.
         data_args = DataArguments()
         description = data or "the given data set"
         test_pairs = pairs
@@ -94,6 +97,7 @@ def evaluate(
         data_args = DataArguments(test_file=file_names(pairs))
         description = data or data_args.describe("test")
         _source_language, target_language = data_args.languages()
+        # The language of the targets may need its own tokenization for BLEU.
         scoring = scoring.for_target(target_language)
         test_pairs = data_args.load("test")["test"]
 
@@ -101,7 +105,9 @@ def evaluate(
     if translations is None:
         loaded_tokenizer, loaded_model = _load_model(model, tokenizer)
         if not target_lang:
+            # The language in which the file names end, or None.
             target_lang = data_args.target_language_for(loaded_tokenizer)
+        # `decoding` describes the search in words.
         translations, decoding = _translate_pairs(
             loaded_model, loaded_tokenizer, test_pairs, target_lang=target_lang, **translate_kwargs
         )

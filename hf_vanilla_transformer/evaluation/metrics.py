@@ -380,26 +380,22 @@ class Ter(SacreBleuMetric):
             split_characters: False if words are counted in all scripts.
         """
         # The characters that are counted as words.
-        pattern = UNSPACED_CHARACTER
-        if asian_support:
-            pattern = _UNSPACED_CHARACTER_OR_KANA
+        character_pattern = _UNSPACED_CHARACTER_OR_KANA if asian_support else UNSPACED_CHARACTER
         # Only the references decide whether text is split, so that all systems get the same signature.
-        has_unspaced_text = any(pattern.search(text) for text in flatten_references(references))
+        has_unspaced_text = any(character_pattern.search(text) for text in flatten_references(references))
         if not split_characters or not has_unspaced_text:
             return super()._compute(predictions, references, against=against, asian_support=asian_support, **options)
 
-        # With spaces around a character, TER takes it for a word.
+        # TER counts words, which are separated by spaces. With spaces around it, a character is a word.
+        spaced_predictions = _put_spaces_around(character_pattern, predictions)
+        spaced_references = _put_spaces_around_in_references(character_pattern, references)
         spaced_baseline = None
         if against is not None:
-            spaced_baseline = _put_spaces_around(pattern, against)
-        # The signatures say that characters were counted, because sacreBLEU does not know it.
+            spaced_baseline = _put_spaces_around(character_pattern, against)
         metric_score = super()._compute(
-            _put_spaces_around(pattern, predictions),
-            _put_spaces_around_in_references(pattern, references),
-            against=spaced_baseline,
-            asian_support=asian_support,
-            **options,
+            spaced_predictions, spaced_references, against=spaced_baseline, asian_support=asian_support, **options
         )
+        # sacreBLEU does not know that characters were counted, so its signatures do not say it.
         metric_score["signature"] += "|chars:yes"
         if "against" in metric_score:
             metric_score["against"]["signature"] += "|chars:yes"

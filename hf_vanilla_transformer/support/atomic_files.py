@@ -58,23 +58,29 @@ def whole_file(
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} does not exist; create the folder before writing {target.name}.")
     temporary = target.with_name(f".{target.name}.part")
-    with locked(target):
-        try:
-            # If a link has this name, opening it would overwrite the file to which it points.
-            temporary.unlink(missing_ok=True)
-            with temporary.open(mode, encoding=encoding) as file:
-                yield file
-            if target.exists():
-                shutil.copymode(target, temporary)
-            if sync:
-                flush(temporary)
-            temporary.replace(target)
-        except BaseException as error:
-            _discard(temporary, keeps_part)
-            # Unlike errors when opening a file, errors when writing do not name the file.
-            if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is None:
-                raise OSError(error.errno, error.strerror, str(target)) from error
-            raise
+    with locked(target), _discarded_after_error(temporary, target, keeps_part):
+        # If a link has this name, opening it would overwrite the file to which it points.
+        temporary.unlink(missing_ok=True)
+        with temporary.open(mode, encoding=encoding) as file:
+            yield file
+        if target.exists():
+            shutil.copymode(target, temporary)
+        if sync:
+            flush(temporary)
+        temporary.replace(target)
+
+
+@contextmanager
+def _discarded_after_error(temporary: Path, target: Path, keeps_part: bool) -> Iterator[None]:
+    """Discard a temporary file if the block raises an error. A disk error that names no file then names `target`."""
+    try:
+        yield
+    except BaseException as error:
+        _discard(temporary, keeps_part)
+        # Unlike errors when opening a file, errors when writing do not name the file.
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(target)) from error
+        raise
 
 
 def _discard(temporary: Path, keeps_part: bool) -> None:

@@ -148,25 +148,25 @@ class _Argument(NamedTuple):
     Args:
         name: the argument's name.
         annotation: the argument's type.
-        members: the members of this type if it is a union, or else only the type itself.
+        types: the types that a value may have: the members of the annotation if it is a union, or else only itself.
         default: the default value.
         is_positional: whether the command line takes this argument's values, a list, without the argument's name.
     """
 
     name: str
     annotation: object
-    members: set[object]
+    types: set[object]
     default: object
     is_positional: bool
 
     def takes_mapping(self) -> bool:
         """Return True if a value of this argument may be a mapping."""
-        origins = {get_origin(member) for member in self.members}
-        return dict in self.members or dict in origins
+        origins = {get_origin(value_type) for value_type in self.types}
+        return dict in self.types or dict in origins
 
     def takes_list(self) -> bool:
         """Return True if a value of this argument may be a list."""
-        origins = {get_origin(member) for member in self.members}
+        origins = {get_origin(value_type) for value_type in self.types}
         return list in origins
 
 
@@ -199,7 +199,8 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
     content = _read(config)
     arguments = _arguments_of(arguments_class)
     converted = {}
-    for name, texts in content.texts.items():
+    # The file was read twice: `texts` has each scalar as it is written, and `values` has numbers and booleans.
+    for name, text_or_texts in content.texts.items():
         if name not in arguments:
             raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
         argument = arguments[name]
@@ -208,7 +209,7 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
             # The argument keeps its default.
             continue
         try:
-            converted[name] = _convert(argument, texts, value)
+            converted[name] = _convert(argument, text_or_texts, value)
         except (argparse.ArgumentError, ValueError) as error:
             raise InputError(f"{config}: {name} is {value!r}: {error}") from error
     return converted
@@ -284,19 +285,21 @@ def _arguments_of(arguments_class: type) -> dict[str, _Argument]:
 
 def _describe(argument_field: Field[object], annotation: object) -> _Argument:
     """Describe the argument that a dataclass field with this type annotation declares."""
-    members = {annotation}
-    if get_origin(annotation) in (Union, UnionType):
-        members = set(get_args(annotation))
+    # Unions have two origins: `Union` for `Optional[int]`, and `UnionType` for `int | None`.
+    is_union = get_origin(annotation) in (Union, UnionType)
+    types = set(get_args(annotation)) if is_union else {annotation}
     is_positional = bool(argument_field.metadata.get("positional"))
-    return _Argument(argument_field.name, annotation, members, argument_field.default, is_positional)
+    return _Argument(argument_field.name, annotation, types, argument_field.default, is_positional)
 
 
-def _convert(argument: _Argument, texts: object, value: object) -> object:
+def _convert(argument: _Argument, text_or_texts: object, value: object) -> object:
     """Convert the value of one argument in a recipe to the argument's type.
+
+    Scalars and lists are converted from their texts, as on the command line. Mappings and null are taken from `value`.
 
     Args:
         argument: the argument.
-        texts: the value with each scalar as text: a string, or a list of strings.
+        text_or_texts: the value with each scalar as text: a string, or a list of strings.
         value: the same value with numbers, booleans and null converted to their Python types.
 
     Raises:
@@ -305,11 +308,11 @@ def _convert(argument: _Argument, texts: object, value: object) -> object:
     """
     if argument.is_positional:
         # The command line does not convert positional values either.
-        if not isinstance(texts, list):
+        if not isinstance(text_or_texts, list):
             raise InputError("give a list")
-        return [_text_of(text) for text in texts]
+        return [_text_of(text) for text in text_or_texts]
     if value is None:
-        if NoneType not in argument.members:
+        if NoneType not in argument.types:
             raise InputError("give a value, or leave the line out")
         return None
     if isinstance(value, dict):
@@ -317,11 +320,11 @@ def _convert(argument: _Argument, texts: object, value: object) -> object:
             raise InputError("one value is needed")
         _check_mapping(value)
         return value
-    if isinstance(texts, list):
+    if isinstance(text_or_texts, list):
         if not argument.takes_list():
             raise InputError("one value is needed")
-        return _convert_items(argument, texts)
-    return _convert_text(argument, _text_of(texts))
+        return _convert_items(argument, text_or_texts)
+    return _convert_text(argument, _text_of(text_or_texts))
 
 
 def _convert_items(argument: _Argument, texts: list[object]) -> list[object]:
@@ -353,16 +356,18 @@ def _text_of(value: object) -> str:
 
 def _convert_text(argument: _Argument, text: str) -> object:
     """Convert a scalar's text to an argument's type in the same way as the command line does."""
+    # YAML spells some values in a way that the command line does not know: "on", "off", ".inf" and ".nan".
     option_value = text
-    if bool in argument.members:
+    if bool in argument.types:
         option_value = _TRUTH_VALUES.get(option_value.lower(), option_value)
-    if float in argument.members:
+    if float in argument.types:
         option_value = _python_float(option_value)
+    takes_string_or_boolean = bool in argument.types and str in argument.types
     try:
         return _parse_option(argument, option_value)
     except argparse.ArgumentError:
         # For an argument of this type, the command line accepts only booleans, but Python also accepts strings.
-        if bool in argument.members and str in argument.members:
+        if takes_string_or_boolean:
             return option_value
         raise
 
