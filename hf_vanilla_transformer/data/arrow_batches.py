@@ -204,6 +204,7 @@ def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPai
         return None
     if not _has_default_settings(collator) or not _pads_on_the_right_as_stock(collator.tokenizer):
         return None
+    # As in the stock collator, a model with this method makes the decoder's inputs of each batch.
     model = None
     if hasattr(collator.model, "prepare_decoder_input_ids_from_labels"):
         model = collator.model
@@ -222,8 +223,8 @@ def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:
 
 def _pads_on_the_right_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return True if a tokenizer pads on the right and makes an attention mask, using transformers' own methods."""
+    # A class or an object that has `pad` itself, or `_pad`, which `pad` calls, may pad differently.
     for method in ("pad", "_pad"):
-        # A class or an object that has the method itself may pad differently.
         is_overridden_in_class = getattr(type(tokenizer), method) is not getattr(PreTrainedTokenizerBase, method)
         is_overridden_in_object = method in vars(tokenizer)
         if is_overridden_in_class or is_overridden_in_object:
@@ -243,13 +244,14 @@ def _has_only_lists_of_tokens(data: Dataset) -> bool:
     has_format = data.format["type"] is not None or sorted(data.format["columns"]) != sorted(COLUMNS)
     if has_format:
         return False
-    for name in COLUMNS:
-        column = data.data.column(name)
-        if not pyarrow.types.is_list(column.type) or not pyarrow.types.is_integer(column.type.value_type):
-            return False
-        if column.null_count > 0:  # A list is missing.
-            return False
-        for chunk in column.chunks:
-            if chunk.values.null_count > 0:  # A token is missing.
-                return False
-    return True
+    return all(_has_only_lists_of_integers(data.data.column(name)) for name in COLUMNS)
+
+
+def _has_only_lists_of_integers(column: pyarrow.ChunkedArray) -> bool:
+    """Return True if a column consists of lists of integers, and no list and no integer is missing."""
+    if not pyarrow.types.is_list(column.type) or not pyarrow.types.is_integer(column.type.value_type):
+        return False
+    if column.null_count > 0:  # A list is missing.
+        return False
+    missing_integers = sum(chunk.values.null_count for chunk in column.chunks)
+    return missing_integers == 0

@@ -127,9 +127,11 @@ def _check_files(files: Files) -> list[Path]:
     for path in paths:
         check_is_input(path)
         # The size of a pipe is unknown.
-        if path.is_file() and path.stat().st_size == 0:
+        is_empty_file = path.is_file() and path.stat().st_size == 0
+        if is_empty_file:
             raise InputError(f"{path} is empty; give a file with sentences.")
 
+    # Either all files are tables of one format, or all are text files, which come in twos.
     suffixes = {suffix_of(path) for path in paths}
     has_tables = any(is_table(path) for path in paths)
     mixes_formats = has_tables and len(suffixes) > 1

@@ -178,6 +178,7 @@ def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRo
     lines = iterate_lines(path)
     first_line = next(lines, "")
     all_lines = chain([first_line], lines)
+    # An array begins with a bracket, and only a single object has fields to choose from.
     is_json_lines = field is None and not first_line.lstrip().startswith("[")
     if is_json_lines:
         for line_number, line in enumerate(all_lines, start=1):
@@ -185,6 +186,7 @@ def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRo
                 yield line_number, _parse_json(line, path, line_number)
         return
 
+    # The file is a single value: an array, or an object that contains the array.
     content: Any = _parse_json("\n".join(all_lines), path, line_number=1)
     if field is not None:
         check_has_column(content, field, str(path))

@@ -495,14 +495,17 @@ def _deal_equal_work(
     # last batch of the corpus. They get two separate steps, because their processes would have to wait for any full
     # batch in the same step.
     by_size = _sort_by_size(batches, padded_tokens)
-    smallest_batches = by_size[: 2 * processes]
+    batches_of_two_steps = 2 * processes
+    smallest_batches = by_size[:batches_of_two_steps]
+    # These keep the shuffled order.
     other_batches = batches[~np.isin(batches, smallest_batches)]
 
-    # The arrays of steps have shape `(steps, processes)`.
+    # Each row of these arrays is one step: `(steps, processes)`.
     steps_of_smallest = smallest_batches.reshape(-1, processes)
     steps_of_others = other_batches.reshape(-1, processes)
     equal_steps = [steps_of_smallest]
-    # Within a window of steps, the batches are sorted by size, so that each new step has neighbors in this order.
+    # The other steps are divided into windows of consecutive steps. Within a window, the batches are sorted by size, so
+    # that each new step has neighbors in this order.
     window_count = max(1, round(len(steps_of_others) / _STEPS_PER_WINDOW))
     for window in np.array_split(steps_of_others, window_count):
         sorted_batches = _sort_by_size(window.ravel(), padded_tokens)

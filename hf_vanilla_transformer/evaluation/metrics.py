@@ -205,7 +205,9 @@ def _make_reference_streams(references: Sequence[References | None]) -> list[lis
         else:
             references_by_prediction.append(alternatives or [])
     counts = {len(alternatives) for alternatives in references_by_prediction}
-    if len(counts) > 1 or 0 in counts:
+    counts_differ = len(counts) > 1
+    lacks_reference = 0 in counts
+    if counts_differ or lacks_reference:
         raise InputError("each prediction needs a reference, and all as many; give strings, or lists of strings.")
     return [list(stream) for stream in zip(*references_by_prediction, strict=True)]
 
@@ -570,13 +572,19 @@ def score_translations(
         if "against" in metric_score:
             scores[f"{name}_against"] = metric_score["against"]
 
-    exact_matches = 0
-    for hypothesis, references_of_hypothesis in zip(checked_hypotheses, reference_lists, strict=True):
-        if hypothesis in references_of_hypothesis:
-            exact_matches += 1
+    exact_matches = _count_exact_matches(checked_hypotheses, reference_lists)
     scores["exact_match"] = 100 * exact_matches / len(reference_lists)
     scores["sentences"] = len(reference_lists)
     return scores
+
+
+def _count_exact_matches(hypotheses: Sequence[str], reference_lists: Sequence[Sequence[str]]) -> int:
+    """Return the number of hypotheses that equal one of their references."""
+    exact_matches = 0
+    for hypothesis, references in zip(hypotheses, reference_lists, strict=True):
+        if hypothesis in references:
+            exact_matches += 1
+    return exact_matches
 
 
 def _check_baseline(translations: Sequence[str], hypotheses_count: int) -> list[str]:

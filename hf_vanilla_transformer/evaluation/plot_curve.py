@@ -58,11 +58,12 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
             axes = figure.add_subplot(rows, columns, panel_number)
             validation_lines = _draw_panel(axes, metric, curves, colors.lines)
 
-        # One legend serves all panels, because each run looks the same in all of them.
+        # One legend serves all panels, because each run looks the same in all of them. It shows the last panel's lines.
         legend_lines = []
         if len(curves) > 1:
             legend_lines += validation_lines
-        if any(curve.get("training") for curve in curves.values()):
+        has_training_lines = any(curve.get("training") for curve in curves.values())
+        if has_training_lines:
             legend_lines += _make_line_samples()
         if legend_lines:
             figure.legend(handles=legend_lines, loc="outside upper center", ncols=2, frameon=False)

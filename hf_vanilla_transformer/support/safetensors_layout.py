@@ -41,11 +41,16 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[str | in
                     layout[name] = (dtype, *shape)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
+    _check_dtypes(layout, folder)
+    return files, layout
+
+
+def _check_dtypes(layout: dict[str, tuple[str | int, ...]], folder: Path) -> None:
+    """Raise ValueError if a tensor has a dtype that is not allowed for weights. `layout` is as in [`read_layout`]."""
     for name, dtype_and_shape in layout.items():
         dtype = dtype_and_shape[0]
         if dtype not in _DTYPES:
             raise InputError(f"{name} in {folder} has the dtype {dtype}; weights need one of {', '.join(_DTYPES)}.")
-    return files, layout
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -838,17 +838,19 @@ def _rank_within_banks(scores: torch.Tensor, banks: torch.Tensor) -> torch.Tenso
 
     The scores, the banks and the result have shape `(active, candidates)`.
     """
-    # Sort by score, and then by bank. The second sort is stable, so it keeps the order by score within each bank.
-    by_score = scores.argsort(dim=1, descending=True, stable=True)
-    banks_by_score = banks.gather(1, by_score)
-    by_bank = banks_by_score.argsort(dim=1, stable=True)
-    sorted_candidates = by_score.gather(1, by_bank)
+    # Sort the candidates by score, and then by bank. The second sort is stable, so it keeps the order by score within
+    # each bank.
+    candidates_by_score = scores.argsort(dim=1, descending=True, stable=True)
+    banks_by_score = banks.gather(1, candidates_by_score)
+    order_by_bank = banks_by_score.argsort(dim=1, stable=True)
+    sorted_candidates = candidates_by_score.gather(1, order_by_bank)
     sorted_banks = banks.gather(1, sorted_candidates)
 
     # For example, the sorted banks [2, 2, 2, 5, 5] start at the places [0, 0, 0, 3, 3], so the ranks are
     # [0, 1, 2, 0, 1].
     is_bank_start = torch.ones_like(sorted_banks, dtype=torch.bool)
-    is_bank_start[:, 1:] = sorted_banks[:, 1:] != sorted_banks[:, :-1]
+    differs_from_previous = sorted_banks[:, 1:] != sorted_banks[:, :-1]
+    is_bank_start[:, 1:] = differs_from_previous
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(sorted_banks)
     # The largest start so far is the start of the candidate's own bank.
     start_of_bank = places.where(is_bank_start, 0).cummax(dim=1).values
