@@ -110,11 +110,15 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
     Returns:
         `list[str | Element]`: the content of the text; empty if there is nothing to translate.
     """
+    # In this content, the elements that the first two items of the list describe are already protected.
     content = _read_content(nodes)
-    # Protected elements are tokens, so the text does not contain theirs.
-    text = "".join(token for token in iterate_tokens(content) if isinstance(token, str))
-    if not any(map(str.isalnum, text)):
+    strings = [token for token in iterate_tokens(content) if isinstance(token, str)]
+    # All text outside of protected elements.
+    text = "".join(strings)
+    has_letter_or_digit = any(map(str.isalnum, text))
+    if not has_letter_or_digit:
         return []
+    # The ranges show which part of the text is inside each element.
     _set_ranges(content, 0)
     return _protect_elements(content, text, has_letters(text))
 
@@ -157,7 +161,7 @@ def _protect_elements(content: list[str | Element], text: str, text_has_letters:
     """Protect elements that have nothing to translate, and join protected elements that belong together.
 
     Args:
-        content: the content of the text or of one of its elements; the elements are changed.
+        content: the content of the whole text or of one of its elements; the elements are changed.
         text: the whole text, to which the ranges of the elements refer.
         text_has_letters: True if the whole text contains a letter.
 
@@ -172,11 +176,19 @@ def _protect_elements(content: list[str | Element], text: str, text_has_letters:
             child.children = []
         else:
             child.children = _protect_elements(child.children, text, text_has_letters)
-    # The marks around single elements have to be added first. For example, in `("<code>x</code>", <code>y</code>)`, the
-    # text between the two elements is ", ", which joins them, only after the quotation marks have been added to the
-    # first one. The second call adds the brackets around the joined elements.
+    return _extend_protected(content)
+
+
+def _extend_protected(content: list[str | Element]) -> list[str | Element]:
+    """Join protected elements that belong together, and add the brackets and quotation marks that enclose them.
+
+    For example, `("<code>x</code>", <code>y</code>)` becomes one protected element.
+    """
+    # The first call adds the quotation marks in the example. Only then is the text between the elements ", ", which
+    # joins them.
     with_marks = _add_enclosing_marks(content)
     joined = _join_protected(with_marks)
+    # The second call adds the brackets around the joined elements.
     return _add_enclosing_marks(joined)
 
 

@@ -67,20 +67,15 @@ class LinkedWords:
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
         self._source = source
         self._target = target
-        # `_add_source_words` adds items to the first list, and `_add_target_words` to the other two.
+        # `_add_source_words` fills this list.
         self.source_words: list[CharacterRange] = []
-        self.target_words: list[CharacterRange] = []
-        self.linked_sources: list[set[int]] = []
-
         parts_of_source_words = self._add_source_words(sorted(borders))
-        links_of_whole_words = _link_equal_words(links, source, target)
-        self._add_target_words(links_of_whole_words, parts_of_source_words)
 
-        # The same links in the other direction.
-        self.linked_targets: list[list[int]] = [[] for _ in self.source_words]
-        for target_word, source_words in enumerate(self.linked_sources):
-            for source_word in source_words:
-                self.linked_targets[source_word].append(target_word)
+        links_of_whole_words = _link_equal_words(links, source, target)
+        target_words = self._split_target(links_of_whole_words, parts_of_source_words)
+        self.target_words = [word.characters for word in target_words]
+        self.linked_sources = [word.source_words for word in target_words]
+        self.linked_targets = _reverse_links(self.linked_sources, len(self.source_words))
 
         # The positions at which the source words start and end. They are sorted, so they can be searched by bisection.
         self._source_starts = [word.start for word in self.source_words]
@@ -110,10 +105,8 @@ class LinkedWords:
             parts_of_words.append(range(first_part, len(self.source_words)))
         return parts_of_words
 
-    def _add_target_words(self, links: set[tuple[int, int]], parts_of_source_words: list[range]) -> None:
-        """Add the words of the translation to `target_words`, and their links to `linked_sources`.
-
-        The words are split like the source words that they are linked with.
+    def _split_target(self, links: set[tuple[int, int]], parts_of_source_words: list[range]) -> list[_TargetWord]:
+        """Return the words of the translation, split like the source words that they are linked with.
 
         Args:
             links: the links between whole words. Each consists of the index of a source word and of a target word.
@@ -124,11 +117,11 @@ class LinkedWords:
         for source_index, target_index in sorted(links):
             linked_source_words[target_index].append(parts_of_source_words[source_index])
 
+        target_words: list[_TargetWord] = []
         for target_index, match in enumerate(WORDS_AND_LETTERS.finditer(self._target)):
             word = CharacterRange(match.start(), match.end())
-            for part in self._split_target_word(word, linked_source_words[target_index]):
-                self.target_words.append(part.characters)
-                self.linked_sources.append(part.source_words)
+            target_words += self._split_target_word(word, linked_source_words[target_index])
+        return target_words
 
     def _split_target_word(self, word: CharacterRange, linked_source_words: list[range]) -> list[_TargetWord]:
         """Split a word of the translation in the same way as the first split source word that it is linked with.
@@ -143,17 +136,16 @@ class LinkedWords:
         all_source_words: set[int] = set()
         for parts in linked_source_words:
             all_source_words.update(parts)
-        for parts in linked_source_words:
-            is_split = len(parts) > 1
-            if is_split:
-                return self._split_like(parts, word, all_source_words)
-        return [_TargetWord(word, all_source_words)]
+        split_source_words = [parts for parts in linked_source_words if len(parts) > 1]
+        if not split_source_words:
+            return [_TargetWord(word, all_source_words)]
+        return self._split_like(split_source_words[0], word, all_source_words)
 
     def _split_like(self, source_parts: range, word: CharacterRange, all_source_words: set[int]) -> list[_TargetWord]:
-        """Split a word of the translation where it contains the same characters as the parts of a source word.
+        """Split a word of the translation like a source word, and link each part of it.
 
-        Each part of the result is linked with the corresponding part of the source word, and with all other source
-        words that the whole word is linked with.
+        A part that corresponds to a part of the source word is linked with it, and with all other source words that the
+        whole word is linked with. Any other part is linked with all source words of the whole word.
 
         Args:
             source_parts: the parts of the source word.
@@ -161,28 +153,46 @@ class LinkedWords:
             all_source_words: the source words that the whole word is linked with, including the parts.
         """
         other_source_words = all_source_words.difference(source_parts)
-        target_words: list[_TargetWord] = []
+        linked_parts: list[_TargetWord] = []
+        for part in self._match_parts(source_parts, word):
+            if part.source_words:
+                source_words = part.source_words | other_source_words
+            else:
+                source_words = all_source_words
+            linked_parts.append(_TargetWord(part.characters, source_words))
+        return linked_parts
+
+    def _match_parts(self, source_parts: range, word: CharacterRange) -> list[_TargetWord]:
+        """Split a word of the translation where it contains the same characters as the parts of a source word.
+
+        For example, if the parts are "H", "2" and "O", the word "H2-O" is split into "H", "2", "-" and "O".
+
+        Returns:
+            `list[_TargetWord]`: the parts of the translated word. Each is linked only with the part of the source word
+            that it corresponds to. Characters between two matches correspond to the first part that was not found
+            there or, like "-" in the example, to no part.
+        """
+        matches: list[_TargetWord] = []
         # The word has been split up to this position.
         position = word.start
-        # The source parts that were not found after this position. Other characters stand in their place.
-        missing_parts: list[int] = []
+        # The first source part that was not found after this position, if any.
+        missing_part: set[int] = set()
         for source_part in source_parts:
             characters = self._find_in_target(source_part, position, word.end)
             if characters is None:
-                missing_parts.append(source_part)
+                if not missing_part:
+                    missing_part = {source_part}
                 continue
             if position < characters.start:
                 skipped = CharacterRange(position, characters.start)
-                source_words = _source_words_of_skipped(missing_parts, other_source_words, all_source_words)
-                target_words.append(_TargetWord(skipped, source_words))
-            target_words.append(_TargetWord(characters, {source_part, *other_source_words}))
+                matches.append(_TargetWord(skipped, missing_part))
+            matches.append(_TargetWord(characters, {source_part}))
             position = characters.end
-            missing_parts = []
+            missing_part = set()
         if position < word.end:
-            skipped = CharacterRange(position, word.end)
-            source_words = _source_words_of_skipped(missing_parts, other_source_words, all_source_words)
-            target_words.append(_TargetWord(skipped, source_words))
-        return target_words
+            rest = CharacterRange(position, word.end)
+            matches.append(_TargetWord(rest, missing_part))
+        return matches
 
     def _find_in_target(self, source_word: int, start: int, end: int) -> CharacterRange | None:
         """Return the characters between two positions of the translation that are the same as a source word, if any."""
@@ -192,24 +202,6 @@ class LinkedWords:
         if position < 0:
             return None
         return CharacterRange(position, position + len(text))
-
-
-def _source_words_of_skipped(
-    missing_parts: list[int], other_source_words: set[int], all_source_words: set[int]
-) -> set[int]:
-    """Return the source words with which the characters between two parts of a translated word are linked.
-
-    Args:
-        missing_parts: the parts of the split source word that were not found at this place. The characters are linked
-            with the first one.
-        other_source_words: the source words that the whole translated word is linked with, without the parts of the
-            split source word.
-        all_source_words: the source words that the whole translated word is linked with. If no part is missing, the
-            characters are linked with all of them.
-    """
-    if not missing_parts:
-        return all_source_words
-    return {missing_parts[0], *other_source_words}
 
 
 def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[CharacterRange]:
@@ -227,6 +219,15 @@ def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[Charact
         start = border
     parts.append(CharacterRange(start, word.end))
     return parts
+
+
+def _reverse_links(linked_sources: list[set[int]], number_of_source_words: int) -> list[list[int]]:
+    """Return the linked target words of each source word, given the linked source words of each target word."""
+    linked_targets: list[list[int]] = [[] for _ in range(number_of_source_words)]
+    for target_word, source_words in enumerate(linked_sources):
+        for source_word in source_words:
+            linked_targets[source_word].append(target_word)
+    return linked_targets
 
 
 def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) -> set[tuple[int, int]]:

@@ -44,23 +44,16 @@ class Document:
     """
 
     def __init__(self, format: str, markup: str):
-        # A byte-order mark is not part of the document.
-        markup_without_mark = markup.removeprefix("\ufeff")
         self._format = format
-        self._escape: Callable[[str], str]
-        if format == "html":
-            self._root = read_html(markup_without_mark)
-            self._escape = escape_html
-        else:
-            self._root = read_xml(markup_without_mark)
-            self._escape = escape_xml
+        self._escape = escape_html if format == "html" else escape_xml
+        self._root = _read_markup(format, markup)
         # How often each element name occurs at each depth, in the document and in each of its `<ruby>` readings.
         # `render` checks that a translation has the same elements.
         self._name_counts = Counter(iterate_names(self._root))
         self._name_counts_of_readings = dict(_count_names_of_readings(self._root, depth=0))
 
-        # `_read_block` divides the document, and adds its parts to these attributes.
-        # The inline runs and attributes that have text to translate.
+        # `_read_block` divides the document into parts, and adds them to the following attributes.
+        # The inline runs and attributes that have text to translate. An inline run is text with its inline elements.
         self._runs: list[_InlineRun] = []
         self._attributes: list[_Attribute] = []
         # Each ESCAPED_HTML node, and its HTML as a nested document.
@@ -272,6 +265,15 @@ class _InlineRun:
             return "".join(write_node(node, escape) for node in self._nodes)
         written = self._spaced_text.write(self._translated_tokens, escape)
         return f"{escape(self._space_before)}{written}{escape(self._space_after)}"
+
+
+def _read_markup(format: str, markup: str) -> Node:
+    """Parse an HTML or XML document, and return the root of its tree."""
+    # A byte-order mark is not part of the document.
+    markup_without_mark = markup.removeprefix("\ufeff")
+    if format == "html":
+        return read_html(markup_without_mark)
+    return read_xml(markup_without_mark)
 
 
 def _remove_space_at_start(content: list[str | Element]) -> str:

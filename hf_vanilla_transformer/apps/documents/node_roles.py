@@ -38,10 +38,11 @@ def _assign_roles_inside(
         is_translated: True if the texts of the node are translated.
         is_in_ruby: True if the node is, or is inside, a `<ruby>`.
     """
-    texts = [child for child in parent.children if isinstance(child, str)]
-    has_sentence = is_sentence or any(text.strip() for text in texts)
     if parent.name in PREFORMATTED:
         _keep_line_breaks(parent)
+    texts = [child for child in parent.children if isinstance(child, str)]
+    # Elements next to text are part of a sentence.
+    has_sentence = is_sentence or any(text.strip() for text in texts)
     for child in parent.children:
         if isinstance(child, str) or not child.name:
             # Strings have no role, and comments already have one.
@@ -55,8 +56,7 @@ def _assign_roles_inside(
         child.is_translated = _is_translated_inside(child, is_translated)
         belongs_to_sentence = has_sentence or child.name in PHRASING
         may_be_inline = belongs_to_sentence and child.name not in BLOCKS
-        is_child_in_ruby = is_in_ruby or child.name == "ruby"
-        _assign_role(child, escape, may_be_inline, is_child_in_ruby)
+        _assign_role(child, escape, may_be_inline, is_in_ruby)
 
 
 def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: bool, is_in_ruby: bool) -> None:
@@ -66,12 +66,14 @@ def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: boo
         element: the element, whose attribute `is_translated` must be set.
         escape: escapes texts that are not translated.
         may_be_inline: True if the element is part of a sentence unless there are blocks inside it.
-        is_in_ruby: True if the element is, or is inside, a `<ruby>`.
+        is_in_ruby: True if the element is inside a `<ruby>`.
     """
     if element.is_translated and not may_be_inline:
         # An XML element outside of sentences may contain HTML as text, which is translated as a document.
         replace_escaped_html(element)
-    _assign_roles_inside(element, escape, may_be_inline, element.is_translated, is_in_ruby)
+    is_or_is_in_ruby = is_in_ruby or element.name == "ruby"
+    # The roles inside come first, because the role of an element depends on the roles of its children.
+    _assign_roles_inside(element, escape, may_be_inline, element.is_translated, is_or_is_in_ruby)
     element.role = _role_of_element(element, may_be_inline)
     if element.role is Role.BLOCK and not element.is_translated:
         # Blocks may contain elements that are translated, so only the texts stay unchanged.

@@ -159,13 +159,15 @@ def _build_tree(events: list[_Event], source: bytes) -> Node:
     root = Node(Role.BLOCK, "")
     # The root, and the elements whose end tags have not been reached yet, each inside the one before it.
     open_nodes = [_OpenNode(root, content_start=len(_WRAPPER_START))]
-    # The first and the last event are the wrapper's tags. Each event ends where the next one starts.
+    # The first and the last event are the wrapper's tags, so neither of them is visited as `event`.
     for event, next_event in pairwise(events[1:]):
+        # An event ends where the next one starts.
         event_source = source[event.position : next_event.position].decode()
         parent = open_nodes[-1].node
         if event.type == "text":
             _append_text(parent, event.data)
         elif event.type == "other":
+            # Comments and processing instructions are written unchanged.
             parent.children.append(Node(Role.KEPT, event_source))
         elif event.type == "start":
             check_depth(len(open_nodes), event_source)
@@ -177,6 +179,7 @@ def _build_tree(events: list[_Event], source: bytes) -> Node:
             if _may_contain_escaped_html(ended.node, open_nodes):
                 content = source[ended.content_start : event.position]
                 ended.node.raw_content = content.decode()
+        # A "cdata" event, which is the start or end of a CDATA section, only shows where the event before it ends.
     return root
 
 

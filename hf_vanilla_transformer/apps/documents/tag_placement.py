@@ -218,11 +218,10 @@ class TagPlacement:
         words_of_children: dict[Element, _WordRange] = {}
         # The words of the translation that are assigned to a child.
         taken_words: set[int] = set()
+        # The first pass is strict.
         for is_strict in (True, False):
-            for child in largest_first:
-                if child in words_of_children:
-                    # The child was placed in the first pass.
-                    continue
+            unplaced_children = [child for child in largest_first if child not in words_of_children]
+            for child in unplaced_children:
                 words_of_child = self._choose_words(child, parent, taken_words, is_strict)
                 if words_of_child.is_empty:
                     continue
@@ -319,15 +318,12 @@ class TagPlacement:
     def _find_place_without_words(self, element: Element, parent: _PlacedElement) -> int:
         """Return the index of the translated word before which an element without words is placed.
 
-        The element is placed before the translation of the source word that follows it or, if no following word is
-        linked, after the translation of the word that precedes it. The preceding words are tried first in two cases:
-
-        - The element belongs to the word before it, as a footnote mark does.
-        - Punctuation follows the element. This does not help, because the punctuation follows the element to any place.
+        The element is placed before the translation of the word that follows it in the source, or after the translation
+        of the word that precedes it.
         """
         source_words = self._source_words_of(parent.element)
         next_word = self._words.first_source_word_from(element.start)
-        # The next word may be outside the parent.
+        # The next word may be outside the parent. The limits of its words are used then.
         next_word_in_parent = min(max(next_word, source_words.start), source_words.stop)
         words_before = range(source_words.start, next_word_in_parent)
         words_after = range(next_word_in_parent, source_words.stop)
@@ -339,13 +335,15 @@ class TagPlacement:
         # Each of these places is None if no near source word on its side is linked.
         place_before_following_word = self._place_before_following_word(words_after, parent.words)
         place_after_preceding_word = self._place_after_preceding_word(words_before, parent.words)
-        if element.follows_word or self._is_source_punctuation(words_after[0]):
-            places_to_try = [place_after_preceding_word, place_before_following_word]
-        else:
-            places_to_try = [place_before_following_word, place_after_preceding_word]
-        for place in places_to_try:
-            if place is not None:
-                return place
+        # A footnote mark belongs to the word before it. Punctuation after an element does not show where the element
+        # belongs, because the punctuation would follow it to any place.
+        prefers_preceding_word = element.follows_word or self._is_source_punctuation(words_after[0])
+        if prefers_preceding_word and place_after_preceding_word is not None:
+            return place_after_preceding_word
+        if place_before_following_word is not None:
+            return place_before_following_word
+        if place_after_preceding_word is not None:
+            return place_after_preceding_word
         return parent.words.end
 
     def _is_source_punctuation(self, source_word: int) -> bool:
@@ -396,7 +394,7 @@ class TagPlacement:
         """
         if placed.words.is_empty:
             word_before = placed.words.start - 1
-            position = self._end_of_word(word_before, placed.element)
+            position = self._position_after_word(word_before, placed.element)
             characters = CharacterRange(position, position)
         else:
             characters = self._without_outer_punctuation(placed)
@@ -411,15 +409,17 @@ class TagPlacement:
         last_word = self._words.target_words[placed.words.end - 1]
         start = first_word.start
         end = last_word.end
-        # Punctuation with which the element itself starts or ends in the source stays inside. At least one character of
-        # the translation stays inside, too.
         element = placed.element
         source_text = self._source[element.start : element.end]
+        # The loops stop at the punctuation mark with which the element itself starts or ends in the source, and before
+        # the range becomes empty.
         if self._is_after_punctuation(element):
-            while start < end - 1 and self._is_other_punctuation(start, source_text[:1]):
+            first_character = source_text[:1]
+            while start < end - 1 and self._is_other_punctuation(start, first_character):
                 start += 1
         if self._is_before_punctuation(element):
-            while end > start + 1 and self._is_other_punctuation(end - 1, source_text[-1:]):
+            last_character = source_text[-1:]
+            while start < end - 1 and self._is_other_punctuation(end - 1, last_character):
                 end -= 1
         return CharacterRange(start, end)
 
@@ -439,21 +439,26 @@ class TagPlacement:
         """Return True if the translation has a punctuation character at `position` that differs from `character`."""
         return _is_punctuation(self._target[position]) and self._target[position] != character
 
-    def _end_of_word(self, word: int, element: Element) -> int:
+    def _position_after_word(self, word: int, element: Element) -> int:
         """Return the character position at which an element without words is placed after a word of the translation.
 
-        For the word -1, this is the start of the translation. If no punctuation precedes a footnote mark in the source,
-        the mark is placed before the punctuation at the end of the word, as in "word<sup>[1]</sup>.".
+        Args:
+            word: the index of the word; -1 if the element is placed at the start of the translation.
+            element: the element.
         """
         if word < 0:
             return 0
         characters = self._words.target_words[word]
-        position = characters.end
+        # Empty at the start of the source.
         character_before_element = self._source[max(0, element.start - 1) : element.start]
-        if element.follows_word and not _is_punctuation(character_before_element):
-            # At least one character of the word stays before the mark.
-            while position > characters.start + 1 and _is_punctuation(self._target[position - 1]):
-                position -= 1
+        if not element.follows_word or _is_punctuation(character_before_element):
+            return characters.end
+        # The element, such as a footnote mark, belongs to a word that does not end with punctuation in the source. If
+        # the translated word does, the element is placed before it, as in "word<sup>[1]</sup>.". At least one
+        # character of the word stays before the element.
+        position = characters.end
+        while position > characters.start + 1 and _is_punctuation(self._target[position - 1]):
+            position -= 1
         return position
 
 

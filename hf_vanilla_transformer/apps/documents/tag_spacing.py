@@ -174,26 +174,27 @@ class _Gap:
     def space_for_model(self) -> str:
         """The white space between the gap's two words in the text that the model sees.
 
-        This text does not contain protected elements. For example, "press <kbd>k</kbd> now" becomes "press now" with
-        one space. "press <kbd>k</kbd>, then" becomes "press, then" without a space before the comma, because
-        punctuation directly follows a word.
+        This text does not contain the protected elements between the words. For example, "press <kbd>k</kbd> now"
+        becomes "press now" with one space.
         """
+        # The white space and tags between the first word and the first protected element.
         first_joint = self.joints[0]
+        # The same between the last protected element and the second word.
         last_joint = self.joints[-1]
         if first_joint.is_at_start or last_joint.is_at_end:
             # The text that the model sees has no white space at its ends.
             return ""
         if not self.elements:
+            # The gap has only one joint.
             return first_joint.space
-        words_touch = not self.has_space_in_elements and not any(joint.space for joint in self.joints)
-        if words_touch:
-            # For example, "one<wbr>two" becomes "onetwo".
+        if not self.all_space and not self.has_space_in_elements:
+            # Nothing separates the words, so "one<wbr>two" becomes "onetwo".
             return ""
         if last_joint.precedes_closing_punctuation and not last_joint.space:
-            # For example, "press <kbd>k</kbd>, then" becomes "press, then".
+            # Punctuation directly follows a word, so "press <kbd>k</kbd>, then" becomes "press, then".
             return ""
         if first_joint.follows_opening_punctuation and not first_joint.space:
-            # For example, "(<kbd>k</kbd> now)" becomes "(now)".
+            # A word directly follows a bracket, so "(<kbd>k</kbd> now)" becomes "(now)".
             return ""
         return " "
 
@@ -214,14 +215,18 @@ class SpacedText:
     """
 
     def __init__(self, tokens: Sequence[Token]):
-        # The joints of the source, which `write` compares with the joints of the translation. They are found by the
-        # tags and neighbors of a joint, and by the protected element after or before it.
+        # `write` compares the joints of the translation with those of the source, which `_record_joints` adds here. A
+        # joint is the white space and the tags between two neighbors: words or protected elements.
+        # The joints with tags or protected elements, by their tags and neighbors.
         self._source_joints: dict[_JointKey, _Joint] = {}
+        # For each protected element, the joint directly before it and the joint directly after it.
         self._source_joint_before: dict[Element, _Joint] = {}
         self._source_joint_after: dict[Element, _Joint] = {}
+
         text = ""
+        # A gap contains everything between two words.
         for gap in _divide_tokens(tokens):
-            # The model sees only the white space of a gap, without its tags and protected elements.
+            # The model sees only the white space of the gap, without its tags and protected elements.
             end_of_last_word = len(text)
             text += gap.space_for_model
             start_of_next_word = len(text)
@@ -251,14 +256,20 @@ class SpacedText:
         """
         joint_before = self._source_joint_before[element]
         joint_after = self._source_joint_after[element]
-        is_closer_to_preceding_word = joint_before.closeness > joint_after.closeness
-        if joint_before.is_at_start or not is_closer_to_preceding_word:
+        if joint_before.is_at_start:
+            # There is no word before the element.
+            return False
+        # A joint is closest without space, and closer with a no-break space than with an ordinary one.
+        if joint_before.closeness <= joint_after.closeness:
             return False
         preceding_element = joint_before.element_before
         if preceding_element is not None:
             # Two adjacent protected elements belong to the same word.
             return preceding_element.follows_word
-        return joint_before.space != "" or _can_have_suffix(joint_before.character_before)
+        if joint_before.space:
+            # This is a no-break space, which connects the element with whatever precedes it.
+            return True
+        return _can_have_suffix(joint_before.character_before)
 
     def write(self, tokens: Sequence[Token], escape: Callable[[str], str]) -> str:
         """Return the markup of a translation, with white space around tags and protected elements as in the source.
@@ -278,17 +289,15 @@ class SpacedText:
         return "".join(written)
 
     def _write_joint(self, joint: _Joint, space: str, escape: Callable[[str], str]) -> str:
-        """Return the markup of a joint of the translation: its tags, with `space` before, between, or after them.
-
-        If the source has the same tags between the same neighbors, with the same white space, this space is divided
-        among the tags as in the source. Otherwise, it is placed outside the elements.
-        """
+        """Return the markup of a joint of the translation: its tags, with `space` before, between, or after them."""
+        # The joint of the source that has the same tags between the same neighbors.
         source_joint = self._source_joints.get(joint.key)
         if source_joint is not None and source_joint.expected_space == space:
+            # Both joints have the same white space, so it is divided among the tags as in the source.
             spaces = source_joint.spaces
         else:
             spaces = joint.spaces_outside_elements(space)
-        # The first space is before the first tag, and each tag is followed by a space.
+        # The first space is before the first tag, and each other space follows a tag.
         written = escape(spaces[0])
         for tag, space_after_tag in zip(joint.tags, spaces[1:], strict=True):
             node = tag.element.node
@@ -304,30 +313,36 @@ class SpacedText:
         "k" in "press k now" is protected, the model translates "press now". The spaces around "k" come from the source.
         """
         word_space = gap.all_space
-        spaces: list[str] = []
-        for joint in gap.joints:
-            element_before = joint.element_before
-            element_after = joint.element_after
-            if element_before is not None and element_after is not None:
-                spaces.append(self._space_between(element_before, element_after))
-            elif element_after is not None:
-                spaces.append(self._space_before(element_after, joint, word_space))
-            elif element_before is not None:
-                spaces.append(self._space_after(element_before, joint, word_space))
-            else:
-                # The gap has no protected elements, so this is its only joint.
-                spaces.append(word_space)
-
-        words_touch = not gap.has_space_in_elements and not any(spaces)
-        if word_space and words_touch:
-            # The two words need a space. It is placed after the elements if they directly follow a word in the source,
-            # as a footnote mark does, and otherwise before them.
-            source_joint = self._source_joint_before[gap.elements[0]]
-            if _can_have_suffix(source_joint.character_before):
-                spaces[-1] = word_space
-            else:
-                spaces[0] = word_space
+        spaces = [self._choose_space(joint, word_space) for joint in gap.joints]
+        words_touch = not any(spaces) and not gap.has_space_in_elements
+        if not word_space or not words_touch:
+            return spaces
+        # The model separates the two words, but no space around the elements does so yet. The space is placed after the
+        # elements if they directly follow a word in the source, as a footnote mark does, and otherwise before them.
+        source_joint = self._source_joint_before[gap.elements[0]]
+        if _can_have_suffix(source_joint.character_before):
+            spaces[-1] = word_space
+        else:
+            spaces[0] = word_space
         return spaces
+
+    def _choose_space(self, joint: _Joint, word_space: str) -> str:
+        """Return the white space for a joint of the translation, which depends on the protected elements next to it.
+
+        Args:
+            joint: the joint.
+            word_space: the white space that the translation has between the words before and after the gap.
+        """
+        element_before = joint.element_before
+        element_after = joint.element_after
+        if element_before is not None and element_after is not None:
+            return self._space_between(element_before, element_after)
+        if element_after is not None:
+            return self._space_before(element_after, joint, word_space)
+        if element_before is not None:
+            return self._space_after(element_before, joint, word_space)
+        # The joint is between two words.
+        return word_space
 
     def _space_before(self, element: Element, joint: _Joint, word_space: str) -> str:
         """Return the white space before the first protected element of a gap in the translation.
@@ -412,17 +427,14 @@ def _set_ranges_of_elements(gap: _Gap, end_of_last_word: int, start_of_next_word
         gap: the white space, tags, and protected elements between two words.
         end_of_last_word, start_of_next_word: the positions of the gap in the text that the model sees.
     """
-    elements_that_start_here: set[Element] = set()
     for tag in gap.tags:
         element = tag.element
         if tag.is_opening:
             element.start = start_of_next_word
-            elements_that_start_here.add(element)
-            continue
-        element.end = end_of_last_word
-        if element in elements_that_start_here:
-            # There is no word between the tags, so the range is empty.
-            element.start = end_of_last_word
+        else:
+            element.end = end_of_last_word
+            # If both tags are in this gap, the start is after the end now. The range must be empty instead.
+            element.start = min(element.start, element.end)
     for protected_element in gap.elements:
         protected_element.start = end_of_last_word
         protected_element.end = end_of_last_word

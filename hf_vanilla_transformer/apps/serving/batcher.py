@@ -189,10 +189,11 @@ class Lane:
         self._worker.shutdown()
 
     async def _wait_for_more_texts(self) -> None:
-        """Wait until the next batch is full, or until its first text has waited for `max_wait` seconds."""
+        """Wait until more texts cannot join the next batch, or its first text has waited for `max_wait` seconds."""
         while self._waiting:
-            is_full = len(self._select_batch()) < len(self._waiting)
-            if is_full:
+            # A text that does not fit into the next batch, or that has different options, must not wait any longer.
+            has_text_for_later_batch = len(self._select_batch()) < len(self._waiting)
+            if has_text_for_later_batch:
                 return
             seconds_left = self._waiting[0].arrival + self._max_wait - time.monotonic()
             if seconds_left <= 0:
@@ -231,24 +232,8 @@ class Lane:
 
     async def _translate_batch(self, batch: list[_QueuedText]) -> None:
         """Translate a batch in the worker thread, and pass the translations or an error to the waiting requests."""
-        texts = [queued_text.text for queued_text in batch]
-        options = dict(batch[0].options)
-
-        def is_abandoned() -> bool:
-            # The worker thread calls this at each step of the search.
-            return all(queued_text.translation.done() for queued_text in batch)
-
-        def translate_in_worker() -> _TimedTranslations:
-            started = time.monotonic()
-            self._batch_started = started
-            try:
-                translations = self._translate(texts, options, is_abandoned)
-            finally:
-                self._batch_started = None
-            return _TimedTranslations(translations, started, time.monotonic() - started)
-
         try:
-            result = await self.call(translate_in_worker)
+            result = await self.call(self._translate_in_worker, batch)
         except asyncio.CancelledError:
             # The server is shutting down.
             raise
@@ -266,6 +251,24 @@ class Lane:
             # The future is done already if the request has been cancelled.
             if not queued_text.translation.done():
                 queued_text.translation.set_result(translation)
+
+    def _translate_in_worker(self, batch: list[_QueuedText]) -> _TimedTranslations:
+        """Translate a batch, and measure the time. This runs in the worker thread."""
+        texts = [queued_text.text for queued_text in batch]
+        # All texts of a batch have the same options.
+        options = dict(batch[0].options)
+
+        def is_abandoned() -> bool:
+            # This is called at each step of the search. A future is done early if its request was cancelled.
+            return all(queued_text.translation.done() for queued_text in batch)
+
+        started = time.monotonic()
+        self._batch_started = started
+        try:
+            translations = self._translate(texts, options, is_abandoned)
+        finally:
+            self._batch_started = None
+        return _TimedTranslations(translations, started, time.monotonic() - started)
 
     def _report_figures(self, batch: list[_QueuedText], result: _TimedTranslations) -> None:
         """Pass the statistics of a translated batch to `observe`."""

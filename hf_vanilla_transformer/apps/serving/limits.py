@@ -167,12 +167,13 @@ class TextLimits:
         Raises:
             TooMuchError: if the total work exceeds `max_work`.
         """
-        # The work is counted in tokens, so the cells of a table count as the number of tokens that cost as much.
         work_of_terms = 0
         most_new_tokens = _most_new_tokens(tokens, max_new_tokens)
-        for new_tokens, cells_per_token in zip(most_new_tokens, cells, strict=True):
-            cells_of_text = new_tokens * cells_per_token
-            work_of_terms += num_beams * math.ceil(cells_of_text / CELLS_PER_TOKEN)
+        for new_tokens, cells_of_step in zip(most_new_tokens, cells, strict=True):
+            cells_of_beam = new_tokens * cells_of_step
+            # Work is counted in tokens. This number of tokens costs as much as the cells.
+            tokens_of_beam = math.ceil(cells_of_beam / CELLS_PER_TOKEN)
+            work_of_terms += num_beams * tokens_of_beam
         total_work = work + work_of_terms
         if total_work > self._settings.max_work:
             raise TooMuchError(

@@ -23,7 +23,7 @@ from typing import Literal, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.target_language import TargetCodes, are_same_language, find_code, short_name, tokenizer_language
+from ...data.target_language import Source, TargetCodes, are_same_language, find_code, short_name, tokenizer_language
 from ...data.vocabularies import longest_training_source
 from ...model.input_checks import copies_letterless, has_letters, is_blank
 from ...support.argument_checks import check_strings
@@ -311,7 +311,7 @@ class Service:
         """
         if not split:
             await asyncio.to_thread(self._count_allowed_tokens, texts, codes)
-            return [[Piece(self._with_code(text, codes), "")] for text in texts]
+            return [[Piece(self._with_code(codes.read(text), codes), "")] for text in texts]
         # Texts of any length may be split. The work is checked before, because splitting a long text takes time.
         tokens = await asyncio.to_thread(self._count_tokens, texts, codes)
         self._check_work(tokens, options)
@@ -346,27 +346,35 @@ class Service:
         """Return the number of tokens in each document and the total work, after checking both against the limits."""
         self._limits.check_markup(documents)
         codes = self._codes(options)
-        texts_of_documents = self._read_texts(documents, options["format"], codes)
-        if self.split_sentences:
-            # The work is checked before splitting, because splitting a long text takes time.
-            tokens_of_texts = [self._count_tokens(texts, codes) for texts in texts_of_documents]
-            self._check_work(_flatten(tokens_of_texts), options)
-            sentences_of_documents = [self._split_into_sentences(texts, codes) for texts in texts_of_documents]
-        else:
-            sentences_of_documents = texts_of_documents
-
+        sentences_of_documents = self._read_sentences(documents, options, codes)
         tokens_of_documents = [self._count_allowed_tokens(sentences, codes) for sentences in sentences_of_documents]
         all_tokens = _flatten(tokens_of_documents)
         all_sentences = _flatten(sentences_of_documents)
         work = self._check_work_with_terms(all_tokens, options, all_sentences, codes)
         return [sum(tokens) for tokens in tokens_of_documents], work
 
+    def _read_sentences(
+        self, documents: Sequence[str], options: TranslateOptions, codes: TargetCodes
+    ) -> list[list[str]]:
+        """Return the sentences of each document or, if the service does not split texts, its texts.
+
+        Raises:
+            TooMuchError: if the texts are to be split, but may take too much work.
+        """
+        texts_of_documents = self._read_texts(documents, options["format"], codes)
+        if not self.split_sentences:
+            return texts_of_documents
+        # The work is checked before splitting, because splitting a long text takes time.
+        tokens_of_texts = [self._count_tokens(texts, codes) for texts in texts_of_documents]
+        self._check_work(_flatten(tokens_of_texts), options)
+        return [self._split_into_sentences(texts, codes) for texts in texts_of_documents]
+
     def _read_texts(self, documents: Sequence[str], format: str, codes: TargetCodes) -> list[list[str]]:
         """Return the texts of each HTML or XML document, with the codes of their target languages."""
         texts_of_documents: list[list[str]] = []
         for markup in check_strings("the request", documents):
             _, sources = read_document(format, markup, codes)
-            texts_of_documents.append([self._with_code(source.written, codes, source.code) for source in sources])
+            texts_of_documents.append([self._with_code(source, codes) for source in sources])
         return texts_of_documents
 
     def _split_into_sentences(self, texts: Sequence[str], codes: TargetCodes) -> list[str]:
@@ -405,7 +413,11 @@ class Service:
         """Split a text into sentences, and put the target language's code before each one if the model needs it."""
         code = codes.read(text).code
         pieces = split_into_pieces(self.tokenizer, text, self.card.source_language, most_tokens, code)
-        return [piece._replace(text=self._with_code(piece.text, codes, code)) for piece in pieces]
+        coded_pieces: list[Piece] = []
+        for piece in pieces:
+            sentence = self._with_code(codes.read(piece.text, code), codes)
+            coded_pieces.append(piece._replace(text=sentence))
+        return coded_pieces
 
     def _codes(self, options: TranslateOptions) -> TargetCodes:
         """Return the `TargetCodes` of a request, which add the code of the target language to its texts."""
@@ -414,15 +426,13 @@ class Service:
         argument = "target or tgt_lang"
         return TargetCodes(self.tokenizer, target_lang, argument, advised_argument=argument)
 
-    def _with_code(self, text: str, codes: TargetCodes, default: str = "") -> str:
-        """Return a text with the code of its target language before it.
+    def _with_code(self, source: Source, codes: TargetCodes) -> str:
+        """Return a text with the code of its target language before it, if the model needs codes.
 
         Args:
-            text: the text. If it starts with a code, this code is used.
-            codes: the codes of the model's target languages; see `TargetCodes.read`.
-            default: the code for a text that does not start with one; if empty, the target language of the request.
+            source: the text, and its code if one is known.
+            codes: the codes of the request, which raise an error for a text without a known code.
         """
-        source = codes.read(text, default)
         if is_blank(source.text):
             return source.text
         is_copied = self._copies_letterless and not has_letters(source.text)
@@ -457,18 +467,22 @@ class Service:
         Raises:
             TooMuchError: if the work exceeds the limit.
         """
-        work = self._check_work(tokens, options)
+        work_without_terms = self._check_work(tokens, options)
+        # The options of the request, with the service's defaults for those that it does not set.
         settings = self._with_defaults(options)
         glossary = settings.get("glossary")
         if glossary is None:
-            return work
-        # For each sentence, the size of the tables that a search for translations with its terms computes.
-        cells: list[int] = []
+            return work_without_terms
+        # For each sentence, the size of the table that the search for a translation with its terms computes.
+        cells_of_sentences: list[int] = []
         for sentence in sentences:
             # Terms are searched only in the sentence itself, not in the code before it.
             sentence_without_code = codes.read(sentence).text
-            cells.append(glossary.sizes(sentence_without_code).cells)
-        return self._limits.check_terms(work, cells, tokens, settings["num_beams"], settings.get("max_new_tokens"))
+            sizes = glossary.sizes(sentence_without_code)
+            cells_of_sentences.append(sizes.cells)
+        num_beams = settings["num_beams"]
+        max_new_tokens = settings.get("max_new_tokens")
+        return self._limits.check_terms(work_without_terms, cells_of_sentences, tokens, num_beams, max_new_tokens)
 
     def _with_defaults(self, options: TranslateOptions) -> TranslateOptions:
         """Return the arguments of `translate()` for a request: its own options, and the service's defaults."""
@@ -507,7 +521,7 @@ class Service:
 
     def _count_tokens(self, texts: Sequence[str], codes: TargetCodes) -> list[int]:
         """Return the number of tokens in each text, including the code of its target language."""
-        coded_texts = [self._with_code(text, codes) for text in check_strings("the request", texts)]
+        coded_texts = [self._with_code(codes.read(text), codes) for text in check_strings("the request", texts)]
         if not coded_texts:
             # Tokenizers do not accept an empty list.
             return []
