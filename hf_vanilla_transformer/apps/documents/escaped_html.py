@@ -71,8 +71,8 @@ def _is_html(text: str) -> bool:
         if not tag["is_end"]:
             names_of_open_elements.append(name)
             continue
-        matches_start_tag = names_of_open_elements[-1:] == [name]
-        if not matches_start_tag:
+        if not names_of_open_elements or names_of_open_elements[-1] != name:
+            # The end tag does not belong to the last start tag.
             return False
         names_of_open_elements.pop()
     return has_markup and not names_of_open_elements

@@ -204,7 +204,10 @@ def _has_nothing_to_translate(element: Element, text: str, text_has_letters: boo
     if not text_has_letters:
         is_blank = not text_inside.strip()
         return is_blank
-    return not has_letters(text_inside) and not _is_inside_word(element, text)
+    if has_letters(text_inside):
+        return False
+    # A digit inside a word, such as the "2" in "H2O", must not be hidden, because the model would see a different word.
+    return not _is_inside_word(element, text)
 
 
 def _is_inside_word(element: Element, text: str) -> bool:
@@ -341,6 +344,7 @@ class _TextWithNodes:
             else:
                 self._nodes.append(child)
                 self._positions.append(len(text))
+                # This single character stands for the node.
                 text += ELEMENT
         self.text = text
 
@@ -355,6 +359,7 @@ class _TextWithNodes:
             if start_of_string < position:
                 children.append(self.text[start_of_string:position])
             children.append(self._nodes[index])
+            # One character of the text stands for the node.
             start_of_string = position + 1
         if start_of_string < end:
             children.append(self.text[start_of_string:end])

@@ -233,29 +233,34 @@ def _reverse_links(linked_sources: list[set[int]], number_of_source_words: int) 
 def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) -> set[tuple[int, int]]:
     """Replace the alignment links of names and numbers with links between their occurrences in both texts.
 
-    If both texts contain a name or number equally often, its first occurrences are linked, then its second ones, and so
-    on. The given links of these words are dropped, because alignments of names are often wrong. For example, "Calc" is
+    The alignment links of these words are dropped, because alignments of names are often wrong. For example, "Calc" is
     linked with "Calc" in "<b>Calc</b> and Writer" and "Writer und Calc".
     """
-    # For each name, the indices of the words at which it occurs.
-    names_in_source = _find_names(source)
-    names_in_target = _find_names(target)
-    new_links: set[tuple[int, int]] = set()
-    source_words_of_names: set[int] = set()
-    target_words_of_names: set[int] = set()
-    for name, source_words in names_in_source.items():
-        target_words = names_in_target[name]
-        if len(source_words) != len(target_words):
-            continue
-        new_links.update(zip(source_words, target_words, strict=True))
-        source_words_of_names.update(source_words)
-        target_words_of_names.update(target_words)
-
+    links_of_names = _pair_names(source, target)
+    source_words_of_names = {source_word for source_word, _ in links_of_names}
+    target_words_of_names = {target_word for _, target_word in links_of_names}
+    new_links = set(links_of_names)
     for source_word, target_word in links:
         is_replaced = source_word in source_words_of_names or target_word in target_words_of_names
         if not is_replaced:
             new_links.add((source_word, target_word))
     return new_links
+
+
+def _pair_names(source: str, target: str) -> list[tuple[int, int]]:
+    """Return links between the occurrences of each name and number that both texts contain equally often.
+
+    Its first occurrences are linked, then its second ones, and so on.
+    """
+    # For each name, the indices of the words at which it occurs.
+    names_in_source = _find_names(source)
+    names_in_target = _find_names(target)
+    links: list[tuple[int, int]] = []
+    for name, source_words in names_in_source.items():
+        target_words = names_in_target[name]
+        if len(source_words) == len(target_words):
+            links += zip(source_words, target_words, strict=True)
+    return links
 
 
 def _find_names(text: str) -> defaultdict[str, list[int]]:

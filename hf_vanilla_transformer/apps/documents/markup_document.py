@@ -85,6 +85,7 @@ class Document:
                 self._inner_documents.append((child, Document("html", child.html)))
             else:
                 self._read_block(child)
+        # The last run ends at the end of the block.
         self._end_run(inline_nodes, contents)
         self._contents[block] = contents
 
@@ -187,9 +188,11 @@ class Document:
     def _write_block(self, block: Node, written_inner_documents: dict[Node, str]) -> Iterator[str]:
         """Yield the source of a translated block, piece by piece."""
         if block in written_inner_documents:
+            # The block is HTML inside XML, which has been translated and written already.
             yield written_inner_documents[block]
             return
         yield block.opening
+        # The content consists of inner blocks, and of runs of text and inline elements between them.
         for content in self._contents[block]:
             if isinstance(content, Node):
                 yield from self._write_block(content, written_inner_documents)

@@ -454,8 +454,8 @@ class TagPlacement:
         if not element.follows_word or _is_punctuation(character_before_element):
             return characters.end
         # The element, such as a footnote mark, belongs to a word that does not end with punctuation in the source. If
-        # the translated word does, the element is placed before it, as in "word<sup>[1]</sup>.". At least one
-        # character of the word stays before the element.
+        # the translated word does, the element is placed before this punctuation, as in "word<sup>[1]</sup>.". At least
+        # one character of the word stays before the element.
         position = characters.end
         while position > characters.start + 1 and _is_punctuation(self._target[position - 1]):
             position -= 1

@@ -143,14 +143,10 @@ class Lane:
         Raises:
             Exception: the error that `translate` raised for one of the texts.
         """
-        loop = asyncio.get_running_loop()
-        sorted_options = tuple(sorted(options.items()))
-        queued_texts: list[_QueuedText] = []
-        for text, number_of_tokens in zip(texts, tokens, strict=True):
-            future = loop.create_future()
-            queued_texts.append(_QueuedText(text, number_of_tokens, sorted_options, time.monotonic(), future))
+        queued_texts = _create_queued_texts(texts, tokens, options)
         self._waiting.extend(queued_texts)
         self._arrived.set()
+        # Each future receives the translation of its text.
         futures = [queued_text.translation for queued_text in queued_texts]
         try:
             return await asyncio.gather(*futures)
@@ -158,6 +154,7 @@ class Lane:
             # This has an effect only after an error or a cancellation. Otherwise, all futures are done.
             for future in futures:
                 future.cancel()
+            # Cancelled futures count as done.
             self._waiting = deque(waiting for waiting in self._waiting if not waiting.translation.done())
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
@@ -218,16 +215,21 @@ class Lane:
         but does not fit, so that shorter texts do not overtake that text.
         """
         batch: list[_QueuedText] = []
-        longest = 0
-        for waiting in self._waiting:
-            if batch and waiting.options != batch[0].options:
+        most_tokens = 0
+        for queued_text in self._waiting:
+            if not batch:
+                # The first text is always in the batch, even if it alone has too many tokens.
+                batch.append(queued_text)
+                most_tokens = queued_text.tokens
                 continue
-            longest = max(longest, waiting.tokens)
-            padded_tokens = longest * (len(batch) + 1)
-            # The first text is always in the batch, even if it alone has too many tokens.
-            if batch and padded_tokens > self._tokens_per_batch:
+            if queued_text.options != batch[0].options:
+                continue
+            # All texts of a batch are padded to the length of its longest text.
+            most_tokens = max(most_tokens, queued_text.tokens)
+            padded_tokens = most_tokens * (len(batch) + 1)
+            if padded_tokens > self._tokens_per_batch:
                 break
-            batch.append(waiting)
+            batch.append(queued_text)
         return batch
 
     async def _translate_batch(self, batch: list[_QueuedText]) -> None:
@@ -293,6 +295,17 @@ class Lane:
             # Requests may be cancelled while earlier texts of the batch are being translated.
             if not queued_text.translation.done():
                 await self._translate_batch([queued_text])
+
+
+def _create_queued_texts(texts: Sequence[str], tokens: Sequence[int], options: TranslateOptions) -> list[_QueuedText]:
+    """Return the texts of one request, which arrives now, for the queue of a lane."""
+    loop = asyncio.get_running_loop()
+    sorted_options = tuple(sorted(options.items()))
+    queued_texts: list[_QueuedText] = []
+    for text, number_of_tokens in zip(texts, tokens, strict=True):
+        future = loop.create_future()
+        queued_texts.append(_QueuedText(text, number_of_tokens, sorted_options, time.monotonic(), future))
+    return queued_texts
 
 
 class Lanes:
