@@ -93,8 +93,16 @@ def _attend_unfused(
 ) -> Tensor:
     """Compute attention (Eq. 1) with two matmuls and a softmax.
 
-    The arguments have the same meaning as for [`attention`], and `options` holds its keyword arguments. Returns the
-    output, `(batch, target, heads, d_v)`.
+    Args:
+        module: the attention layer.
+        query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
+        mask: `(batch, 1, target, source)`, True where a query may attend, or values to add to the scores; or None.
+        scaling: 1 / sqrt(d_k).
+        dropout: dropout rate of the attention weights.
+        options: the caller's keyword arguments, in which `is_causal` may be set.
+
+    Returns:
+        The output, `(batch, target, heads, d_v)`.
     """
     # (batch, heads, target, source)
     scores = torch.matmul(query * scaling, key.transpose(-2, -1))
@@ -193,9 +201,10 @@ def attention_mask_without_sync(
         `torch.Tensor` of shape `(batch, 1, target, source)`: True where a query may attend; None if it is omitted.
     """
     if attention_mask is not None and not is_plain_cpu_tensor(attention_mask) and not is_traced():
-        if mask_function is bidirectional_mask_function and attention_mask.shape[-1] == kwargs["kv_length"]:
-            # The mask covers all keys and is the same for every query, so a view of it is enough. transformers would
-            # launch ten kernels to compute the same values.
+        is_same_for_every_query = mask_function is bidirectional_mask_function
+        covers_all_keys = attention_mask.shape[-1] == kwargs["kv_length"]
+        if is_same_for_every_query and covers_all_keys:
+            # A view of the mask is enough. transformers would launch ten kernels to compute the same values.
             return attention_mask[:, None, None, :].expand(-1, -1, kwargs["q_length"], -1)
         # transformers reads the mask's values only to find out whether it may omit the mask.
         allow_is_causal_skip = False

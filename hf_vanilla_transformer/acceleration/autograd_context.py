@@ -1,5 +1,6 @@
 """Types for the context object `ctx`, in which a PyTorch autograd function stores values for its backward pass."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -27,6 +28,18 @@ class LossContext(AutogradContext, Protocol):
     """
 
     dtypes: tuple[torch.dtype | None, ...]
+
+
+def save_gradients(ctx: LossContext, gradients: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> None:
+    """Save the gradients of states, weight and bias for the backward pass, with the dtypes of these inputs.
+
+    A gradient is None if it is not needed, and the bias is None if there is none.
+    """
+    ctx.save_for_backward(*gradients)
+    dtypes = []
+    for tensor in inputs:
+        dtypes.append(None if tensor is None else tensor.dtype)
+    ctx.dtypes = tuple(dtypes)
 
 
 def scale_saved_gradients(ctx: LossContext, grad: Tensor) -> list[Tensor | None]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .autograd_context import LossContext, scale_saved_gradients
+from .autograd_context import LossContext, save_gradients, scale_saved_gradients
 from .fast_path_checks import is_plain_cpu_tensor
 from .linear_and_dropout import cast_to_matmul_dtype, is_faster_by_onednn, onednn_linear
 
@@ -166,9 +166,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         projection = _Projection(cast_to_matmul_dtype(states), cast_to_matmul_dtype(weight), bias_for_matmul)
 
         # The term - epsilon mean(z), where z are the logits of a row, is computed without logits.
-        mean_term, gradients = _compute_mean_term(
-            projection, num_labels, label_smoothing, sum_dtype, ctx.needs_input_grad[:3]
-        )
+        needs_gradients = ctx.needs_input_grad[:3]  # whether states, weight and bias need one
+        mean_term, gradients = _compute_mean_term(projection, num_labels, label_smoothing, sum_dtype, needs_gradients)
         # The other terms need logits. Their gradients are added to `gradients` in place.
         label_probability = 1 - label_smoothing
         chunk_rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * d_model)
@@ -185,9 +184,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, rows_per_sum)
 
         # The backward pass scales these gradients, and casts them to the dtypes of the inputs.
-        ctx.save_for_backward(gradients.states, gradients.weight, gradients.bias)
-        bias_dtype = None if bias is None else bias.dtype
-        ctx.dtypes = (states.dtype, weight.dtype, bias_dtype)
+        save_gradients(ctx, [gradients.states, gradients.weight, gradients.bias], [states, weight, bias])
 
         num_labels_tensor = torch.as_tensor(num_labels, dtype=sum_dtype, device=states.device)
         token_sums = torch.stack([unsmoothed, num_highest, num_labels_tensor])
@@ -286,17 +283,19 @@ def _process_chunks(
 
     for begin in range(0, num_rows, chunk_rows):
         rows = slice(begin, begin + chunk_rows)
-        logits = matmul(states[rows], weight, bias)  # (chunk_rows, vocabulary)
-        _replace_logits_by_gradient(
-            logits, labels[rows, None], label_probability, row_terms.select(rows), precise_buffer
-        )
+        chunk_states = states[rows]  # (chunk_rows, d_model)
+        chunk_labels = labels[rows, None]  # (chunk_rows, 1)
+        # Views, through which the function below writes into `row_terms`.
+        chunk_terms = row_terms.select(rows)
+        logits = matmul(chunk_states, weight, bias)  # (chunk_rows, vocabulary)
+        _replace_logits_by_gradient(logits, chunk_labels, label_probability, chunk_terms, precise_buffer)
         # The memory of the logits now holds their gradient.
         grad_logits = logits
         if gradients.states is not None:
             gradients.states[rows].add_(matmul(grad_logits, weight.T))
         if gradients.weight is not None:
             # Rows without a label add nothing here, because their states are zero.
-            gradients.weight.add_(matmul(grad_logits.T, states[rows].T))
+            gradients.weight.add_(matmul(grad_logits.T, chunk_states.T))
         if gradients.bias is not None:
             if lacks_label is not None:
                 grad_logits.masked_fill_(lacks_label[rows], 0)
@@ -323,7 +322,9 @@ def _replace_logits_by_gradient(
     """
     precise_logits = logits
     if precise_buffer is not None:
+        # The last chunk may have fewer rows than the buffer.
         precise_logits = precise_buffer[: len(logits)].copy_(logits)
+    # Each `out` is memory that the result overwrites.
     torch.gather(precise_logits, -1, labels, out=row_terms.label_logits)
     torch.amax(precise_logits, dim=-1, keepdim=True, out=row_terms.largest_logits)
 
@@ -335,7 +336,8 @@ def _replace_logits_by_gradient(
     torch.sub(row_terms.largest_logits, log_of_largest_probability, out=row_terms.log_sums)
 
     # The gradient is the softmax, minus `label_probability` at the label.
-    gradient = softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -label_probability))
+    subtracted = softmax.new_full(labels.shape, -label_probability)  # (chunk_rows, 1)
+    gradient = softmax.scatter_add_(-1, labels, subtracted)
     logits.copy_(gradient)
 
 

@@ -44,7 +44,7 @@ _MIN_GROWTH = 8
 _MIN_SENTENCES_FOR_SUMS = 16
 _MAX_POSITIONS_FOR_SUMS = 128
 # For other dtypes, such as float64, the model's modules are called.
-_DTYPES = {torch.float32, torch.bfloat16, torch.float16}
+_SUPPORTED_DTYPES = {torch.float32, torch.bfloat16, torch.float16}
 # Attention implementations that compute Eq. 1 and nothing else. With others, the modules are called.
 _ATTENTION_IMPLEMENTATIONS = (ATTENTION, "sdpa")
 # Classes of torch and of this package whose computation the decoder repeats, besides those in the model's file.
@@ -86,7 +86,7 @@ def _have_supported_weights(modules: list[nn.Module]) -> bool:
             dtypes.add(weight.dtype)
     # The integers of an `Int8Linear` have scales and biases in a floating-point dtype.
     dtypes.discard(torch.int8)
-    return len(dtypes) == 1 and dtypes <= _DTYPES
+    return len(dtypes) == 1 and dtypes.pop() in _SUPPORTED_DTYPES
 
 
 def _is_unmodified_layer(module: nn.Module) -> bool:
@@ -140,12 +140,14 @@ class CPUDecoder:
 
         if len(states) == 1 and mask is not None and mask.any():
             # A single sentence needs no mask if its padding is removed.
-            states = states[:, mask[0].bool()]
+            is_real_token = mask[0].bool()  # (source,)
+            states = states[:, is_real_token]
             mask = None
         # Added to the scores of cross-attention, (batch, 1, 1, source), or None if there is no padding.
         self._source_mask = None
         if mask is not None and not mask.all():
-            self._source_mask = make_additive_mask(mask.bool()[:, None, None], torch.float32)
+            may_attend = mask.bool()[:, None, None]  # (batch, 1, 1, source)
+            self._source_mask = make_additive_mask(may_attend, torch.float32)
 
         # The KV caches begin with slots for this many positions, and grow by as many.
         growth = max(_GROWTH // num_beams, _MIN_GROWTH)
@@ -266,6 +268,7 @@ class _SlotMask:
         if self._num_beams == 1:
             # Each hypothesis continues itself.
             return
+        # The rows of a sentence are adjacent, and their order within the sentence is the order of its beams.
         continued_beams = rows.view(-1, 1, self._num_beams, 1) % self._num_beams  # (batch, 1, beams, 1)
         used_mask = self._mask[..., : self._num_used_slots]  # (batch, 1, beams, used_slots)
         reordered_mask = used_mask.gather(2, continued_beams.expand_as(used_mask))
@@ -282,13 +285,15 @@ class _SlotMask:
             The slots that the caches must keep, `(selected, slots)`: first the used slots, then arbitrary ones in the
             place of free slots; and the number of positions whose slots are used.
         """
-        used_mask = self._mask[sentences][..., : self._num_used_slots]  # (selected, 1, beams, used_slots)
+        # The mask has the used slots first. It is 0 where a hypothesis attends to a slot, (selected, 1, beams, slots).
+        selected_mask = self._mask[sentences]
+        used_mask = selected_mask[..., : self._num_used_slots]  # (selected, 1, beams, used_slots)
         needed_slots, num_positions = _find_needed_slots(used_mask)  # (selected, needed_slots)
         self._num_used_slots = num_positions * self._num_beams
 
-        # The mask of the needed slots, followed by the mask of new free slots.
-        slots_of_beams = needed_slots[:, None, None].expand(-1, -1, self._num_beams, -1)
-        mask_of_needed_slots = used_mask.gather(3, slots_of_beams)  # (selected, 1, beams, needed_slots)
+        # All beams of a sentence keep the same slots, (selected, 1, beams, needed_slots).
+        needed_slots_by_beam = needed_slots[:, None, None].expand(-1, -1, self._num_beams, -1)
+        mask_of_needed_slots = used_mask.gather(3, needed_slots_by_beam)
         mask_of_free_slots = self._mask_of_free_slots.expand(len(sentences), -1, -1, -1)
         self._mask = torch.cat([mask_of_needed_slots, mask_of_free_slots], dim=3)
 
@@ -322,7 +327,8 @@ def _find_needed_slots(used_mask: Tensor) -> tuple[Tensor, int]:
         number of positions.
     """
     num_beams = used_mask.shape[2]
-    is_needed = (used_mask == 0).any(dim=2)[:, 0]  # (batch, slots)
+    is_attended = used_mask[:, 0] == 0  # (batch, beams, slots)
+    is_needed = is_attended.any(dim=1)  # (batch, slots)
     most_needed_slots = int(is_needed.sum(dim=1).max())
     num_positions = math.ceil(most_needed_slots / num_beams)
     # A stable sort in descending order moves True, as 1, to the front.
@@ -457,11 +463,12 @@ class _SlotCache:
             positions (`int`): the number of filled positions. The first `positions * beams` slots are used, and the
                 others are free.
         """
-        # With the first two axes of the cache flattened, each slot of a sentence is a row, (batch * slots, heads, d).
-        cache_rows = self._cache.flatten(0, 1)
+        # Each slot of a sentence becomes a row. `self._cache` has the shape (batch, slots, heads, d).
+        cache_rows = self._cache.flatten(0, 1)  # (batch * slots, heads, d)
         slots_per_sentence = self._cache.shape[1]
-        rows = sentences[:, None] * slots_per_sentence + slots  # (selected, slots)
-        selected_rows = cache_rows.index_select(0, rows.flatten())
+        first_rows = sentences[:, None] * slots_per_sentence  # the row of each sentence's slot 0, (selected, 1)
+        rows = first_rows + slots  # (selected, slots)
+        selected_rows = cache_rows.index_select(0, rows.flatten())  # (selected * slots, heads, d)
         self._store(selected_rows.unflatten(0, rows.shape), positions)
 
 
@@ -508,14 +515,15 @@ class _SingleSentenceCross:
     def __init__(self, attention: VanillaTransformerAttention, states: Tensor):
         num_heads = attention.config.num_heads
         source_length = states.shape[1]
-        source_keys, source_values = _project_source(attention, states)
-        # The batch has one sentence, so its axis is dropped: (heads, source, d).
+        source_keys, source_values = _project_source(attention, states)  # (1, source, heads, d)
+        # Without the axis of the batch, which has one sentence, (heads, source, d).
         keys = source_keys[0].transpose(0, 1)
         values = source_values[0].transpose(0, 1)
 
-        # The matrices A_i of all heads, transposed, (heads * source, d_model); and the a_i, (heads * source,), or None.
+        # A linear map from the layer's input to the scores of all heads: a matrix, (heads * source, d_model), and a
+        # bias, (heads * source,), or None.
         self._score_weight, self._score_bias = _combine_queries_and_keys(attention, keys)
-        # The matrices B_i of all heads, (heads * source, d_model).
+        # A matrix from the attention weights of all heads to the layer's output, (heads * source, d_model).
         self._output_weight = _combine_values_and_outputs(attention, values)
         # The shape into which `plus` divides a row of heads * source scores.
         self._heads_and_source = (num_heads, source_length)
@@ -624,8 +632,9 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
         scaling (`float`): 1 / sqrt(d_k).
     """
     batch_size, num_beams = query.shape[:2]
+    num_slots = keys.shape[1]
     has_many_single_queries = num_beams == 1 and batch_size >= _MIN_SENTENCES_FOR_SUMS
-    if has_many_single_queries and keys.shape[1] <= _MAX_POSITIONS_FOR_SUMS:
+    if has_many_single_queries and num_slots <= _MAX_POSITIONS_FOR_SUMS:
         heads = _attend_by_sums(query.float(), keys, values, mask, scaling)
     else:
         # torch's fused attention takes and returns (batch, heads, length, d).
@@ -641,16 +650,27 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
 
 
 def _attend_by_sums(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """Compute attention for one hypothesis per sentence, with elementwise products and sums instead of matmuls.
+    """Compute attention (Eq. 1) for one hypothesis per sentence, with elementwise products and sums, not matmuls.
 
-    The arguments are the same as for [`_attend`], with one beam, and all in float32. Returns `(batch, 1, heads, d_v)`.
+    Args:
+        query (`torch.FloatTensor` of shape `(batch, 1, heads, d_k)`): one position of each hypothesis.
+        keys (`torch.FloatTensor` of shape `(batch, slots, heads, d_k)`): the cached keys.
+        values (`torch.FloatTensor` of shape `(batch, slots, heads, d_v)`): the cached values.
+        mask (`torch.FloatTensor` of shape `(batch, 1, 1, slots)`, *optional*): added to the scores.
+        scaling (`float`): 1 / sqrt(d_k).
+
+    Returns:
+        `torch.FloatTensor` of shape `(batch, 1, heads, d_v)`.
     """
-    scores = (keys * (query * scaling)).sum(dim=-1)  # (batch, slots, heads)
+    scaled_query = query * scaling  # (batch, 1, heads, d_k)
+    products = keys * scaled_query  # (batch, slots, heads, d_k)
+    scores = products.sum(dim=-1)  # (batch, slots, heads)
     if mask is not None:
-        # (batch, 1, 1, slots) becomes (batch, slots, 1).
-        scores = scores + mask[:, 0, 0, :, None]
+        mask_of_slots = mask.flatten(1)  # (batch, slots)
+        scores = scores + mask_of_slots.unsqueeze(-1)
     weights = scores.softmax(dim=1)  # (batch, slots, heads)
-    return (values * weights[..., None]).sum(dim=1, keepdim=True)
+    weighted_values = values * weights.unsqueeze(-1)  # (batch, slots, heads, d_v)
+    return weighted_values.sum(dim=1, keepdim=True)
 
 
 def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int) -> Tensor:

@@ -105,7 +105,12 @@ def _new_decoder_for_call(
 ) -> StepDecoder | None:
     """Create the decoder for a `generate()` call, or return None if the model's modules must be called.
 
-    The arguments are the same as for [`~.generation_vanilla_transformer.next_token_steps`].
+    Args:
+        model (`VanillaTransformerGenerationMixin`): the model, or an ensemble.
+        input_ids (`torch.LongTensor` of shape `(rows, length)`): the first target tokens of each hypothesis.
+        settings (`GenerationConfig`): the settings of the call.
+        synced_gpus (`bool`): whether all processes must call the model equally often.
+        model_kwargs (`dict`): the other inputs of the model, such as the encoder's output, by argument.
     """
     if not _decoder_can_run_call(input_ids, settings, synced_gpus, model_kwargs):
         return None
@@ -130,7 +135,11 @@ def _decoder_can_run_call(
 ) -> bool:
     """Return True if a `generate()` call asks for nothing that a [`CPUDecoder`] lacks.
 
-    The arguments are the same as for [`~.generation_vanilla_transformer.next_token_steps`].
+    Args:
+        input_ids (`torch.LongTensor` of shape `(rows, length)`): the first target tokens of each hypothesis.
+        settings (`GenerationConfig`): the settings of the call.
+        synced_gpus (`bool`): whether all processes must call the model equally often.
+        model_kwargs (`dict`): the other inputs of the model, such as the encoder's output, by argument.
     """
     # The decoder begins with one token per hypothesis, so it cannot continue a prefix of several tokens.
     if input_ids.shape[1] != 1 or input_ids.device.type != "cpu":
@@ -147,7 +156,7 @@ def _decoder_can_run_call(
     # The decoder returns only tokens, and runs in a single process.
     if settings.return_dict_in_generate or settings.is_assistant or synced_gpus:
         return False
-    # Other inputs may change what the model computes.
+    # Inputs that are not in this set may change what the model computes.
     passed_inputs = {name for name, value in model_kwargs.items() if value is not None}
     return passed_inputs <= _KNOWN_INPUTS
 
@@ -218,10 +227,8 @@ def _decode(
         scores = logits_processor(input_ids, logits)  # type: ignore[arg-type]
         active_tokens = _choose_tokens(scores, settings.do_sample)  # (active,)
 
-        # One token for each sentence of the batch. Pruned sentences get 0, which the pad token then replaces.
-        tokens = active_tokens  # (batch,)
-        if len(active_rows) < batch_size:
-            tokens = active_tokens.new_zeros(batch_size).index_copy(0, active_rows, active_tokens)
+        # Pruned sentences get token 0, which the pad token then replaces.
+        tokens = _expand_to_batch(active_tokens, active_rows, batch_size)  # (batch,)
         if pads_finished:
             tokens = tokens.where(is_unfinished, settings._pad_token_tensor)  # type: ignore[arg-type]
         input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)  # (batch, length)
@@ -232,13 +239,23 @@ def _decode(
         is_unfinished &= ~is_finished
         num_unfinished = int(is_unfinished.sum())
         if can_prune and pays_to_prune(num_unfinished, len(active_rows)):
-            # The decoder numbers the sentences that it still computes, which are those in `active_rows`.
+            # The decoder knows sentence i as number i of `active_rows`, not by its row in the batch.
             unfinished_in_decoder = is_unfinished[active_rows].nonzero()[:, 0]
             decoder.select(unfinished_in_decoder)
             active_rows = is_unfinished.nonzero()[:, 0]
     if streamer is not None:
         streamer.end()
     return input_ids
+
+
+def _expand_to_batch(active_tokens: Tensor, active_rows: Tensor, batch_size: int) -> Tensor:
+    """Return a token for each row of the batch, `(batch,)`, with 0 for rows that were pruned.
+
+    `active_tokens`, `(active,)`, are the tokens of the rows with the indices `active_rows`, `(active,)`.
+    """
+    if len(active_rows) == batch_size:
+        return active_tokens
+    return active_tokens.new_zeros(batch_size).index_copy(0, active_rows, active_tokens)
 
 
 def _choose_tokens(scores: Tensor, do_sample: bool) -> Tensor:

@@ -36,7 +36,16 @@ def flash_attention_with_padding(
     Flash attention supports only 16-bit dtypes. Without autocast, float32 input is therefore computed in bfloat16 and
     cast back. The Trainer passes such input when it generates with bfloat16.
 
-    Arguments and results are the same as for [`~.attention_masks.flash_attention`].
+    Args:
+        module (`nn.Module`): the attention layer.
+        query (`torch.Tensor` of shape `(batch, heads, target, d_k)`): Q.
+        key (`torch.Tensor` of shape `(batch, heads, source, d_k)`): K.
+        value (`torch.Tensor` of shape `(batch, heads, source, d_v)`): V.
+        attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True for real tokens.
+        **kwargs: other arguments of transformers' flash attention, such as `scaling` and `dropout`.
+
+    Returns:
+        The output, `(batch, target, heads, d_v)`, and None instead of attention weights.
     """
     input_dtype = query.dtype
     must_cast = input_dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
@@ -66,15 +75,22 @@ def _attend_to_real_tokens(
 ) -> Tensor:
     """Compute attention from every query to the real tokens of its sentence.
 
-    The arguments are the same as for [`flash_attention_with_padding`], and `options` holds its keyword arguments.
-    `query`, `key` and `value` have the shapes `(batch, heads, target, d)` and `(batch, heads, source, d)`.
-    `attention_mask`, `(batch, source)`, is True for real tokens. The result has the shape `(batch, target, heads, d)`.
+    Args:
+        module: the attention layer.
+        query: `(batch, heads, target, d)`.
+        key, value: `(batch, heads, source, d)`.
+        attention_mask: `(batch, source)`, True for real tokens.
+        options: keyword arguments of transformers' flash attention, such as `scaling` and `dropout`.
+
+    Returns:
+        The output, `(batch, target, heads, d)`.
     """
     batch_size, _, target_length, _ = query.shape
     source_length = attention_mask.shape[1]
     # Flash attention takes all sentences in one row, with all queries, but only with keys and values of real tokens.
     queries = _join_sentences(query)  # (1, heads, batch * target, d)
-    real_tokens = attention_mask.flatten().nonzero()[:, 0]  # indices into batch * source, (tokens,)
+    # The indices of the real tokens of all sentences in the axis batch * source, (tokens,).
+    real_tokens = attention_mask.flatten().nonzero()[:, 0]
     keys = _join_sentences(key).index_select(2, real_tokens)  # (1, heads, tokens, d)
     values = _join_sentences(value).index_select(2, real_tokens)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .autograd_context import LossContext, scale_saved_gradients
+from .autograd_context import LossContext, save_gradients, scale_saved_gradients
 from .linear_and_dropout import cast_to_matmul_dtype
 
 
@@ -152,8 +152,19 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss and the three token sums, and save the gradients for the backward pass.
 
-        The arguments and results have the same meaning as for [`fused_smoothed_cross_entropy`], but `states` has the
-        shape `(rows, d_model)`, and `labels` has the shape `(rows,)`.
+        The token sums are three sums over all rows, `(3,)`: the cross-entropy without label smoothing, the number of
+        labels that have the highest logit, and the number of labels.
+
+        Args:
+            ctx (`LossContext`): the context in which the gradients are saved.
+            states (`torch.Tensor` of shape `(rows, d_model)`): the decoder's output.
+            weight (`torch.Tensor` of shape `(vocabulary, d_model)`).
+            bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*).
+            labels (`torch.LongTensor` of shape `(rows,)`): token ids; -100 where there is no label.
+            label_smoothing (`float`): epsilon.
+            replace_logits (`Callable`): a function that overwrites logits with their gradient, and returns the terms of
+                the loss.
+            chunk_bytes (`int`): the size in bytes of the logits that are in memory at the same time.
         """
         # Sums over many rows are at least in float32, because 16 bits would be imprecise.
         sum_dtype = torch.promote_types(states.dtype, torch.float32)
@@ -163,9 +174,9 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         projection = _prepare_projection(states, weight, bias, lacks_label)
 
         # The term - epsilon mean(z), where z are the logits of a row, is computed without logits.
-        mean_term, gradients = _compute_mean_term(
-            projection, num_labels, label_smoothing, sum_dtype, ctx.needs_input_grad[:3]
-        )
+        needs_gradients = ctx.needs_input_grad[:3]  # whether states, weight and bias need one
+        mean_term, gradients = _compute_mean_term(projection, num_labels, label_smoothing, sum_dtype, needs_gradients)
+
         # The other terms need logits. Their gradients are written into `gradients`, chunk by chunk.
         loss = mean_term
         unsmoothed = mean_term.new_zeros(())
@@ -186,9 +197,7 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
             gradients.states.masked_fill_(lacks_label, 0)
 
         # The backward pass scales these gradients, and casts them to the dtypes of the inputs.
-        ctx.save_for_backward(gradients.states, gradients.weight, gradients.bias)
-        bias_dtype = None if bias is None else bias.dtype
-        ctx.dtypes = (states.dtype, weight.dtype, bias_dtype)
+        save_gradients(ctx, [gradients.states, gradients.weight, gradients.bias], [states, weight, bias])
         token_sums = torch.stack([unsmoothed, num_highest, num_labels])
         ctx.mark_non_differentiable(token_sums)
         return loss, token_sums
@@ -304,9 +313,10 @@ def _process_rows(
     sum_dtype: torch.dtype,
     gradients: _Gradients,
 ) -> RowTerms:
-    """Compute the logits of one chunk of rows, write into `gradients` in place, and return the terms of the loss.
+    """Compute the logits of one chunk of rows and their gradients, and return the terms of the loss.
 
-    The memory of the logits is released when this function returns, before the next rows need the same amount.
+    The gradients are written into `gradients`. The memory of the logits is released when this function returns, before
+    the next chunk needs the same amount.
 
     Args:
         projection: the tensors of the output projection, whose weight and bias may be padded.

@@ -27,7 +27,8 @@ def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Find the tokens with the highest scores in each row, by groups of tokens if there are many scores on a CPU.
 
     The result is the same as for [`~.beam_search.top_tokens`]. The `count` best tokens are in the `count` groups with
-    the largest maxima, or among the tokens after the last whole group.
+    the largest maxima, because each of these groups has a token that is at least as good as any in the other groups; or
+    they are among the tokens after the last whole group.
 
     Args:
         scores (`torch.FloatTensor` of shape `(rows, vocabulary)`): scores of the next token.

@@ -39,8 +39,15 @@ def smoothed_cross_entropy_without_logits(
     The matrix of the output projection is read directly. If a different module, such as a PEFT adapter, has replaced
     the output projection, the plain operation is used, which calls that module.
 
-    Arguments and results are the same as for the plain operation,
-    [`~.operations.smoothed_cross_entropy_of_states`]. The loss can be differentiated once.
+    Args:
+        states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
+        lm_head (`nn.Module`): the output projection.
+        labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
+        label_smoothing (`float`): epsilon_ls.
+
+    Returns:
+        The loss, summed over all target tokens, in nats, which can be differentiated once; and the sums of
+        [`~.operations.token_sums`], added up over the batch, `(3,)`.
     """
     if not is_plain_linear(lm_head):
         return plain(smoothed_cross_entropy_of_states)(states, lm_head, labels, label_smoothing)
@@ -58,7 +65,16 @@ def smoothed_cross_entropy_of_matrix(
 ) -> tuple[Tensor, Tensor]:
     """Compute the label-smoothed loss with Triton if it works on the GPU, and otherwise in chunks.
 
-    Arguments and results are the same as for [`chunked_smoothed_cross_entropy`].
+    Args:
+        states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
+        weight (`torch.Tensor` of shape `(vocabulary, d_model)`): the matrix of the output projection.
+        labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
+        label_smoothing (`float`): epsilon_ls.
+        bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): the bias of the output projection.
+
+    Returns:
+        The loss, summed over all target tokens, in nats, which can be differentiated once; and the sums of
+        [`~.operations.token_sums`], added up over the batch, `(3,)`.
     """
     if _can_use_triton(states, weight, bias) and triton_works(states.device, dtype_for_matmul(states)):
         gpu_memory = torch.cuda.get_device_properties(states.device).total_memory

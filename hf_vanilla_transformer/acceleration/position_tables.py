@@ -49,7 +49,15 @@ def tabulated_positions(
     tensor, and compute each position only once. Accelerators compute the formula for every token, because reading the
     tensor would wait for the device. The formula is also used while torch compiles, traces or captures the operations.
 
-    Arguments and results are the same as for the formula, [`~.modeling_vanilla_transformer.sinusoidal_positions`].
+    Args:
+        position_ids (`torch.LongTensor` of shape `(batch, length)`): positions, counted from 0.
+        d_model (`int`): the width of the encoding.
+        exponent_divisor (`int`, *optional*): the divisor of 2i in the formula, by default d_model.
+        bound (`int`, *optional*): a number greater than every position, if it is known without reading a tensor.
+
+    Returns:
+        `torch.FloatTensor` of shape `(batch, length, d_model)`, the same as the result of the formula,
+            [`~.modeling_vanilla_transformer.sinusoidal_positions`].
     """
     if not is_plain_tensor(position_ids) or _is_capturing(position_ids.device):
         # torch is compiling, tracing or capturing, and must not record a table or positions of this call.

@@ -176,12 +176,14 @@ class _SplitLinear(PackedLinear):
         return self._weight.t().contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Compute x W^T + b, `(1, out)`, for one row x, `(1, in)`, with an equal part of W for each thread."""
         num_threads = torch.get_num_threads()
+        # W has the shape (out, in), with a row for each output and a column for each input.
         num_outputs, num_inputs = self._weight.shape
         splits_columns = num_inputs < num_outputs
         size_to_split = num_inputs if splits_columns else num_outputs
         if size_to_split % num_threads != 0:
-            # The parts would differ in size, which one batched matmul cannot compute.
+            # The parts would differ in size, which one batched matmul cannot compute. The base class does not split W.
             return super().__call__(x)
         if splits_columns:
             return self._multiply_by_column_parts(x, num_threads)
@@ -362,7 +364,7 @@ def forget_packed() -> None:
 
 def _are_equal(copies: _LayerTensors, tensors: _LayerTensors) -> bool:
     """Return True if the layers have the same tensors as the copies, with the same dtypes, shapes and elements."""
-    # The lists are the weights, the biases and the scales of the layers.
+    # Each of the two tuples has three lists of tensors: the weights, the biases and the scales of the layers.
     for tensor_copies, layer_tensors in zip(copies, tensors, strict=True):
         if len(tensor_copies) != len(layer_tensors):
             return False

@@ -90,7 +90,7 @@ class About:
             metric_types.append(metric.hub_type)
             eval_results.append(self._make_eval_result(name, metric))
 
-        # The Hub accepts None for missing values, but not empty lists.
+        # The Hub accepts None for missing values, but not empty lists, so `or None` replaces these.
         return ModelCardData(
             language=self._hub_languages() or None,
             license=self.license,
@@ -115,11 +115,14 @@ class About:
 
     def _make_eval_result(self, name: str, metric: "type[SacreBleuMetric]") -> EvalResult:
         """Return the metadata for one score. `name` is the metric's key in the scores."""
+        # The scores are a dict here, because there is a score to describe.
         scores: Any = self.scores
         # The metadata needs a type even if the dataset is not on the Hub.
-        dataset_type = _find_hub_name(self.dataset) or "own-files"
         if self.dataset == BUILT_IN:
+            # The name of the small corpus that this package contains.
             dataset_type = BUILT_IN
+        else:
+            dataset_type = _find_hub_name(self.dataset) or "own-files"
         return EvalResult(
             task_type="translation",
             dataset_type=dataset_type,

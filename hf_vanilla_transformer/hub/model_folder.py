@@ -112,10 +112,8 @@ def check_holds_no_model(folder: Path, purpose: str) -> None:
 def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     """Yield a temporary folder for new files, and move them into `folder` when the block ends without an error.
 
-    If `folder` exists, the temporary folder is inside it, because the parent may be on a different disk. Otherwise, the
-    temporary folder is next to `folder`. If a file cannot be moved, the temporary folder stays, and the error names it.
-
-    The weight files get the same permissions as the `config.json` that is written with them.
+    If the block raises an error, the temporary folder is removed, and `folder` is left as it is. If a file cannot be
+    moved, the temporary folder stays, and the error names it.
 
     Args:
         folder (`Path`): a model's folder. It is created if it does not exist. Existing files with the same names are
@@ -127,19 +125,18 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     Raises:
         OSError: if a file cannot be moved.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    parent = folder if folder.is_dir() else folder.parent
-    temporary = Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}-"))
+    temporary = _make_temporary_folder(folder)
     try:
         yield temporary
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
-    # This package's `save_pretrained` sets these permissions, but averaged models and models of other classes are saved
+    # This package's `save_pretrained` does so itself, but averaged models and models of other classes are saved
     # differently.
     give_weights_the_mode_of_config(temporary)
     is_new = not folder.exists()
+    # `_rename_folder` replaces a new, empty folder, from which it reads the permissions that the user's umask allows.
     folder.mkdir(exist_ok=True)
     try:
         if is_new:
@@ -148,6 +145,14 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
             _move_into_existing_folder(temporary, folder, replace_run)
     except OSError as error:
         raise OSError(f"{folder} could not be replaced ({error}); its new files are in {temporary}.") from error
+
+
+def _make_temporary_folder(folder: Path) -> Path:
+    """Create a temporary folder on the same disk as `folder`, which need not exist, so that files can be renamed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # An existing folder may be on a different disk than its parent.
+    parent = folder if folder.is_dir() else folder.parent
+    return Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}-"))
 
 
 def _move_into_existing_folder(temporary: Path, folder: Path, replace_run: bool) -> None:

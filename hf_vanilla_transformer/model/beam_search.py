@@ -284,9 +284,9 @@ class BeamSearch:
         # A candidate that is complete counts as finished, even if it may not grow any longer.
         is_incomplete = is_truncated & ~is_finished
         self._store_ended(is_finished, is_incomplete)
-        self._mark_sentences_that_ended(is_finished | is_incomplete)
-        # From here on, `self._is_done`, (active, 1), is True for sentences without a candidate that can continue. A
-        # sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
+        # `self._is_done`, (active, 1), is True for each sentence whose result can no longer change.
+        self._is_done = self._is_done | self._have_all_ended(is_finished | is_incomplete)
+        # A sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
         # result, so they may exceed its length limit.
         cannot_run = is_finished | (is_incomplete & ~self._is_done)
         self._choose_running(cannot_run)
@@ -311,22 +311,23 @@ class BeamSearch:
 
         `has_ended`, of shape `(active, candidates)`, is True for the candidates to add.
         """
+        # The result of the last `extend`. Its tensors have the shape (active, candidates).
         candidates = self._candidates
         is_stored = has_ended & exists(candidates.scores) & ~self._is_done
         penalized_scores = candidates.scores / self.length_penalty(self.length)
         stored_scores = penalized_scores.masked_fill(~is_stored, NO_HYPOTHESIS)
+        # The three numbers from which `_trace_back` collects the tokens of a hypothesis, (active, candidates, 3).
         lengths = torch.full_like(candidates.beams, self.length)
-        # (active, candidates, 3)
         ends = torch.stack([lengths, candidates.beams, candidates.tokens], dim=-1)
         ended_hypotheses.add(self._active, stored_scores, ends)
 
-    def _mark_sentences_that_ended(self, has_ended: Tensor) -> None:
-        """Mark a sentence as done if all of its candidates have ended, so that none is left to continue.
+    def _have_all_ended(self, has_ended: Tensor) -> Tensor:
+        """Return True for each sentence, `(active, 1)`, of which no candidate is left to continue.
 
-        `has_ended` has the shape `(active, candidates)`.
+        `has_ended`, of shape `(active, candidates)`, is True for the candidates that have ended.
         """
         can_continue = exists(self._candidates.scores) & ~has_ended
-        self._is_done = self._is_done | ~can_continue.any(dim=1, keepdim=True)
+        return ~can_continue.any(dim=1, keepdim=True)
 
     def _choose_running(self, cannot_run: Tensor) -> None:
         """Make the best candidates of each sentence its running hypotheses, and append them to the history.
@@ -376,7 +377,8 @@ class BeamSearch:
             num_needed = self.num_return_sequences
         else:
             num_needed = self.num_beams
-        # Finished hypotheses are sorted, so this is the worst score among the needed ones, (active, 1).
+        # The scores of finished hypotheses, (batch, beams), are sorted, so this is the worst of the needed ones,
+        # (active, 1).
         worst_needed = self._finished.scores[self._active, num_needed - 1, None]
         has_enough_finished = exists(worst_needed)
         if self.early_stopping is True:
@@ -444,6 +446,7 @@ class BeamSearch:
             num_return_sequences,)`; and, in the shape of the tokens, the row of the model's batch that produced each
             token, or -1 after the end of a hypothesis.
         """
+        # `ends` holds three numbers per hypothesis. All others have the shape (batch, num_return_sequences).
         scores, ends = self._choose_results()
         lengths, last_beams, last_tokens = ends.unbind(-1)
         # An empty slot has no tokens, whatever its entry in `ends` is.
@@ -490,11 +493,12 @@ class BeamSearch:
         # All tensors in the loop have the shape (batch, hypotheses).
         beams = torch.zeros_like(lengths)
         for position in reversed(range(num_generated)):
+            # The token at this position, and the beam that it extends, if it is not the last token of the hypothesis.
             running_tokens = self._tokens_by_step[position].gather(1, beams)
             running_beams = self._beams_by_step[position].gather(1, beams)
             is_last = lengths == position + 1
             tokens[..., position] = torch.where(is_last, last_tokens, running_tokens)
-            # The beam that this token extends is the beam at the position before.
+            # The beam that this token extends holds the hypothesis at the position before.
             beams = torch.where(is_last, last_beams, running_beams)
             rows[..., position] = beams + self._first_rows
 

@@ -221,7 +221,9 @@ def limits_length(settings: GenerationConfig) -> bool:
         return True
     if settings.max_length is None:
         return False
-    if settings.max_length != _STOCK_MAX_LENGTH or not hasattr(settings, "max_length_offset"):
+    # Only settings of this package's models have an offset, which could apply instead of a default.
+    has_offset = hasattr(settings, "max_length_offset")
+    if settings.max_length != _STOCK_MAX_LENGTH or not has_offset:
         return True
     # If `Seq2SeqTrainer.predict` has written this default, the user did not choose it, and the offset applies.
     return not has_defaults_of_predict(settings)
@@ -400,11 +402,13 @@ class CandidateStops:
             scores (`tuple`, *optional*): the scores of all steps, which are passed on to the criteria.
 
         Returns:
-            Two Boolean tensors that can be broadcast to `(active, candidates)`.
+            Two Boolean tensors: the first is True for finished candidates, and the second for truncated ones. Both can
+            be broadcast to `(active, candidates)`.
         """
         # These criteria never stop a hypothesis, so their result is ignored.
         self._watching_criteria(input_ids, scores)
         if self.follow_from_settings:
+            # The other criteria only check for EOS tokens and length limits, which need no copy of the hypotheses.
             return self._end_with_eos(tokens), are_full
 
         # The tokens of all candidates, (active * candidates, length + 1).

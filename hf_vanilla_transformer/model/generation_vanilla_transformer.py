@@ -744,18 +744,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Tensor:
         """Compute the log-probabilities of the next token from `logits`, which may be overwritten.
 
-        `outputs_by_step` is changed in place: the outputs of this step that it names are added to the tuples in it.
-        They are the scores, the logits, and outputs of the model such as attention weights.
+        `outputs_by_step` is changed in place. It has a tuple for each output that the caller requests: the scores, the
+        logits, or outputs of the model such as attention weights. The output of this step is added to each tuple.
 
         Hypotheses have the shape `(rows, length)`. The logits and the result have the shape `(rows, vocabulary)`.
         """
-        logits = logits.to(dtype=torch.float32, device=hypotheses.device)
+        precise_logits = logits.to(dtype=torch.float32, device=hypotheses.device)
         # With a large vocabulary, logits take much memory, so they are overwritten unless the caller requests them.
-        overwritten = None if "logits" in outputs_by_step else logits
-        log_probs = self.log_probabilities(logits, out=overwritten)
+        memory_for_result = None if "logits" in outputs_by_step else precise_logits
+        log_probs = self.log_probabilities(precise_logits, out=memory_for_result)
         processed_log_probs = logits_processor(hypotheses, log_probs).float()  # type: ignore[arg-type]
 
-        outputs = {**model_outputs, "scores": processed_log_probs, "logits": logits}
-        for name in outputs_by_step:
-            outputs_by_step[name] += (outputs[name],)
+        outputs_of_step = {**model_outputs, "scores": processed_log_probs, "logits": precise_logits}
+        for name, earlier_outputs in outputs_by_step.items():
+            outputs_by_step[name] = (*earlier_outputs, outputs_of_step[name])
         return processed_log_probs

@@ -518,7 +518,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     def _compute_sinusoids(self, position_ids: Tensor, bound: int | None) -> Tensor:
         """Compute sinusoidal positional encodings, `(batch, length, d_model)`, as the configuration says.
 
-        The arguments are those of [`add_positions`].
+        `position_ids` has the shape `(batch, length)`. `bound` is a number greater than every position, if known.
         """
         d_model = self.config.d_model
         exponent_divisor = d_model
@@ -539,7 +539,10 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     ) -> Tensor:
         """Compute the input of the first layer as [`add_positions`] does, with positions counted from the mask.
 
-        `inputs_embeds` has the shape `(batch, length, d_model)`. The other arguments are those of [`count_positions`].
+        Args:
+            inputs_embeds (`torch.Tensor` of shape `(batch, length, d_model)`): the embeddings of the new tokens.
+            attention_mask (`torch.Tensor` of shape `(batch, past_length + length)`, *optional*): 1 for real tokens.
+            past_length (`int` or scalar tensor): the number of tokens in the cache, before the new ones.
         """
         length = inputs_embeds.shape[1]
         position_ids = count_positions(attention_mask, length, past_length, inputs_embeds.device)

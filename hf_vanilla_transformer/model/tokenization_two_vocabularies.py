@@ -68,7 +68,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         for side in ("source", "target"):
             if not has_tokenizer[side]:
                 raise InputError(f"there is no {side}_tokenizer.json; a tokenizer with two vocabularies needs both.")
-        # These arguments would come from the tokenizer.json of a different model.
+        # These arguments would come from the tokenizer.json of a different model, so they are ignored.
         kwargs.pop("tokenizer_file", None)
         kwargs.pop("tokenizer_object", None)
 
@@ -83,6 +83,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         self.target_tokenizer = TokenizersBackend(
             tokenizer_file=target_file, tokenizer_object=target_object, **shared_arguments
         )
+        # Whether a call encodes targets instead of sources.
         self._encodes_targets = False
         super().__init__(tokenizer_object=self.source_tokenizer.backend_tokenizer, **kwargs)
         self._check_special_tokens()
