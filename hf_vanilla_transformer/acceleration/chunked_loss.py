@@ -174,6 +174,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         row_terms = _process_chunks(
             projection, labels, lacks_label, label_probability, chunk_rows, sum_dtype, gradients
         )
+        # Only accelerators pass rows without a label.
         if lacks_label is None:
             # CPUs add up the rows chunk by chunk.
             rows_per_sum = chunk_rows
@@ -273,7 +274,7 @@ def _process_chunks(
     num_rows = len(states)
     log_sums, label_logits, largest_logits = states.new_empty(3, num_rows, 1, dtype=sum_dtype)
     row_terms = _RowTerms(log_sums, label_logits, largest_logits)
-    # Both functions compute matmul(a, b) = a b^T.
+    # Both functions compute matmul(a, b, bias) = a b^T + bias.
     uses_onednn = is_faster_by_onednn(states[:chunk_rows], weight)
     matmul = onednn_linear if uses_onednn else nn.functional.linear
     precise_buffer = None

@@ -63,7 +63,10 @@ class Int8Linear(nn.Linear):
         scale = torch.empty(out_features, device=device, dtype=dtype)
         self.weight = nn.Parameter(integers, requires_grad=False)
         self.weight_scale = nn.Parameter(scale, requires_grad=False)
-        self.register_parameter("bias", nn.Parameter(torch.empty_like(scale)) if bias else None)
+        bias_parameter = None
+        if bias:
+            bias_parameter = nn.Parameter(torch.empty_like(scale))
+        self.register_parameter("bias", bias_parameter)
 
     @classmethod
     @torch.no_grad()

@@ -182,7 +182,9 @@ class _Linear(torch.autograd.Function):
         matmul = nn.functional.linear if needs_second_derivative else onednn_linear
 
         grad_rows = grad.flatten(0, -2)  # (rows, out)
-        grad_x = grad_weight = grad_bias = None
+        grad_x = None
+        grad_weight = None
+        grad_bias = None
         if needs_x and weight is not None:
             grad_x = matmul(grad, weight.T)
         if needs_weight and x is not None:

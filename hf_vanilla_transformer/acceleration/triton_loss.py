@@ -62,8 +62,9 @@ def _replace_row(
     """
     row = tl.program_id(0)
     label = tl.load(labels + row)
-    # The offset has 64 bits, because the logits of a chunk may have more than 2^31 elements. STRIDE_MULTIPLE tells
-    # Triton that rows begin at multiples of 16 bytes, so that it loads 16 bytes at once.
+    # A pointer to the first logit of the row. The offset has 64 bits, because the logits of a chunk may have more than
+    # 2^31 elements. STRIDE_MULTIPLE tells Triton that rows begin at multiples of 16 bytes, so that it loads 16 bytes at
+    # once.
     row_of_logits = logits + row.to(tl.int64) * row_stride * STRIDE_MULTIPLE
     logits_dtype = logits.dtype.element_ty
     # Only the last block, which may extend beyond the row, has a mask, because Triton loads masked elements one by one.
@@ -82,7 +83,9 @@ def _replace_row(
         values = tl.load(row_of_logits + last_columns, mask=is_inside, other=-float("inf")).to(tl.float32)
         largest, sum_of_exponentials = _add_exponentials(values, largest, sum_of_exponentials)
     log_sum = largest + tl.log(sum_of_exponentials)
-    label_logit = tl.load(row_of_logits + tl.where(label >= 0, label, 0)).to(tl.float32)
+    # A row without a label reads the logit of token 0, which is not stored below.
+    label_column = tl.where(label >= 0, label, 0)
+    label_logit = tl.load(row_of_logits + label_column).to(tl.float32)
 
     # Second pass: the gradient. All threads must have read the label's logit before one of them overwrites it.
     tl.debug_barrier()
@@ -116,7 +119,11 @@ def replace_logits_by_gradient_in_triton(
     rows, vocabulary = logits.shape
     log_sums, label_logits, are_highest = logits.new_empty((3, rows), dtype=torch.float32)
     row_stride = logits.stride(0)
-    stride_multiple = _ALIGNED_COLUMNS if row_stride % _ALIGNED_COLUMNS == 0 else 1
+    # The kernel multiplies the stride by a constant again. Triton knows constants when it compiles, and loads 16 bytes
+    # at once if it can conclude that every row begins at a multiple of 16 bytes.
+    stride_multiple = 1
+    if row_stride % _ALIGNED_COLUMNS == 0:
+        stride_multiple = _ALIGNED_COLUMNS
     # Triton launches on the current GPU, which may differ from the GPU of the logits.
     with torch.cuda.device_of(logits):
         _replace_row[(rows,)](

@@ -61,7 +61,9 @@ def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, ob
         # Weights, configurations and vocabularies. The other files do not change the result.
         paths = [path for path in folder.iterdir() if path.suffix in _HASHED_SUFFIXES]
         determining_values.append(hashes(paths))
-    determining_values.append({**settings, "hf_vanilla_transformer": __version__})
+    other_values = dict(settings)
+    other_values["hf_vanilla_transformer"] = __version__
+    determining_values.append(other_values)
     serialized_values = json.dumps(determining_values, sort_keys=True)
     digest = hashlib.sha256(serialized_values.encode()).hexdigest()
     # 32 hexadecimal digits are 128 bits, with which no two results get the same name in practice.
