@@ -89,15 +89,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     search = args.decoding.generate_kwargs()
     if search and not model_names and evaluation.against is None:
         raise InputError(f"{', '.join(search)}: no effect without a model that translates; leave it out.")
-    reference_files = evaluation.references_file or []
-    inputs = [
-        *args.data.paths(),
-        *reference_files,
-        evaluation.translations_file,
-        evaluation.against,
-        *model_names,
-    ]
-    check_can_write(evaluation.output, evaluation.translations, inputs=inputs)
+    _check_outputs(args)
 
     # All files are read before a model is loaded, because loading takes longer and a file may be invalid.
     scoring = args.scoring.for_target(args.data.languages()[1])
@@ -105,7 +97,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     given_translations = None
     if evaluation.translations_file:
         given_translations = read_lines(Path(evaluation.translations_file), len(pairs))
-    references = _read_references(reference_files, pairs)
+    references = _read_references(evaluation.references_file or [], pairs)
 
     tokenizer, model, target_language = None, None, None
     if model_names:
@@ -125,6 +117,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
         **scoring.options(pairs),
         **search,
     )
+    # The scores are stored together with the names of what was evaluated.
     if model_names:
         scores["model"] = ", ".join(model_names)
     if evaluation.translations_file is not None:
@@ -135,12 +128,32 @@ def main(arguments: list[str]) -> dict[str, Any]:
     if evaluation.show is not None:
         _print_examples(pairs, translations, evaluation.show)
     print("\n".join(describe_scores(scores)))
-    if evaluation.output is not None:
-        write_text(evaluation.output, json.dumps(scores, indent=2) + "\n")
-    if evaluation.translations is not None:
-        with open_output(evaluation.translations) as file:
-            file.writelines(f"{one_line(translation)}\n" for translation in translations)
+    _write_outputs(evaluation, scores, translations)
     return scores
+
+
+def _check_outputs(args: Arguments) -> None:
+    """Raise an error if an output file cannot be written, or if it would overwrite an input file or a model."""
+    evaluation = args.evaluation
+    reference_files = evaluation.references_file or []
+    model_names = args.model.model_name_or_path or []
+    inputs = [
+        *args.data.paths(),
+        *reference_files,
+        evaluation.translations_file,
+        evaluation.against,
+        *model_names,
+    ]
+    check_can_write(evaluation.output, evaluation.translations, inputs=inputs)
+
+
+def _write_outputs(args: EvaluationArguments, scores: Mapping[str, Any], translations: Sequence[str]) -> None:
+    """Write the scores and the translations to the files that the command line names, if it names any."""
+    if args.output is not None:
+        write_text(args.output, json.dumps(scores, indent=2) + "\n")
+    if args.translations is not None:
+        with open_output(args.translations) as file:
+            file.writelines(f"{one_line(translation)}\n" for translation in translations)
 
 
 def _read_references(paths: Sequence[str], pairs: "Dataset") -> list[tuple[str, ...]] | None:

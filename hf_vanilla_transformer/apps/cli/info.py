@@ -44,8 +44,8 @@ def describe_openmp() -> dict[str, str | None]:
     The variable decides how long OpenMP's threads wait for work before they sleep. The result has two keys: the name of
     the variable, whose value is None if the variable is not set, and `"reason"`.
     """
-    # `train` stands for all verbs that run a model. The launcher sets the variable for them unless there is a reason
-    # against it.
+    # The launcher sets the variable for all verbs that run a model, such as `train`, unless there is a reason against
+    # it. Without such a reason, this is an empty string.
     reason_not_to_set = reason_against(["train"])
     if reason_not_to_set:
         spin_count = os.environ.get(VARIABLE)

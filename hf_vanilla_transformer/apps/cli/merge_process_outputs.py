@@ -66,42 +66,57 @@ class Processes:
     def open(self, path: str | None, chunk_sizes: list[int]) -> Iterator[IO[str]]:
         """Open the output file for the duration of the block.
 
-        A single process writes to the file directly. Several processes must share a file system, and each writes the
-        lines of its chunks to `.NAME.part-INDEX-of-COUNT`. When all have finished, the first process merges these parts
-        in order. If a process fails, the launcher ends the others, and the parts are kept.
+        A single process writes to the file directly. Of several processes, each writes the lines of its chunks to a
+        separate file, which is called a part. When all have finished, the first process merges the parts.
 
         Args:
             path: the file to write, or None for standard output.
             chunk_sizes: a list that contains the sizes of all chunks when the block ends; [`share`] fills it.
         """
+        # `check` has rejected standard output if there are several processes.
         if self.count == 1 or path is None:
             with open_output(path) as file:
                 yield file
             return
         parts = self._name_parts(path)
-        own_part = parts[self.index]
-        is_first = self.index == 0
-        lock: AbstractContextManager[object] = nullcontext()
-        if is_first:
-            # Other commands must not write the same parts. One lock is enough for all processes of this command.
-            lock = locked(Path(path).with_name(f"{Path(path).name}.parts"))
-        with lock:
-            try:
-                with own_part.open("w", encoding="utf-8") as file:
-                    yield file
-                # The parts are merged when all processes have closed theirs.
-                _process_state().wait_for_everyone()
-            except BaseException:
-                logger.warning("the part that was written is in %s", own_part)
-                raise
-            if is_first:
+        with self._lock_of_parts(path):
+            with _writing_part(parts[self.index]) as file:
+                yield file
+            if self.index == 0:
                 _merge_parts(path, parts, chunk_sizes)
 
+    def _lock_of_parts(self, path: str) -> AbstractContextManager[object]:
+        """Return a lock that prevents other commands from writing the same parts.
+
+        The lock of the first process protects all processes of this command, so the others get one without effect.
+        """
+        if self.index > 0:
+            return nullcontext()
+        return locked(Path(path).with_name(f"{Path(path).name}.parts"))
+
     def _name_parts(self, path: str) -> list[Path]:
-        """Return the path of each process's part of an output file, in the order of the processes."""
+        """Return the path of each process's part of an output file, in the order of the processes.
+
+        The processes must share a file system, because the first process reads all parts.
+        """
         # If the output is a symbolic link, the parts lie next to the file that it points to.
         target = Path(os.path.realpath(path))
         return [target.with_name(f".{target.name}.part-{index}-of-{self.count}") for index in range(self.count)]
+
+
+@contextmanager
+def _writing_part(part: Path) -> Iterator[IO[str]]:
+    """Open a part for the duration of the block, and then wait until all processes have closed their parts.
+
+    If the block fails, the part is kept, and a warning names it. The launcher then ends the other processes.
+    """
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            yield file
+        _process_state().wait_for_everyone()
+    except BaseException:
+        logger.warning("the part that was written is in %s", part)
+        raise
 
 
 def _merge_parts(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:

@@ -184,13 +184,7 @@ class _Argument(NamedTuple):
         Required arguments become optional because a recipe may set them. They are checked after the recipe has been
         read. `--help` lists the argument only if `is_shown`.
         """
-        # HfArgumentParser reads the help text and other spellings from the metadata.
-        metadata: dict[str, Any] = {"help": argparse.SUPPRESS}
-        if is_shown:
-            metadata["help"] = self.field.metadata.get("help")
-        if "aliases" in self.field.metadata:
-            metadata["aliases"] = self.field.metadata["aliases"]
-
+        metadata = self._metadata_for_help(is_shown)
         default_factory = self.field.default_factory
         if default_factory is not dataclasses.MISSING:
             # The default is a list or another value that can be changed, so the field has a function that makes it.
@@ -202,6 +196,15 @@ class _Argument(NamedTuple):
             # This is a switch whose default None means "not given". With the default None, `--bf16` would need a value.
             default = False
         return dataclasses.field(default=default, metadata=metadata)
+
+    def _metadata_for_help(self, is_shown: bool) -> dict[str, Any]:
+        """Return the metadata from which HfArgumentParser reads an argument's help text and its other spellings."""
+        metadata: dict[str, Any] = {"help": argparse.SUPPRESS}
+        if is_shown:
+            metadata["help"] = self.field.metadata.get("help")
+        if "aliases" in self.field.metadata:
+            metadata["aliases"] = self.field.metadata["aliases"]
+        return metadata
 
 
 def _list_arguments(argument_class: type) -> Iterator[_Argument]:
@@ -257,10 +260,7 @@ def _make_parser(
     if positionals:
         # A verb has at most one positional argument.
         usage = f"%(prog)s [{positionals[0].name} ...] [--name value ...]"
-    text, examples = _split_description(description or "")
-    epilog = None
-    if examples:
-        epilog = "\n".join(["examples:", *examples])
+    text, epilog = _split_description(description or "")
     parser = HfArgumentParser(
         _make_groups(options, hidden, shows_all),  # type: ignore[arg-type]
         prog=program,
@@ -292,7 +292,24 @@ def _add_common_options(parser: HfArgumentParser, has_trainer_group: bool) -> No
 def _make_groups(options: Sequence[_Argument], hidden: Collection[str], shows_all: bool) -> list[type]:
     """Create a dataclass for each group of `--help`, because HfArgumentParser turns each dataclass into a group.
 
-    [`_make_parser`] describes `hidden` and `shows_all`.
+    The names in `hidden` are not shown. The rarely used arguments of the Trainer are shown only if `shows_all`.
+    """
+    group_classes = []
+    for group, group_options in _sort_into_groups(options).items():
+        is_group_shown = shows_all or group != _TRAINER_GROUP
+        fields = []
+        for option in group_options:
+            is_shown = is_group_shown and option.name not in hidden
+            fields.append((option.name, option.type, option.optional_field(is_shown)))
+        # HfArgumentParser reads the group's name from this attribute.
+        group_classes.append(dataclasses.make_dataclass("Group", fields, namespace={"_argument_group_name": group}))
+    return group_classes
+
+
+def _sort_into_groups(options: Sequence[_Argument]) -> dict[str, list[_Argument]]:
+    """Return the options of each group of `--help`, in the order in which the groups are shown.
+
+    The groups in `_GROUPS` come first, in that order. The last group has the rarely used arguments of the Trainer.
     """
     # A field's metadata has "group" if the option is moved to a different group than its class. Within a group, moved
     # options come last.
@@ -302,33 +319,16 @@ def _make_groups(options: Sequence[_Argument], hidden: Collection[str], shows_al
     for option in [*own_options, *moved_options]:
         options_by_group.setdefault(option.group, []).append(option)
 
-    group_classes = []
-    for group in sorted(options_by_group, key=_order_of_group):
-        is_group_shown = shows_all or group != _TRAINER_GROUP
-        fields = []
-        for option in options_by_group[group]:
-            is_shown = is_group_shown and option.name not in hidden
-            fields.append((option.name, option.type, option.optional_field(is_shown)))
-        # HfArgumentParser reads the group's name from this attribute.
-        group_classes.append(dataclasses.make_dataclass("Group", fields, namespace={"_argument_group_name": group}))
-    return group_classes
+    other_groups = [group for group in options_by_group if group not in (*_GROUPS, _TRAINER_GROUP)]
+    all_groups = [*_GROUPS, *other_groups, _TRAINER_GROUP]
+    return {group: options_by_group[group] for group in all_groups if group in options_by_group}
 
 
-def _order_of_group(group: str) -> int:
-    """Return a number by which the groups of `--help` are sorted. Groups with equal numbers keep their order.
+def _split_description(description: str) -> tuple[str, str | None]:
+    """Split a verb's docstring into the text above and below the list of options in `--help`.
 
-    The groups in `_GROUPS` come first, in that order. The last group has the rarely used arguments of the Trainer.
+    The text above is wrapped at 80 columns. The text below has the example commands, and is None if there are none.
     """
-    if group in _GROUPS:
-        return _GROUPS.index(group)
-    number_of_other_groups = len(_GROUPS)
-    if group == _TRAINER_GROUP:
-        return number_of_other_groups + 1
-    return number_of_other_groups
-
-
-def _split_description(description: str) -> tuple[str, list[str]]:
-    """Split a verb's docstring into its text, wrapped at 80 columns, and its example commands, as indented lines."""
     text_lines = []
     examples = []
     for line in description.splitlines():
@@ -340,7 +340,10 @@ def _split_description(description: str) -> tuple[str, list[str]]:
     text = "\n".join(text_lines).strip()
     # Empty lines separate paragraphs.
     wrapped_paragraphs = [textwrap.fill(paragraph, 80) for paragraph in text.split("\n\n")]
-    return "\n\n".join(wrapped_paragraphs), examples
+    description_above = "\n\n".join(wrapped_paragraphs)
+    if not examples:
+        return description_above, None
+    return description_above, "\n".join(["examples:", *examples])
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -402,7 +405,8 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
 
     Raises InputError if an argument does not exist or has a wrong type.
     """
-    # argparse sets defaults only where the namespace has no attribute.
+    # argparse sets defaults only where the namespace has no attribute. An attribute that still has this value after the
+    # parsing is therefore not on the command line.
     namespace = argparse.Namespace(**dict.fromkeys(names, _NOT_GIVEN))
     try:
         # The parser sets each value as an attribute of `namespace`.

@@ -11,7 +11,7 @@ hf-vanilla-transformer plot curve runs/mine
 hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs"
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -59,17 +59,25 @@ class MaskArguments:
         """Load the model, and draw the figure for its translations or for the given ones."""
         # The options that are given on the command line, such as the number of beams.
         decoding_options = decoding.generate_kwargs()
+        self._check_no_decoding_of_target(decoding_options)
+        plot = self.import_plot_function()
+        texts = self.choose_texts()
+        style_options = self._list_style_options()
+        tokenizer, model = load_tokenizer_and_model(model_args)
+        return plot(model, tokenizer, texts, self.target, theme=theme, **style_options, **decoding_options)
+
+    def _check_no_decoding_of_target(self, decoding_options: Mapping[str, Any]) -> None:
+        """Raise InputError if there are decoding options although the translations are given, so none is decoded."""
         if self.target is not None and decoding_options:
             first_option = next(iter(decoding_options))
             raise InputError(f"--{first_option} has no effect with --target; leave out one of the two.")
-        plot = self.import_plot_function()
-        # Subclasses add fields, such as `layer`. Each of these is an argument of the subclass's plot function.
+
+    def _list_style_options(self) -> dict[str, Any]:
+        """Return the fields that subclasses add, such as `layer`. Each is an argument of the plot function."""
         style_options = asdict(self)
         style_options.pop("texts")
         style_options.pop("target")
-        texts = self.choose_texts()
-        tokenizer, model = load_tokenizer_and_model(model_args)
-        return plot(model, tokenizer, texts, self.target, theme=theme, **style_options, **decoding_options)
+        return style_options
 
     def import_plot_function(self) -> Callable[..., "Figure"]:
         """Import the function that draws the figure. It is not imported at the top, because --help does not need it."""
@@ -109,6 +117,7 @@ class ProbabilityArguments(MaskArguments):
             )
         if self.texts:
             return self.texts[0]
+        # The longer one of the default sentences gives the more interesting figure.
         return _DEFAULT_SENTENCES[-1]
 
 
@@ -247,22 +256,20 @@ def draw(figure: str, arguments: list[str]) -> Path:
     If the file cannot be written, an error is raised before the figure is drawn.
     """
     figure_class = FIGURES[figure]
-    argument_class = _combine_argument_classes(figure_class)
-    # This is a tuple with an instance of each class of arguments.
-    all_arguments = parse(argument_class, figure_class.__doc__, arguments, f"plot {figure}")
-    figure_args = all_arguments[0]
-    file_args = all_arguments[1]
-    # Figures of translations also have the arguments for the model and for decoding.
-    translation_args = all_arguments[2:]
-    output = file_args.output
+    args = parse(_combine_argument_classes(figure_class), figure_class.__doc__, arguments, f"plot {figure}")
+    output = args.file.output
     if output is None:
         output = f"{figure}.png"
-    check_can_write(output, inputs=_list_inputs(all_arguments))
+    # `args` is a tuple of all argument objects.
+    check_can_write(output, inputs=_list_inputs(args))
     # This is not imported at the top, because --help does not need it.
     from ...support.figure_style import check_format, save_figure
 
     check_format(output)
-    drawing = figure_args.draw(file_args.theme, *translation_args)
+    if _draws_translations(figure_class):
+        drawing = args.figure.draw(args.file.theme, args.model, args.decoding)
+    else:
+        drawing = args.figure.draw(args.file.theme)
     path = save_figure(drawing, output)
     print(f"the plot is in {path}")
     return path
@@ -288,17 +295,18 @@ def _list_inputs(all_arguments: Iterable[object]) -> list[str | Path]:
 
 
 def _combine_argument_classes(figure_class: type) -> Any:
-    """Return a `NamedTuple` type that combines a figure's own arguments with the arguments that figures share.
-
-    Its fields are classes of arguments: the figure's class, the class for the file and, for figures of translations,
-    the classes for the model and for decoding.
-    """
-    classes = [figure_class, FileArguments]
-    # The classes of all figures of translations derive from this one.
-    if issubclass(figure_class, MaskArguments):
-        classes += [LoadingArguments, DecodingArguments]
-    fields = [(argument_class.__name__, argument_class) for argument_class in classes]
+    """Return a `NamedTuple` type with the classes of all arguments that a figure has on the command line."""
+    fields: list[tuple[str, type]] = [("figure", figure_class), ("file", FileArguments)]
+    if _draws_translations(figure_class):
+        fields.append(("model", LoadingArguments))
+        fields.append(("decoding", DecodingArguments))
     return NamedTuple("Arguments", fields)
+
+
+def _draws_translations(figure_class: type) -> bool:
+    """Return True if a figure shows translations, so that it needs a model and decoding settings."""
+    # The classes of all figures of translations derive from this one.
+    return issubclass(figure_class, MaskArguments)
 
 
 def label_runs(runs: Sequence[str]) -> list[str]:

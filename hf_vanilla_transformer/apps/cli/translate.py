@@ -318,8 +318,8 @@ def _translate_sentences(args: Arguments, processes: Processes) -> None:
     are_on_command_line = len(text_args.sentences) > 0
     keeps_breaks = are_on_command_line and text_args.split_sentences
 
-    # `share` yields the chunks for this process, and appends the sizes of all chunks to this list. At the end of the
-    # block, `open` uses the sizes to merge the outputs of the processes.
+    # `share` appends the sizes of all chunks to this list, including the chunks of other processes. At the end of the
+    # block, `open` needs the sizes to merge the outputs of the processes.
     chunk_sizes: list[int] = []
     shows_progress = sys.stderr.isatty()
     start = time.perf_counter()
@@ -332,7 +332,10 @@ def _translate_sentences(args: Arguments, processes: Processes) -> None:
             # Readers of a pipe get each chunk without delay.
             file.flush()
     if not are_on_command_line and processes.index == 0:
-        seconds = time.perf_counter() - start
-        count = sum(chunk_sizes)
-        speed = count / seconds
-        print(f"{count:,} sentences in {seconds:.1f} s: {speed:,.1f} sentences/s", file=sys.stderr)
+        _print_speed(sum(chunk_sizes), time.perf_counter() - start)
+
+
+def _print_speed(count: int, seconds: float) -> None:
+    """Print to standard error how many sentences were translated, and how fast."""
+    speed = count / seconds
+    print(f"{count:,} sentences in {seconds:.1f} s: {speed:,.1f} sentences/s", file=sys.stderr)

@@ -205,23 +205,29 @@ def _compare_model_and_tokenizer(folder: Path, source: Source, sentences: list[s
     Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
     """
     try:
-        # Token ids, one list for each sentence. None means that there is no tokenizer to compare with.
-        expected_rows = None
-        if source.tokenizer_folder is not None:
-            source_tokenizer = load_tokenizer(source.tokenizer_folder, source.name)
-            expected_rows = source_tokenizer(sentences).input_ids
+        expected_rows = _tokenize_by_source(source, sentences)
         tokenizer, model = load(str(folder), "cpu")
         _check_tokenizer(model, tokenizer, trial_sentences=sentences[:1])
+        # Token ids, one list for each sentence.
         source_rows = tokenizer(sentences).input_ids
         if expected_rows is not None and source_rows != expected_rows:
             raise InputError("its tokenizer gives other tokens than the tokenizer of the source")
     except (OSError, ValueError) as error:
+        # The messages of the errors need the name of the source.
         raise InputError(f"{source.name} cannot be converted: {reason_of(error)}") from error
 
     parity = compare(model, source.reference, source_rows, in_float64=source.in_float64)
     if source.n_best:
         parity = add_scores(parity, model, tokenizer, source.n_best)
     return parity
+
+
+def _tokenize_by_source(source: Source, sentences: list[str]) -> list[list[int]] | None:
+    """Return the token ids of sentences by the source's own tokenizer, or None if the source has no such tokenizer."""
+    if source.tokenizer_folder is None:
+        return None
+    tokenizer = load_tokenizer(source.tokenizer_folder, source.name)
+    return tokenizer(sentences).input_ids
 
 
 def _check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, trial_sentences: list[str]) -> None:

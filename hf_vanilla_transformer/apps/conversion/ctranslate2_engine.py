@@ -157,12 +157,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def __init__(self, folder: Path, converted: Path, compute_type: str, threads: int):
         super().__init__()
         self.config: Any = AutoConfig.from_pretrained(folder)
-        if (folder / "generation_config.json").is_file():
-            self.generation_config: Any = GenerationConfig.from_pretrained(folder)
-        else:
-            self.generation_config = GenerationConfig()
-        # CTranslate2 has no other way to end a sentence.
-        self.generation_config.early_stopping = True
+        self.generation_config: Any = _load_generation_config(folder)
         self._converted_folder = converted
         self._compute_type = compute_type
         self._threads = threads
@@ -173,16 +168,11 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         # Empty if CTranslate2 cannot average the alignment heads, or if an earlier version wrote the folder.
         self.alignment_heads = [(layer, head) for layer, head in certificate.get("alignment_heads", [])]
 
-        # The text of each token. CTranslate2 writes two vocabularies, or one if they are equal.
-        source_path = converted / "source_vocabulary.json"
-        target_path = converted / "target_vocabulary.json"
-        if not source_path.is_file():
-            source_path = converted / "shared_vocabulary.json"
-            target_path = converted / "shared_vocabulary.json"
-        self._source_texts: list[str] = json.loads(source_path.read_text(encoding="utf-8"))
-        self._target_texts: list[str] = json.loads(target_path.read_text(encoding="utf-8"))
+        # The text of each token, in the order of the token ids.
+        self._source_texts, self._target_texts = _read_vocabularies(converted)
         self._target_token_ids = {text: token_id for token_id, text in enumerate(self._target_texts)}
 
+        # The running child processes by their setting, i.e. by how they use the CPU.
         self._processes: dict[Setting, list[CTranslate2Process]] = {}
         # Held while a process is chosen or started, so that several threads do not change `_processes` at once.
         self._processes_lock = threading.Lock()
@@ -219,15 +209,18 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         source_texts = self._to_source_texts(sources)
         num_returned = _choose_num_returned(settings)
         longest_source = max(len(source) for source in sources)
+        # The maximum number of tokens in a translation, not counting the start token.
         max_length = self._max_length(settings, longest_source)
         options = self._search_options(settings, max_length, len(sources))
 
         process = self._choose_process(len(sources))
         _, hypotheses_by_source = process.translate(source_texts, watch, **options)
 
+        # A function that maps the length of a hypothesis to the divisor of its score.
         length_penalty = length_penalty_of(settings)
         translations = []
         for hypotheses in hypotheses_by_source:
+            # The tokens of the hypotheses, as texts, best first.
             ranked_hypotheses = _rank(hypotheses, length_penalty)
             for token_texts in ranked_hypotheses[:num_returned]:
                 token_ids = self._to_token_ids(token_texts, settings, max_length)
@@ -290,22 +283,24 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
         The limit is the same for all sentences of a batch. `longest_source` is the length of its longest source.
         """
-        if settings.max_new_tokens:
-            return min(settings.max_new_tokens, self.max_positions)
-
-        # The paper's length limit depends on the length of the source (section 6.1).
+        # The paper's length limit depends on the length of the source (section 6.1). Other limits take precedence.
         max_length_offset = getattr(settings, "max_length_offset", None)
-        if max_length_offset is not None and not limits_length(settings):
-            return min(longest_source + max_length_offset, self.max_positions)
+        has_limit_of_paper = max_length_offset is not None and not limits_length(settings)
+        # Some versions of transformers have a default limit.
+        default_length = GenerationConfig().max_length
 
-        max_length = settings.max_length
-        if not max_length:
-            # Some versions of transformers have a default.
-            max_length = GenerationConfig().max_length
-        if not max_length:
-            max_length = self.max_positions
-        # max_length counts the start token.
-        return min(max_length - 1, self.max_positions)
+        if settings.max_new_tokens:
+            limit = settings.max_new_tokens
+        elif has_limit_of_paper:
+            limit = longest_source + max_length_offset
+        elif settings.max_length:
+            # settings.max_length counts the start token, and so does the default.
+            limit = settings.max_length - 1
+        elif default_length:
+            limit = default_length - 1
+        else:
+            limit = self.max_positions - 1
+        return min(limit, self.max_positions)
 
     def _end_tokens(self, settings: GenerationConfig) -> list[int]:
         """Return the ids of the tokens that end a translation: those in the settings, or else the model's EOS."""
@@ -378,17 +373,13 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
         Raises ValueError if the engine does not support the settings.
         """
-        for name, value in arguments.items():
-            # do_sample=False is accepted, because the engine never samples.
-            turns_sampling_off = name == "do_sample" and not value
-            if name not in _SUPPORTED_ARGUMENTS and not turns_sampling_off:
-                raise InputError(f"{name} is {value!r}, but the engine has {', '.join(_SUPPORTED_ARGUMENTS)} only.")
+        _check_supported(arguments)
         settings = copy.copy(self.generation_config)
-        # A length limit in the call replaces all length limits in generation_config.
-        has_length_limit = any(arguments.get(name) for name in _LENGTH_LIMITS)
+        # A length limit in the call replaces all length limits in generation_config, such as max_new_tokens.
+        has_length_limit = any(arguments.get(limit) for limit in _LENGTH_LIMITS)
         if has_length_limit:
-            for name in _LENGTH_LIMITS:
-                setattr(settings, name, None)
+            for limit in _LENGTH_LIMITS:
+                setattr(settings, limit, None)
         for name, value in arguments.items():
             setattr(settings, name, value)
         self._check_settings(settings)
@@ -483,6 +474,32 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return Setting(workers, self._threads // workers, instructions)
 
 
+def _load_generation_config(folder: Path) -> GenerationConfig:
+    """Load the search settings of a trained model, or transformers' defaults if the folder has none."""
+    if (folder / "generation_config.json").is_file():
+        generation_config = GenerationConfig.from_pretrained(folder)
+    else:
+        generation_config = GenerationConfig()
+    # CTranslate2 has no other way to end a sentence.
+    generation_config.early_stopping = True
+    return generation_config
+
+
+def _read_vocabularies(converted_folder: Path) -> tuple[list[str], list[str]]:
+    """Return the texts of the source tokens and of the target tokens of a CTranslate2 model, in the order of their ids.
+
+    CTranslate2 writes two vocabularies, or one if they are equal.
+    """
+    source_path = converted_folder / "source_vocabulary.json"
+    target_path = converted_folder / "target_vocabulary.json"
+    if not source_path.is_file():
+        source_path = converted_folder / "shared_vocabulary.json"
+        target_path = converted_folder / "shared_vocabulary.json"
+    source_texts = json.loads(source_path.read_text(encoding="utf-8"))
+    target_texts = json.loads(target_path.read_text(encoding="utf-8"))
+    return source_texts, target_texts
+
+
 def _remove_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> Rows:
     """Return the token ids of each source without padding. Without a mask, the sources have no padding.
 
@@ -494,6 +511,15 @@ def _remove_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor | None
     for row, mask in zip(input_ids, attention_mask, strict=True):
         sources.append(row[mask.bool()].tolist())
     return sources
+
+
+def _check_supported(arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError if an argument of `generate()` is not one that the engine supports."""
+    for name, value in arguments.items():
+        # do_sample=False is accepted, because the engine never samples.
+        turns_sampling_off = name == "do_sample" and not value
+        if name not in _SUPPORTED_ARGUMENTS and not turns_sampling_off:
+            raise InputError(f"{name} is {value!r}, but the engine has {', '.join(_SUPPORTED_ARGUMENTS)} only.")
 
 
 def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -> Callable[[], None] | None:

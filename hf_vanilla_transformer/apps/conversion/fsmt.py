@@ -164,15 +164,17 @@ def convert_fsmt(
     is_output_tied = torch.equal(target_embeddings, output_projection)
     are_embeddings_tied = torch.equal(source_embeddings, target_embeddings)
     shares_all_matrices = is_output_tied and are_embeddings_tied
-    # With a joint vocabulary, our model shares all three matrices, or does not tie its output. If only the target
-    # embeddings and the output projection are equal, the model is therefore given two vocabularies.
-    has_one_vocabulary = has_joint_vocabulary and (shares_all_matrices or not is_output_tied)
-    # None means that source and target have one vocabulary.
-    source_vocab_size: int | None = None
-    if not has_one_vocabulary:
-        source_vocab_size = fsmt.config.src_vocab_size
-    if has_one_vocabulary and shares_all_matrices:
+    # With a joint vocabulary, our model shares all three matrices, or does not tie its output.
+    if has_joint_vocabulary and shares_all_matrices:
+        # None means that source and target have one vocabulary.
+        source_vocab_size: int | None = None
         state["model.shared.weight"] = source_embeddings
+    elif has_joint_vocabulary and not is_output_tied:
+        source_vocab_size = None
+    else:
+        # If only the target embeddings and the output projection are equal, our model needs two vocabularies, even if
+        # these are the same.
+        source_vocab_size = fsmt.config.src_vocab_size
     return converted_model(
         fsmt,
         state,

@@ -127,14 +127,13 @@ def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: Ma
     if "lm_head.bias" in state:
         # (1, vocabulary)
         state["final_logits_bias"] = state.pop("lm_head.bias")[None]
-    # load_state_dict() returns the names of tensors that only one of them has: the MarianMTModel, or `state`.
-    names_only_in_marian, names_only_in_model = marian.load_state_dict(state, strict=False)
-    # MarianMTModel computes some tensors, such as its position tables.
-    weights_only_in_marian = [name for name in names_only_in_marian if not _is_computed(name)]
-    if weights_only_in_marian or names_only_in_model:
+    # `state` lacks some names of the MarianMTModel ("missing"), or has names that it lacks ("unexpected").
+    missing_names, unexpected_names = marian.load_state_dict(state, strict=False)
+    # MarianMTModel computes some tensors, such as its position tables, so they may be missing.
+    missing_weights = [name for name in missing_names if not _is_computed(name)]
+    if missing_weights or unexpected_names:
         raise InputError(
-            f"MarianMTModel lacks the weights {names_only_in_model} and has {weights_only_in_marian}; make it with "
-            "new_marian()."
+            f"MarianMTModel lacks the weights {unexpected_names} and has {missing_weights}; make it with new_marian()."
         )
 
 
@@ -167,7 +166,8 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
     tokenizer, model = load_trained(local_folder, folder)
     marian = new_marian(model.config)
     copy_to_marian(model, marian)
-    marian.generation_config, lost_settings = _stock_generation_config(model)
+    marian.generation_config, lost_settings = _split_decoding_settings(model.generation_config)
+    _set_default_length_limit(marian.generation_config, model.config)
     with locked(output_folder):
         # A different process may have written a model before this one got the lock.
         check_holds_no_model(output_folder, "the converted model")
@@ -193,15 +193,11 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
     return output_folder
 
 
-def _stock_generation_config(
-    model: VanillaTransformerForConditionalGeneration,
-) -> tuple[GenerationConfig, dict[str, object]]:
-    """Split a model's decoding settings into those that transformers supports and those that it does not.
-
-    `OWN_SETTINGS` are the names of the settings that only this package has.
-    """
-    stock_settings = copy.deepcopy(model.generation_config)
+def _split_decoding_settings(settings: GenerationConfig) -> tuple[GenerationConfig, dict[str, object]]:
+    """Split decoding settings into those that transformers supports, and those that are lost, by name."""
+    stock_settings = copy.deepcopy(settings)
     lost_settings: dict[str, object] = {}
+    # Only this package has these settings.
     for name in OWN_SETTINGS:
         value = vars(stock_settings).pop(name, None)
         if value is not None:
@@ -213,10 +209,13 @@ def _stock_generation_config(
     else:
         # "hf" is transformers' own length penalty, so nothing is lost.
         lost_settings.pop("length_penalty_type", None)
-    # transformers' own default is only 20 tokens.
-    if stock_settings.max_length is None and stock_settings.max_new_tokens is None:
-        stock_settings.max_length = model.config.max_position_embeddings
     return stock_settings, lost_settings
+
+
+def _set_default_length_limit(settings: GenerationConfig, config: VanillaTransformerConfig) -> None:
+    """Set `max_length` if decoding settings have no length limit, because transformers' default is only 20 tokens."""
+    if settings.max_length is None and settings.max_new_tokens is None:
+        settings.max_length = config.max_position_embeddings
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, positions: int, source: Path, output: Path, name: str) -> None:

@@ -206,7 +206,8 @@ def _list_vocabulary_names(weights: Path) -> list[str]:
     settings = read_settings(weights)
     if "vocabs" not in settings:
         names_in_folder = [path.name for path in weights.parent.glob("*.spm")]
-        # The only vocabulary serves both languages. If there are more of them, the list is too long, and is rejected.
+        # The only vocabulary serves both languages. If there are two or more, one cannot know which is the source's.
+        # Their names are listed twice as well, so that the caller rejects the list because it is too long.
         return [*names_in_folder, *names_in_folder]
     vocabulary_paths = settings["vocabs"]
     if not isinstance(vocabulary_paths, list):
@@ -348,10 +349,11 @@ def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]
         return None
     setting = settings.get("transformer-guided-alignment-layer", "last")
     num_layers = settings["dec-depth"]
-    # A layer number from a file of settings may be anything, such as text or None.
-    layer_number = setting
     if setting == "last":
         layer_number = num_layers
+    else:
+        # In a damaged file of settings, it may be anything, such as text or None.
+        layer_number = setting
     is_valid = str(layer_number).isdecimal() and 1 <= int(layer_number) <= num_layers
     if not is_valid:
         requirement = f'"last" or from 1 to {num_layers}'

@@ -157,15 +157,22 @@ def converted_model(
     channel_order = interleaved_channels(config.d_model).argsort()
     model.load_state_dict(permute_channels(widened_state, channel_order))
     model.tie_weights()
+    model.generation_config = _adopt_decoding_settings(source)
+    return model
 
+
+def _adopt_decoding_settings(source: PreTrainedModel) -> Any:
+    """Change the decoding settings of a transformers model so that a model of this package decodes the same with them.
+
+    Returns the settings.
+    """
     settings: Any = source.generation_config
     # If the settings seemed to be derived from a model's configuration, generate() would replace them.
     settings._from_model_config = False
     # The model keeps transformers' length penalty and length limit instead of the paper's.
     settings.length_penalty_type = "hf"
     settings.max_length_offset = None
-    model.generation_config = settings
-    return model
+    return settings
 
 
 def _check_finite(state: StateDict, source: str) -> None:
