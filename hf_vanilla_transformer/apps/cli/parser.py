@@ -57,13 +57,18 @@ def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
         # With a text, sys.exit prints it to standard error and ends the program with code 1.
         sys.exit(f"error: {' '.join(lines)}")
     except (MemoryError, RuntimeError) as error:
-        is_memory_error = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        # If the CPU's memory is exhausted, PyTorch raises a plain RuntimeError.
-        is_cpu_memory_error = "can't allocate memory" in str(error)
-        if shows_traceback or not (is_memory_error or is_cpu_memory_error):
+        if shows_traceback or not _is_memory_error(error):
             raise
         reason = str(error).partition("\n")[0]
         sys.exit(f"error: not enough memory ({reason}); give smaller batches, or fewer --num_beams in a search.")
+
+
+def _is_memory_error(error: Exception) -> bool:
+    """Return True if an error means that the memory of the CPU or of the accelerator is exhausted."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # If the CPU's memory is exhausted, PyTorch raises a plain RuntimeError.
+    return "can't allocate memory" in str(error)
 
 
 def program(main: Callable[[list[str]], T]) -> Callable[..., T]:

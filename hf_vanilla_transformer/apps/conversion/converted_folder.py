@@ -266,12 +266,6 @@ def _describe_converted(folder: Path, source: Source, tokenizer_settings: Mappin
     """
     languages = _find_languages(tokenizer_settings)
     tokenizer_class = tokenizer_settings["tokenizer_class"]
-    target_code = ""
-    can_load_tokenizer = not _is_missing(LIBRARIES.get(tokenizer_class))
-    if can_load_tokenizer:
-        tokenizer = load_tokenizer(folder, source.name)
-        # If the model has several target languages, the card's example uses the code of the first one, as in ">>fr<<".
-        target_code = next(iter(codes_of(tokenizer)), "")
     return About(
         output.resolve().name,
         source_language=languages[0],
@@ -280,8 +274,20 @@ def _describe_converted(folder: Path, source: Source, tokenizer_settings: Mappin
         license=source.license,
         location=location_of(output),
         tokenizer_class=tokenizer_class,
-        target_code=target_code,
+        target_code=_find_first_target_code(folder, tokenizer_class, source.name),
     )
+
+
+def _find_first_target_code(folder: Path, tokenizer_class: str, name: str) -> str:
+    """Return the first target language of a model with several, such as `">>fr<<"`, for the example in its card.
+
+    Returns an empty string for a model with one target language, and if the tokenizer cannot be loaded, because the
+    optional library that its class needs is not installed. Error messages name the model `name`.
+    """
+    if _is_missing(LIBRARIES.get(tokenizer_class)):
+        return ""
+    tokenizer = load_tokenizer(folder, name)
+    return next(iter(codes_of(tokenizer)), "")
 
 
 def _describe_conversion(certificate: Certificate) -> dict[str, str]:

@@ -102,14 +102,7 @@ def to_ctranslate2(
     # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
     local_folder = source_folder(folder)
     tokenizer, model = load_trained(local_folder, folder)
-    source_texts, target_texts = vocabularies(tokenizer, model.config)
-    spec = specification(model, source_texts, target_texts, max_positions)
-    is_exact = quantization == "float32"
-    # optimize() stores tied weights only once, and quantizes the weights if it is asked to.
-    if is_exact:
-        spec.optimize()
-    else:
-        spec.optimize(quantization=quantization)
+    spec = _make_quantized_specification(model, tokenizer, quantization, max_positions)
 
     # `staged` gives the temporary folder its final name if the block succeeds, and deletes it otherwise.
     with locked(output_folder), staged(output_folder) as temporary_folder:
@@ -118,6 +111,7 @@ def to_ctranslate2(
         # The comparison uses the files that were written, including the tokenizer's.
         saved_tokenizer = load_tokenizer(temporary_folder, f"the result for {folder}")
         num_positions = table_length(model.config, max_positions)
+        is_exact = quantization == "float32"
         parity = compare(temporary_folder, model, saved_tokenizer, sentences, num_positions, is_exact)
         check_equal(parity, folder, force)
         certificate = {
@@ -133,6 +127,26 @@ def to_ctranslate2(
         }
         (temporary_folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
     return output_folder
+
+
+def _make_quantized_specification(
+    model: VanillaTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    quantization: str,
+    max_positions: int,
+) -> Any:
+    """Convert a model to a `TransformerSpec` that is ready to be written, with weights of the type `quantization`.
+
+    [`specification`] describes the specification and the errors.
+    """
+    source_texts, target_texts = vocabularies(tokenizer, model.config)
+    spec = specification(model, source_texts, target_texts, max_positions)
+    # optimize() stores tied weights only once, and quantizes the weights if it is asked to.
+    if quantization == "float32":
+        spec.optimize()
+    else:
+        spec.optimize(quantization=quantization)
+    return spec
 
 
 def import_library() -> ModuleType:

@@ -249,10 +249,6 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             num_sources: the number of sources in the batch.
         """
         num_beams = settings.num_beams or 1
-        min_length = settings.min_new_tokens or 0
-        if settings.min_length:
-            # min_length counts the start token, but min_new_tokens does not.
-            min_length = max(min_length, settings.min_length - 1)
         options = {
             # All sources form one batch, which `CTranslate2Process` splits among the workers.
             "max_batch_size": 0,
@@ -263,7 +259,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             "length_penalty": 1,
             "return_scores": True,
             "max_decoding_length": max_length,
-            "min_decoding_length": min(min_length, max_length),
+            "min_decoding_length": min(_min_length(settings), max_length),
             "end_token": [self._target_texts[token] for token in self._end_tokens(settings)],
             "return_end_token": True,
         }
@@ -283,15 +279,14 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
         The limit is the same for all sentences of a batch. `longest_source` is the length of its longest source.
         """
-        # The paper's length limit depends on the length of the source (section 6.1). Other limits take precedence.
-        max_length_offset = getattr(settings, "max_length_offset", None)
-        has_limit_of_paper = max_length_offset is not None and not limits_length(settings)
+        # The paper's limit depends on the length of the source (section 6.1). Other limits take precedence over it.
+        max_length_offset: int | None = getattr(settings, "max_length_offset", None)
         # Some versions of transformers have a default limit.
         default_length = GenerationConfig().max_length
 
         if settings.max_new_tokens:
             limit = settings.max_new_tokens
-        elif has_limit_of_paper:
+        elif max_length_offset is not None and not limits_length(settings):
             limit = longest_source + max_length_offset
         elif settings.max_length:
             # settings.max_length counts the start token, and so does the default.
@@ -550,6 +545,15 @@ def _choose_num_returned(settings: GenerationConfig) -> int:
     if num_returned > num_beams:
         raise InputError(f"num_return_sequences is {num_returned}, but there are {num_beams} num_beams; give fewer.")
     return num_returned
+
+
+def _min_length(settings: GenerationConfig) -> int:
+    """Return the minimum number of tokens in a translation, not counting the start token."""
+    min_length = settings.min_new_tokens or 0
+    if settings.min_length:
+        # settings.min_length counts the start token, but min_new_tokens does not.
+        min_length = max(min_length, settings.min_length - 1)
+    return min_length
 
 
 def _rank(hypotheses: Hypotheses, length_penalty: Callable[[int], float]) -> list[list[str]]:

@@ -380,13 +380,7 @@ def tokenizer_files(
     """
     source_path, target_path = vocabularies
     has_joint_vocabulary = "Wemb" in arrays
-    if has_joint_vocabulary:
-        # One matrix has the embeddings of both languages.
-        source_size = len(arrays["Wemb"])
-        target_size = source_size
-    else:
-        source_size = len(arrays["encoder_Wemb"])
-        target_size = len(arrays["decoder_Wemb"])
+    source_size, target_size = _count_embeddings(arrays)
     pad_token = max(source_size, target_size)
 
     source_token_ids = _read_vocabulary(source_path, source_size)
@@ -411,6 +405,15 @@ def tokenizer_files(
     }
     files[TOKENIZER_CONFIG] = json.dumps(settings, indent=2).encode()
     return files, pad_token
+
+
+def _count_embeddings(arrays: StateDict) -> tuple[int, int]:
+    """Return the numbers of source and target tokens that have embeddings in Marian's arrays."""
+    if "Wemb" in arrays:
+        # One matrix has the embeddings of both languages.
+        joint_size = len(arrays["Wemb"])
+        return joint_size, joint_size
+    return len(arrays["encoder_Wemb"]), len(arrays["decoder_Wemb"])
 
 
 def _read_vocabulary(path: Path, num_embeddings: int) -> dict[str, int]:
