@@ -50,14 +50,15 @@ class TrainedRun:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model in memory. It may still use the precision of the training, unlike the saved model."""
+        """The trained model in memory. It may still compute in the precision of the training, such as bfloat16."""
         return cast(PreTrainedModel, self.trainer.model)
 
     @property
     def recorded_facts(self) -> RecordFacts:
         """The callback that recorded facts about the run, such as the training time.
 
-        It is looked up in the Trainer, because `restore_callback_states_from_checkpoint` replaces callbacks by copies.
+        With `restore_callback_states_from_checkpoint`, a resumed Trainer replaces its callbacks by copies. Therefore,
+        the callback is looked up in the Trainer.
         """
         for callback in self.trainer.callback_handler.callbacks:
             if isinstance(callback, RecordFacts):
@@ -67,7 +68,7 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class AverageComparison:
-    """Validation scores of an average of checkpoints and of the last of these checkpoints, to choose the better one."""
+    """Validation scores that compare the averaged weights of several checkpoints with the last checkpoint alone."""
 
     average: Scores
     last_checkpoint: Scores
@@ -84,7 +85,7 @@ class AverageComparison:
 
 @dataclass(frozen=True)
 class SavedWeights:
-    """A record of which weights a run saved: the last ones, an average of checkpoints, or a single checkpoint.
+    """A record of which weights a run saved: the final ones, an average of checkpoints, or the last checkpoint.
 
     Args:
         checkpoints: the names of the checkpoints whose weights were saved; empty if nothing was averaged.
@@ -99,16 +100,17 @@ class SavedWeights:
     curve: Curve | None
 
     def describe(self) -> str | None:
-        """Return a text that names the checkpoints of the saved weights, or None if nothing was averaged."""
+        """Return a text such as "average of 2 checkpoints: checkpoint-8, checkpoint-9", or None without an average."""
         if self.is_last_kept:
             last_checkpoint = self.checkpoints[0]
             return f"of {last_checkpoint}, better than the average"
+        # Without checkpoints, `average_facts` returns {}.
         return average_facts(self.checkpoints).get("weights")
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A record of how the saved model came about, and of its scores.
+    """A record of the choices that led to the saved model, and of its scores on the test pairs.
 
     Args:
         weights: which weights were saved.
@@ -126,7 +128,7 @@ class SavedModel:
 
 
 def finish_run(run: TrainedRun) -> None:
-    """Take all steps of a run that follow its training, such as evaluating the saved model.
+    """Finish a run after its training. For example, evaluate the saved model and write its model card.
 
     The run's settings decide which of these steps are taken:
 
@@ -155,9 +157,10 @@ def finish_run(run: TrainedRun) -> None:
 
 
 def complete_saved_model(run: TrainedRun) -> SavedModel:
-    """Choose the weights and the search settings of the saved model, evaluate it, and save an int8 copy of a student.
+    """Choose the saved model's weights and search settings, evaluate it and, after distillation, save an int8 copy.
 
-    The order matters, because each step uses the model that the steps before it have saved.
+    The order matters: the weights must be final before the search settings are chosen for them, and both must be saved
+    before the model is evaluated or copied.
     """
     settings = run.settings
     weights = choose_weights(run)
@@ -174,12 +177,13 @@ def complete_saved_model(run: TrainedRun) -> SavedModel:
 
 
 def write_cards(run: TrainedRun, saved_model: SavedModel, facts: TrainingFacts) -> None:
-    """Write the model card of the saved model, and that of its int8 copy if there is one."""
+    """Write the saved model's card and, if there is an int8 copy, a second card in the copy's folder."""
     output = run.settings.output_folder
     tokenizer = cast(PreTrainedTokenizerBase, run.trainer.processing_class)
     about = describe_trained_model(run.settings, run.pairs, tokenizer, saved_model.test_scores)
     validation_scores = None
     if saved_model.weights.comparison is not None:
+        # The scores by name: "average" and "last_checkpoint".
         validation_scores = asdict(saved_model.weights.comparison)
     save_card(run.model, output, about, facts, validation_scores)
     if saved_model.has_int8_copy:
@@ -199,6 +203,7 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
     averaged_checkpoints = []
     if average_last is not None:
         averaged_checkpoints = save_average(output_folder, average_last)
+    # `save_average` removes the other files of the run except for its checkpoints, so these files are written after it.
     curve = save_arguments_and_curve(run)
     if not averaged_checkpoints or "validation" not in run.pairs:
         # There is nothing to compare.
@@ -212,7 +217,7 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
 
     # An average of a single checkpoint has the weights of this checkpoint.
     only_last_checkpoint = save_average(output_folder, 1)
-    # Saving these weights has removed all other files of the run, so they are written again.
+    # This call of `save_average` has removed the files again.
     curve = save_arguments_and_curve(run)
     return SavedWeights(only_last_checkpoint, comparison, is_last_kept=True, curve=curve)
 
@@ -225,7 +230,7 @@ def save_arguments_and_curve(run: TrainedRun) -> Curve | None:
 
 
 def compare_average(settings: Settings, pairs: DatasetDict, checkpoint_name: str) -> AverageComparison:
-    """Compare the saved average with its last checkpoint by BLEU on the validation pairs, and log the comparison."""
+    """Evaluate the saved average and the last of its checkpoints on the validation pairs, and log which is better."""
     checkpoint = settings.output_folder / checkpoint_name
     count = len(pairs["validation"])
     logger.info("comparing the average with %s on %s validation pairs", checkpoint_name, f"{count:,}")
@@ -271,20 +276,22 @@ def _evaluate_folder(folder: Path, split: str, settings: Settings, pairs: Datase
 
 
 def save_chosen_search(settings: Settings, pairs: DatasetDict) -> str:
-    """Choose the search settings that the user has not given, and save them with the model.
+    """Choose the length penalty and the stopping rule of the search, unless they are given, and save them.
 
-    They are chosen by BLEU on validation pairs. Returns a text about the choice, for the model card.
+    They are chosen by BLEU on validation pairs, and are saved in the model's `generation_config.json`. Returns a text
+    about the choice for the model card.
     """
     tokenizer, model = load(str(settings.output_folder), settings.args.device)
     rows = pick_evenly_spaced_rows(len(pairs["validation"]), PAIRS_TO_CHOOSE_SEARCH)
     sample = pairs["validation"].select(rows)
     logger.info("choosing length penalty and stopping rule on %s validation pairs", f"{len(sample):,}")
-    # The choice respects the search settings that the user has given.
+    # `choose_search` keeps the search settings that the user has given, and tries values only for the others.
     given_search = settings.decoding.generate_kwargs()
     chosen_search, bleu_by_search = choose_search(model, tokenizer, sample, settings.scoring, **given_search)
     for search, bleu in bleu_by_search.items():
         logger.info("validation BLEU %.2f: %s", bleu, search)
     model.generation_config.update(**chosen_search)
+    # The weights have not changed, so only the generation configuration is saved.
     with staged(settings.output_folder) as folder:
         model.generation_config.save_pretrained(folder)
     candidates = len(bleu_by_search)
@@ -292,9 +299,11 @@ def save_chosen_search(settings: Settings, pairs: DatasetDict) -> str:
 
 
 def save_int8(settings: Settings, pairs: DatasetDict) -> Scores | None:
-    """Save an int8 copy of the model, and return its scores on the test pairs, or None if there are no test pairs."""
+    """Save an int8 copy of the saved model, and return the copy's test scores, or None if there are no test pairs."""
     folder = settings.output_folder / INT8
+    # Of the full-precision model, only the tokenizer is needed.
     tokenizer, _ = load(str(settings.output_folder), "cpu")
+    # With this configuration, the weights are converted to int8 while they are loaded.
     model = AutoModelForSeq2SeqLM.from_pretrained(settings.output_folder, quantization_config=Int8Config())
     with staged(folder, replace_run=True) as staging:
         model.save_pretrained(staging)
@@ -305,7 +314,7 @@ def save_int8(settings: Settings, pairs: DatasetDict) -> Scores | None:
 
 
 def describe_int8(scores: Scores | None) -> str:
-    """Return a text that says where the int8 model is and, if it was evaluated, which BLEU it has."""
+    """Describe the int8 model for the model card: its folder and, if it was evaluated, its BLEU."""
     place = f"in the folder {INT8}, which is not pushed"
     if scores is None:
         return place
@@ -313,7 +322,7 @@ def describe_int8(scores: Scores | None) -> str:
 
 
 def collect_facts(run: TrainedRun, saved_model: SavedModel) -> TrainingFacts:
-    """Collect the facts about the training that the model card lists."""
+    """Collect the facts about the training that are listed in the model card."""
     args = run.settings.args
     state = run.trainer.state
     weights = saved_model.weights
@@ -346,13 +355,14 @@ def collect_facts(run: TrainedRun, saved_model: SavedModel) -> TrainingFacts:
 
 
 def collect_scores(run: TrainedRun, saved_model: SavedModel) -> dict[str, Scores | None]:
-    """Collect the scores that the results file contains, by the split that they were computed on.
+    """Collect the scores for the results file, as a dict from the name of a split to the scores on this split.
 
-    They are the saved model's scores on the validation and test pairs and, if the run compared the average with the
-    last checkpoint, the last checkpoint's validation scores.
+    They are the saved model's scores on the validation and test pairs. If the run compared the average with the last
+    checkpoint, the validation scores of the last checkpoint are included.
     """
     comparison = saved_model.weights.comparison
-    # If the last checkpoint or chosen search settings were saved, the scores of the average are not the saved model's.
+    # The average was evaluated before search settings were chosen. Its scores are the saved model's scores only if the
+    # average is what was saved, and if no search settings were chosen afterwards.
     is_average_saved = not saved_model.weights.is_last_kept and saved_model.search is None
     validation_scores: Scores | None
     if comparison is not None and is_average_saved:
@@ -375,6 +385,7 @@ def collect_results(
     total_seconds = None
     if description.started is not None:
         total_seconds = time.monotonic() - description.started
+    # `description.environment` is filled only for runs that write a results file, as this one does.
     return Results(
         seed=description.seed,
         base_model=description.base_model,

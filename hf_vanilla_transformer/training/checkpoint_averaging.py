@@ -1,4 +1,4 @@
-"""Average the weights of several checkpoints into one model (section 6.1)."""
+"""Average the weights of several checkpoints into one model (section 6.1 of the paper)."""
 
 import math
 import os
@@ -42,7 +42,7 @@ _FIELDS_THAT_MAY_DIFFER = {
 
 
 class _Checkpoint(NamedTuple):
-    """A checkpoint's metadata, which shows whether the checkpoint can be averaged with others.
+    """The weight files of a checkpoint, and the metadata that must be equal in all averaged checkpoints.
 
     Args:
         folder: folder of the checkpoint.
@@ -59,6 +59,7 @@ class _Checkpoint(NamedTuple):
     @property
     def parameters(self) -> int:
         """Number of parameters in the weight files, where shared parameters are stored once."""
+        # A value of `layout` is a dtype followed by sizes, such as ("F32", 512, 2048).
         return sum(math.prod(shape) for _, *shape in self.layout.values())
 
 
@@ -103,6 +104,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     with locked(target):
         # Check again, because another process may have written a model before this one got the lock.
         check_holds_no_model(target, "the average")
+        # The files are written to a temporary folder, and moved to `target` only when all of them are complete.
         with staged(target) as folder:
             checkpoints = write_average(paths, folder)
             config = VanillaTransformerConfig.from_pretrained(folder)
@@ -114,7 +116,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
 
 
 def _name_folders(checkpoints: Sequence[_Checkpoint]) -> list[str]:
-    """Return the checkpoints' folder names, preceded by the parent folders' names if they are not unique."""
+    """Return the checkpoints' folder names. If two are equal, add the parent folders, as in `run1/checkpoint-9`."""
     folders = [checkpoint.folder.resolve() for checkpoint in checkpoints]
     names = [folder.name for folder in folders]
     if len(set(names)) < len(names):
@@ -215,8 +217,13 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
 
 
 def _check_is_complete(folder: Path) -> None:
-    """Raise ValueError if a checkpoint is truncated, or lacks a completion mark although its run writes such marks."""
-    # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks to check.
+    """Raise InputError if a checkpoint is incomplete, as far as the completion marks of its run show it.
+
+    A completion mark is the file `complete.json`, which lists the sizes of all files of a checkpoint. Runs that use
+    `CompleteCheckpoints` write it after all other files.
+    """
+    # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks to check. A checkpoint
+    # without a mark is incomplete only if other checkpoints of its run have marks.
     has_mark = (folder / MARK).exists()
     if not has_mark and not _is_of_run_with_marks(folder.resolve()):
         return
@@ -239,7 +246,7 @@ def _is_of_run_with_marks(folder: Path) -> bool:
 
 
 def _read_tokenizer(folder: Path) -> dict[str, object]:
-    """Read the contents of a tokenizer's files, so that two tokenizers can be compared. The keys are file names."""
+    """Read a tokenizer's files into a dict from file names to contents, so that two tokenizers can be compared."""
     contents: dict[str, object] = {}
     for name in TOKENIZER_FILES:
         path = folder / name
@@ -256,7 +263,7 @@ def _read_tokenizer(folder: Path) -> dict[str, object]:
 
 
 def _drop_fields_that_may_differ(fields: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields that must be equal in all checkpoints of one model."""
+    """Return a copy of a dict without the fields that may differ between checkpoints of one model."""
     return {name: value for name, value in fields.items() if name not in _FIELDS_THAT_MAY_DIFFER}
 
 
@@ -280,7 +287,7 @@ def _check_match(checkpoint: _Checkpoint, last: _Checkpoint) -> None:
 
 
 def _write_weights(last_file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:
-    """Write one weight file of the average.
+    """Average the tensors of one weight file over all checkpoints, and write them to a new file.
 
     Args:
         last_file: a weight file of the last checkpoint. The new file has the same tensor names and metadata.
@@ -309,10 +316,12 @@ def _average_tensor(files: Sequence[Path], name: str) -> torch.Tensor:
     # The sum starts with the first tensor and not with 0, because 0 + -0 is 0.
     first_tensor = _read_tensor(files[0], name)
     dtype = first_tensor.dtype
+    # `total` is changed in place below. Without `copy=True`, it would be `first_tensor` itself if this is in float64.
     total = first_tensor.to(torch.float64, copy=True)
     # Free this tensor's memory before the next tensor is read.
     del first_tensor
     for file in files[1:]:
+        # An in-place addition keeps the dtype of the left side, float64.
         total += _read_tensor(file, name)
     if not total.isfinite().all():
         spoiled_file = _find_spoiled_file(files, name)
@@ -323,7 +332,7 @@ def _average_tensor(files: Sequence[Path], name: str) -> torch.Tensor:
 def _find_spoiled_file(files: Sequence[Path], name: str) -> Path:
     """Return the first file in which a tensor has values that are NaN or infinite.
 
-    If there is none, because finite values have an infinite sum, the result is the last file.
+    If all files have finite values, but their sum is infinite, the result is the last file.
     """
     for file in files:
         if not _read_tensor(file, name).isfinite().all():

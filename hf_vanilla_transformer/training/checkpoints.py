@@ -1,4 +1,4 @@
-"""Mark checkpoints that are complete, so that a run never resumes from one that a killed run left unfinished.
+"""Mark complete checkpoints, so that no run resumes from a checkpoint that was only partly written.
 
 The Trainer writes its files directly into `checkpoint-N` and resumes from the highest N, even if that checkpoint is
 incomplete. Here, a checkpoint gets a mark after all its files are flushed to the disk. The mark is the file
@@ -59,10 +59,11 @@ class CompleteCheckpoints(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Remove the marks of later checkpoints, and keep the Trainer from removing old checkpoints itself."""
+        """Remove the completion marks of later checkpoints, and prevent the Trainer from removing old checkpoints."""
         if state.is_hyper_param_search:
             raise InputError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
-        # Only one process saves and marks checkpoints. The run will write the later ones again.
+        # Only the process that writes checkpoints may change their marks. Checkpoints with more updates than
+        # `state.global_step` are left from an earlier start of the run, which will now write them again.
         if args.should_save:
             remove_later_marks(Path(str(args.output_dir)), state.global_step)
         if args.save_only_model:
@@ -75,6 +76,7 @@ class CompleteCheckpoints(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        # With `group_by_length`, the order of the sentences then depends only on the seed and the epoch.
         seed_order_of_lengths(args, state, kwargs["train_dataloader"])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -101,12 +103,13 @@ class CompleteCheckpoints(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        # Undo the change that `on_train_begin` has made.
         if args.save_total_limit is not None:
             args.save_total_limit = abs(args.save_total_limit)
 
 
 def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:
-    """Remove checkpoints until `limit` of them remain. Unmarked checkpoints are removed first, then the oldest.
+    """Remove checkpoints until `limit` of them remain: first those without a completion mark, then the oldest.
 
     Args:
         folder: folder of the run.
@@ -116,6 +119,7 @@ def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:
     if limit == 0:
         return
     checkpoints = checkpoints_in(folder)
+    # The path of the best checkpoint comes from the Trainer, and may be written differently than those in `folder`.
     protected_paths = {path.resolve() for path in protected}
     unmarked = []
     marked = []
@@ -143,9 +147,9 @@ def restore_path_of_best(state: TrainerState, folder: Path) -> None:
 
 
 def remove_path_of_best(checkpoint: Path) -> None:
-    """Remove the path of the best checkpoint from a checkpoint's state, before the checkpoint is pushed to the Hub.
+    """Remove the best checkpoint's path from the `trainer_state.json` of a checkpoint that will be pushed to the Hub.
 
-    The path would disclose a folder name of this machine.
+    The path would disclose the name of a folder of this machine.
     """
     path = checkpoint / _STATE
     state = TrainerState.load_from_json(str(path))
@@ -156,7 +160,7 @@ def remove_path_of_best(checkpoint: Path) -> None:
 def remove_later_marks(folder: Path, step: int) -> None:
     """Remove the completion marks of all checkpoints that come after update `step`.
 
-    A run that resumes from that update will write these checkpoints again.
+    A run that resumes from that update will write these checkpoints again. Until then, they must not count as complete.
     """
     for checkpoint in checkpoints_in(folder):
         if step_of(checkpoint) > step:
@@ -220,10 +224,11 @@ def find_checkpoint(name: str, folder: Path) -> Path | None:
 
 
 def _find_given_checkpoint(name: str) -> Path:
-    """Return the path of a checkpoint, given as text. Raise InputError unless a run can resume from it."""
+    """Convert a checkpoint's path from text, and raise InputError unless a run can resume from the checkpoint."""
     checkpoint = Path(name)
     if not checkpoint.is_dir():
         raise InputError(f'{name} is not a folder; give the path of a checkpoint, "last" or "auto".')
+    # Checkpoints of a Trainer without `CompleteCheckpoints` have no mark, so their files are checked instead.
     # `fault` says what is wrong with the checkpoint. It is None if the checkpoint is complete.
     if (checkpoint / MARK).is_file():
         fault = fault_of(checkpoint)
@@ -252,6 +257,7 @@ def is_last_checkpoint(args: TrainingArguments, checkpoint: Path) -> bool:
     patience = getattr(args, "early_stopping_patience", None)
     if patience is not None and count_evaluations_without_improvement(state) >= patience:
         return True
+    # The default of `max_steps`, -1, means that the number of epochs decides.
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
     return state.epoch >= args.num_train_epochs
@@ -303,7 +309,8 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
     if not _is_whole(state_path) or not has_random_state:
         return False
     state = json.loads(state_path.read_text(encoding="utf-8"))
-    # Runs of `train` use `RecordFacts` and mark their complete checkpoints, so theirs are incomplete if unmarked.
+    # The state names the callbacks of its run. Runs of `train` have the callback `RecordFacts`, and they mark every
+    # complete checkpoint. A checkpoint of theirs without a mark is therefore incomplete.
     return RecordFacts.__name__ not in state.get("stateful_callbacks", {})
 
 

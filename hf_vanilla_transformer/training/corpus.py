@@ -36,8 +36,12 @@ class Corpus(NamedTuple):
         return int(max(self.source_lengths.max(), self.target_lengths.max()))
 
     def find_rows_up_to(self, max_tokens: int | None) -> NDArray[np.int64]:
-        """Return the indices of the sampled pairs that have at most `max_tokens` tokens on each side."""
+        """Return the indices of the sampled pairs that have at most `max_tokens` tokens on each side.
+
+        If `max_tokens` is None, the indices of all sampled pairs are returned.
+        """
         limit = max_tokens or math.inf
+        # The length of the longer side of each pair, `(sample,)`.
         longer_sides = np.maximum(self.source_lengths, self.target_lengths)
         return np.flatnonzero(longer_sides <= limit)
 
@@ -60,7 +64,7 @@ class Corpus(NamedTuple):
         )
 
     def make_batches(self, tokens_per_batch: int | None, sentences_per_batch: int) -> list[list[int]]:
-        """Divide the sampled pairs into batches in the same way as the training, in random order.
+        """Divide the sampled pairs into batches as the training does. The batches are in random order.
 
         Args:
             tokens_per_batch: maximum number of tokens on each side of a batch, or None for batches with a fixed number
@@ -71,10 +75,11 @@ class Corpus(NamedTuple):
             `list[list[int]]`: the indices of the pairs in each batch.
         """
         if tokens_per_batch is not None:
+            # The sampler also puts the batches into random order.
             sampler = TokenBudgetBatchSampler((self.source_lengths, self.target_lengths), tokens_per_batch)
             return list(sampler)
 
-        # Sort the pairs by length, and cut them into batches.
+        # Sort the pairs by the length of their longer side, `(sample,)`, and split them into batches.
         longer_sides = np.maximum(self.source_lengths, self.target_lengths)
         rows_by_length = np.argsort(longer_sides, kind="stable").tolist()
         batches = []
@@ -92,6 +97,7 @@ class Corpus(NamedTuple):
         """
         token_counts = []
         for batch in batches:
+            # In a batch, all sources are padded to the longest source, and all targets to the longest target.
             padded_length = int(self.source_lengths[batch].max() + self.target_lengths[batch].max())
             token_counts.append(len(batch) * padded_length)
         return np.array(token_counts)
@@ -99,7 +105,7 @@ class Corpus(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasuredPairs:
-    """Sentence pairs whose lengths were measured in tokens.
+    """Sentence pairs whose lengths were measured in tokens, and the tokenizer that measured them.
 
     Args:
         corpus: the number of pairs in each split, and the sentence lengths of a sample of training pairs.

@@ -91,7 +91,7 @@ def estimate_costs(settings: Settings, updates: int, measured_pairs: MeasuredPai
 def _measure_time_and_memory(
     settings: Settings, updates: int, measured_pairs: MeasuredPairs, batches: list[list[int]]
 ) -> _TimeAndMemory:
-    """Measure a trial run on this machine, and extrapolate its time and memory to the whole run.
+    """Make a short trial run on this machine, and extrapolate its time and memory to the whole run.
 
     Args:
         settings: the run's settings.
@@ -101,6 +101,7 @@ def _measure_time_and_memory(
     """
     trial = run_trial(settings, measured_pairs, batches)
     padded_tokens = measured_pairs.corpus.count_padded_tokens(batches)
+    # Both numbers of tokens include source tokens, target tokens and padding.
     training_seconds = _count_trained_tokens(settings, updates, padded_tokens) * trial.update_seconds_per_token
     search_seconds = _estimate_search_seconds(settings, measured_pairs.corpus, updates, trial)
     memory = trial.peak_memory
@@ -127,13 +128,13 @@ def _compute_time_and_memory(
     # `tflops` is a bfloat16 figure, so the other GPU computes in 16 bits even if this machine does not. The size of its
     # memory is unknown.
     training_memory = TrainingMemory.for_model(model, settings.args, memory=None, in_16_bits=True)
-    # `bytes_for_batch` expects the number of tokens on each side.
+    # `padded_tokens` counts both sides of a batch together, but `bytes_for_batch` expects the number on each side.
     tokens_on_each_side = int(padded_tokens.max()) / 2
     return _TimeAndMemory(seconds, training_memory.bytes_for_batch(tokens_on_each_side))
 
 
 def _count_trained_tokens(settings: Settings, updates: int, padded_tokens: NDArray[np.int64]) -> float:
-    """Estimate how many tokens a process trains on in the whole run: source and target tokens, padding included.
+    """Estimate how many tokens each process trains on in the whole run: source and target tokens, padding included.
 
     Args:
         settings: the run's settings.
@@ -165,8 +166,8 @@ def _compute_training_seconds(model: PreTrainedModel, args: RunArguments, tokens
 
 
 def _estimate_disk_space(settings: Settings, updates: int, parameters: int) -> int:
-    """Estimate how many bytes a run's model, which has `parameters` parameters, and its checkpoints take."""
-    # Each weight takes 4 bytes. A checkpoint also contains Adam's two moments.
+    """Estimate how many bytes of disk space a model with `parameters` parameters and the run's checkpoints take."""
+    # Each parameter takes 4 bytes. A checkpoint contains the parameters and Adam's two moments of each parameter.
     model_bytes = 4 * parameters
     checkpoint_bytes = 3 * model_bytes
     return model_bytes + _count_checkpoints_on_disk(settings, updates) * checkpoint_bytes
@@ -196,6 +197,7 @@ def _count_occurrences(strategy: str, steps: float | None, updates: int) -> int:
             updates per epoch. With `"best"`, there may be fewer checkpoints than this function counts.
         updates: the number of updates of the run.
     """
+    # `steps` is None or 0 if there are no such events.
     if strategy == "no" or not steps:
         return 0
     if steps < 1:
@@ -223,6 +225,8 @@ def _estimate_search_seconds(settings: Settings, corpus: Corpus, updates: int, t
         pairs_per_search = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
         beam_sentences += searches * pairs_per_search
 
+    # A trial generates as many tokens as its sources have. Its seconds per source token are therefore the seconds for
+    # each generated token.
     tokens_per_sentence = float(corpus.target_lengths.mean())
     greedy_seconds = greedy_sentences * trial.greedy_seconds_per_token
     beam_seconds = beam_sentences * trial.beam_seconds_per_token

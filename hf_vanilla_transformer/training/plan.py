@@ -180,7 +180,7 @@ class _PlannedDevice:
         return count_tokens_that_fit(model, settings.args, memory)
 
     def describe_source_of_costs(self) -> str:
-        """Return a text that says where the time and the memory in a plan come from."""
+        """Return a text that says whether the time and the memory in a plan were computed or measured."""
         if self.is_elsewhere:
             return f"time and memory: computed for {self.tflops:g} TFLOP/s, not measured"
         return "time and memory: measured by a trial of some updates"
@@ -188,7 +188,7 @@ class _PlannedDevice:
 
 @dataclass(frozen=True)
 class _UpdateSize:
-    """The size of an update.
+    """The size of an update, and the maximum size of the batches that it is split into.
 
     Args:
         tokens: the number of tokens on each side of an update, over all its batches and all processes.
@@ -201,7 +201,7 @@ class _UpdateSize:
 
 @dataclass(frozen=True)
 class _RunForecast:
-    """What a run will do and cost.
+    """A forecast of a run: its complete settings, its number of epochs, and its costs.
 
     Args:
         settings: the run's settings, with final batch sizes, and with the numbers of updates after which the run saves
@@ -216,7 +216,7 @@ class _RunForecast:
 
 
 def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> None:
-    """Raise InputError if no plan is possible: for fine-tuning, too few training pairs, or invalid numbers."""
+    """Raise InputError if the run is fine-tuning, if there are too few training pairs, or if a number is invalid."""
     if settings.model.model_name_or_path is not None:
         raise InputError("a plan is for a new model; give learning_rate and max_steps to fine-tune one.")
     # The recipe "tiny" is the one for the fewest pairs.
@@ -231,7 +231,7 @@ def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> No
 def _choose_arguments(
     settings: Settings, given_arguments: Arguments, pairs: DatasetDict, device: _PlannedDevice
 ) -> Plan:
-    """Make a plan that chooses the arguments that are not given.
+    """Make a plan that chooses all arguments that the user has not given.
 
     Args:
         settings: the settings that follow from the given arguments alone.
@@ -243,11 +243,12 @@ def _choose_arguments(
     training_pairs = len(pairs["train"])
     sample = _sample_pairs(pairs)
     targets_per_source = _count_targets_per_source(settings)
+    # A recipe suits a number of different sources, and each source occurs `targets_per_source` times.
     recipe_name = choose_recipe(training_pairs // targets_per_source, has_gpu=not device.is_cpu)
     recipe = _adapt_recipe(recipe_name, settings, sample["train"], training_pairs)
 
-    # Choose the model. It determines the tokenizer, which measures the pairs, and how many tokens fit into memory.
-    # Given arguments always take precedence.
+    # Choose the model and its tokenizer. The tokenizer must exist before the lengths of the pairs can be measured, and
+    # the model before we know how many tokens fit into memory. Given arguments always take precedence.
     model_arguments = _select_model_arguments(recipe, given_arguments)
     model_settings = Settings.from_arguments(**{**model_arguments, **given_arguments})
     measured_pairs = _measure_pairs(pairs, sample, model_settings)
@@ -272,7 +273,7 @@ def _choose_arguments(
 
 
 def _estimate_costs_only(settings: Settings, pairs: DatasetDict, device: _PlannedDevice) -> Plan:
-    """Make a plan that chooses no arguments, and contains only the costs of a run with these settings."""
+    """Make a plan that chooses nothing, and contains only the estimated costs of a run with these settings."""
     measured_pairs = _measure_pairs(pairs, _sample_pairs(pairs), settings)
     tokens_that_fit = device.count_tokens_that_fit(settings, measured_pairs.tokenizer)
     forecast = _forecast_run(settings, measured_pairs, tokens_that_fit, device.tflops)
@@ -316,7 +317,7 @@ def _sample_pairs(pairs: DatasetDict) -> DatasetDict:
 
 
 def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: int) -> dict[str, object]:
-    """Read a recipe, and return it with a model that suits distillation and a vocabulary that suits the amount of text.
+    """Read a recipe, and adapt its vocabulary size to the amount of text. For distillation, also adapt its layers.
 
     Args:
         name: the name of the recipe.
@@ -328,7 +329,7 @@ def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: in
     if settings.distillation.teacher:
         recipe = adapt_recipe_to_student(recipe)
 
-    # Estimate the amount of text, sources and targets together.
+    # Estimate the amount of text, sources and targets together, by extrapolating from the sample.
     sample_bytes = 0
     for column in ("source", "target"):
         for text in sample[column]:
@@ -348,6 +349,7 @@ def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
     A student model with this shape translates faster, because the decoder takes most of the time (Kasai et al. 2021,
     "Deep Encoder, Shallow Decoder"). The deep encoder has initial weights as in Wang et al. 2022, "DeepNet".
     """
+    # In "DeepNet", the initial weights of an encoder with N layers are multiplied by (8 N)^(-1/4).
     encoder_layers = 2 * recipe["num_layers"]
     return {
         **recipe,
@@ -357,16 +359,16 @@ def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
 
 
 def _select_model_arguments(recipe: Arguments, given_arguments: Arguments) -> dict[str, object]:
-    """Return those recipe arguments that determine the model, its tokenizer, and the memory that a batch needs."""
+    """Return the recipe arguments that determine the model, its tokenizer, and the memory that a batch needs."""
     names = {field.name for field in fields(ModelArguments)}
-    # R-Drop runs every batch twice at once.
+    # R-Drop runs every batch twice at once, so a batch needs more memory.
     names.add("r_drop_alpha")
     remaining_arguments = _drop_replaced(recipe, given_arguments)
     return {name: value for name, value in remaining_arguments.items() if name in names}
 
 
 def _measure_pairs(pairs: DatasetDict, sample: DatasetDict, settings: Settings) -> MeasuredPairs:
-    """Count the pairs of each split, and measure the sentence lengths of a sample of them in tokens.
+    """Count the pairs of each split, and measure the sentence lengths of a sample of the pairs in tokens.
 
     Args:
         pairs: the sentence pairs of all splits.
@@ -410,6 +412,7 @@ def _forecast_run(
     batched_settings = with_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
     args = batched_settings.args
 
+    # This function leaves out the long pairs itself, so it gets the whole corpus.
     updates_per_epoch = count_updates_per_epoch(
         measured_pairs.corpus, batched_settings.given_arguments, args.world_size
     )
@@ -419,7 +422,7 @@ def _forecast_run(
         updates = math.ceil(args.num_train_epochs * updates_per_epoch)
     epochs = updates / updates_per_epoch
 
-    # The cost estimate counts evaluations and checkpoints by updates.
+    # The cost estimate counts evaluations and checkpoints by updates, also if they take place after every epoch.
     steps = _convert_epochs_to_steps(args, updates_per_epoch)
     complete_settings = batched_settings.change_training(**steps)
     costs = estimate_costs(complete_settings, updates, short_pairs, tflops)
@@ -429,7 +432,8 @@ def _forecast_run(
 def _convert_epochs_to_steps(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
     """Return `save_steps` and `eval_steps` for a run that saves or evaluates every epoch.
 
-    If a strategy is not `"epoch"`, its number of steps is not returned.
+    If a strategy is not `"epoch"`, the result does not contain its number of steps. For example, a run that saves every
+    epoch and never evaluates gets `{"save_steps": updates_per_epoch}`.
     """
     steps = {}
     if args.save_strategy == "epoch":
@@ -459,6 +463,7 @@ def count_updates_per_epoch(corpus: Corpus, arguments: Arguments, processes: int
     sampled_pairs = len(short_corpus.source_lengths)
     batches_of_corpus = batches_of_sample * short_corpus.training_pairs / sampled_pairs
 
+    # Each process trains on its share of the batches, and several batches of each process may make up an update.
     batches_per_process = math.ceil(batches_of_corpus / processes)
     return math.ceil(batches_per_process / arguments.get("gradient_accumulation_steps", 1))
 
@@ -484,7 +489,8 @@ def fit_recipe(
     Returns:
         The chosen arguments, without the given ones.
     """
-    # `chosen` maps the names of arguments to values that the recipe or this function has chosen.
+    # `chosen` maps the names of arguments to values that the recipe or this function has chosen. It is a new dict, so
+    # the recipe is not changed below.
     batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
     chosen = _drop_replaced({**recipe, **batches}, given_arguments)
     # The run gets a number of updates instead of epochs, and batch sizes instead of the tokens of an update. Otherwise
@@ -492,11 +498,13 @@ def fit_recipe(
     chosen.pop("num_train_epochs")
     chosen.pop("tokens_per_update", None)
 
-    # Choose the length of the run, and the arguments that depend on it.
+    # Choose the length of the run, and the arguments that depend on it. An epoch can be counted in updates only after
+    # the batches are chosen.
     updates_per_epoch = count_updates_per_epoch(corpus, {**chosen, **given_arguments}, processes)
     updates = _choose_updates(recipe, given_arguments, updates_per_epoch)
     if "num_train_epochs" not in given_arguments:
         chosen["max_steps"] = updates
+    # How often the model reads each source.
     epochs_over_sources = targets_per_source * updates / updates_per_epoch
     if epochs_over_sources < _FEW_EPOCHS:
         # The model would underfit with more dropout.
@@ -512,7 +520,7 @@ def fit_recipe(
 
 
 def _drop_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str, Any]:
-    """Return those recipe arguments that no given argument replaces or excludes."""
+    """Return a copy of a recipe's arguments, without the arguments that a given argument replaces or excludes."""
     replaced_names: set[str] = set()
     # `_REPLACED_BY` maps an argument that the user may give to the names of the recipe arguments that it replaces.
     for argument, names in _REPLACED_BY.items():
@@ -548,7 +556,8 @@ def _fit_batches(
 
     max_tokens = batches.tokens_per_batch
     if not given_tokens_per_batch:
-        # The batches depend on a device's memory, which must not decide which pairs are too long.
+        # The size of a batch depends on a device's memory. With the recipe's limit, the memory does not decide which
+        # pairs are too long.
         max_tokens = min(max_tokens, recipe["max_tokens"])
     return {
         "tokens_per_batch": batches.tokens_per_batch,
@@ -586,10 +595,11 @@ def _choose_evaluation_batch_size(recipe: Arguments, corpus: Corpus) -> int:
 
 
 def _choose_updates(recipe: Arguments, given_arguments: Arguments, updates_per_epoch: int) -> int:
-    """Return the number of updates that the user has given, directly or in epochs. Otherwise adapt the recipe's number.
+    """Choose the number of updates of a run. If the user has given a number of updates or epochs, it is kept.
 
     Args:
-        recipe: the recipe's arguments. Its number of epochs applies unless this is too few or too many updates.
+        recipe: the recipe's arguments. Without a given number, its number of epochs applies, but with at least
+            `FEWEST_UPDATES` updates, and at most the recipe's `max_steps` or `MOST_UPDATES`.
         given_arguments: arguments that the user has given.
         updates_per_epoch: the number of updates in an epoch.
     """
@@ -607,9 +617,10 @@ def _choose_updates(recipe: Arguments, given_arguments: Arguments, updates_per_e
 
 
 def _choose_steps(recipe: Arguments, updates: int) -> dict[str, int]:
-    """Return the numbers of updates of the warm-up, and between two logs, evaluations and checkpoints.
+    """Choose the length of the warm-up, and how often the run logs, evaluates and saves, all in numbers of updates.
 
-    In a recipe, `warmup_steps` is a number of updates. The other three values are fractions of the run.
+    In a recipe, `warmup_steps` is a number of updates. The other three values, such as `eval_steps`, are fractions of
+    the run.
 
     Args:
         recipe: the recipe's arguments.
@@ -625,9 +636,10 @@ def _choose_steps(recipe: Arguments, updates: int) -> dict[str, int]:
 
 
 def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments) -> dict[str, object]:
-    """Return strategies and steps with which a run saves every model that it evaluates.
+    """Choose when a run evaluates and saves, so that it saves every model that it evaluates.
 
-    `load_best_model_at_end` requires this. If the user gives a value for evaluating or for saving, it applies to both.
+    `load_best_model_at_end` requires this. If the user gives a value for evaluating or for saving, the value applies to
+    both. The result may include arguments that the user has given. The caller removes them.
 
     Args:
         chosen: the arguments that the plan has chosen so far.
@@ -672,7 +684,7 @@ def _find_names_without_effect(chosen: Arguments, given_arguments: Arguments, co
 
 
 def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:
-    """Return lines of text that explain what was chosen and why.
+    """Explain a plan in lines of text that say what was chosen and why.
 
     Args:
         recipe_name: the name of the chosen recipe.
@@ -682,6 +694,7 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
     """
     args = settings.args
     lines = [_explain_recipe(recipe_name, corpus)]
+    # Without a GPU, a smaller recipe may have been chosen than the one for this number of pairs.
     recipe_for_gpu = choose_recipe(corpus.training_pairs, has_gpu=True)
     if recipe_for_gpu != recipe_name:
         lines.append(
@@ -702,6 +715,7 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
         pairs = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
         lines.append(f"search: length penalty and stopping rule are chosen on {pairs:,} validation pairs")
     max_tokens = settings.data.max_tokens
+    # `corpus` contains all pairs, including those that the run will remove because they are too long.
     short_corpus = corpus.drop_pairs_over(max_tokens)
     removed_pairs = corpus.training_pairs - short_corpus.training_pairs
     if removed_pairs:
@@ -710,7 +724,7 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
 
 
 def _explain_recipe(recipe_name: str, corpus: Corpus) -> str:
-    """Return a text that says for which corpora the recipe is, and how large this corpus is."""
+    """Describe the chosen recipe and this corpus: the minimum size of the recipe's corpora, and the corpus's size."""
     source_mean = corpus.source_lengths.mean()
     target_mean = corpus.target_lengths.mean()
     return (
@@ -720,7 +734,7 @@ def _explain_recipe(recipe_name: str, corpus: Corpus) -> str:
 
 
 def _describe_weights(settings: Settings) -> str:
-    """Return a text that says which weights the run saves."""
+    """Return a text about the weights that the run saves, such as "average of the last 10 checkpoints"."""
     if settings.output.average_last:
         return f"average of the last {settings.output.average_last} checkpoints"
     return "of the last update"
@@ -750,7 +764,8 @@ def _describe_vocabulary(recipe_name: str, model_args: ModelArguments) -> str:
 
 
 def _describe_update(args: RunArguments) -> str:
-    """Return a text about the size of an update, over all its batches and all processes."""
+    """Return a text about the size of an update over all processes, such as "25,000 tokens on each side"."""
+    # The number of batches in an update, over all processes.
     batches = args.gradient_accumulation_steps * args.world_size
     if args.tokens_per_batch:
         return f"{args.tokens_per_batch * batches:,} tokens on each side"

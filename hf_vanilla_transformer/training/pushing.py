@@ -28,6 +28,7 @@ def prepare_push(settings: Settings) -> str:
     args = settings.args
     name = args.hub_model_id or settings.output_folder.absolute().name
     if args.process_index != 0:
+        # Other processes never push, so they do not need the user's name.
         return name
     return prepare_repository(
         name,
@@ -40,12 +41,14 @@ def prepare_push(settings: Settings) -> str:
 
 def leave_paths_out_of_pushes(trainer: Seq2SeqTrainer) -> None:
     """Make the Trainer remove local paths from the checkpoints that it pushes during training."""
+    # The Trainer calls this method of its own after it has saved a checkpoint. The replacement calls the original.
     trainer._push_from_checkpoint = partial(  # type: ignore[method-assign]
         _push_without_paths, trainer, trainer._push_from_checkpoint
     )
 
 
 def _push_without_paths(trainer: Seq2SeqTrainer, push_checkpoint: Callable[[str], None], folder: str) -> None:
+    # All processes call this, but only the main process may change files. `push_checkpoint` is the Trainer's method.
     if trainer.is_world_process_zero():
         remove_path_of_best(Path(folder))
     push_checkpoint(folder)
@@ -81,6 +84,7 @@ def push(settings: Settings, updates: int, scores: Scores | None) -> None:
 def _upload_command(settings: Settings) -> str:
     """Return a shell command that uploads the output folder, except for checkpoints and private files."""
     args = settings.args
+    # The result is, for example, "hf upload user/name runs/mine . --exclude 'checkpoint-*' ...".
     words = ["hf", "upload", str(args.hub_model_id), str(args.output_dir), "."]
     if args.hub_revision:
         words.extend(["--revision", args.hub_revision])

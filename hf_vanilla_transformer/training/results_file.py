@@ -1,4 +1,4 @@
-"""Write the results file of a run: settings, scores, times and versions as JSON, read by scripts that compare runs."""
+"""Write the results file of a run: its settings, scores, times and versions in JSON, for scripts that compare runs."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ class RunDescription:
 def describe_run(
     settings: Settings, distillation: Mapping[str, str] | None = None, started: float | None = None
 ) -> RunDescription:
-    """Record facts about a run before its training; see [`RunDescription`] for the arguments."""
+    """Record facts about a run before its training. [`RunDescription`] explains the arguments."""
     environment = {}
     if settings.args.results is not None:
         environment = describe_environment(settings.args.device)

@@ -132,7 +132,7 @@ def distill(
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a run starts from: its settings, the sentence pairs and, for distillation, the teacher.
+    """The inputs of a run: its settings, its sentence pairs and, for distillation, the teacher.
 
     Args:
         settings: the run's settings.
@@ -170,7 +170,7 @@ def run(settings: Settings) -> Path:
     started = time.monotonic()
     set_up_process(settings.args)
 
-    # Find out where the run starts. A run that resumes keeps the settings of its earlier part, so it needs no plan.
+    # Find out where the run starts. A resumed run keeps the settings of its earlier part, so it needs no plan.
     checkpoint = find_common_checkpoint(settings)
     earlier_facts = RecordFacts()
     if checkpoint is not None:
@@ -256,7 +256,8 @@ def reserved_output_folder(settings: Settings) -> Iterator[None]:
         yield
         return
     output = settings.output_folder
-    # The innermost folder comes first, so that the folders can be removed in this order.
+    # The innermost folder comes first, so that the folders can be removed in this order. For example, for "runs/mine"
+    # these are "runs/mine" and "runs" if neither exists.
     new_folders = [folder for folder in (output, *output.parents) if not folder.exists()]
     output.mkdir(parents=True, exist_ok=True)
     try:
@@ -275,7 +276,8 @@ def reserved_output_folder(settings: Settings) -> Iterator[None]:
 def load_inputs(settings: Settings) -> RunInputs:
     """Load the sentence pairs and, for distillation, prepare the teacher.
 
-    With a teacher, the returned settings use its tokenizer if that is suitable, unless the user has chosen a tokenizer.
+    With a teacher, the returned settings use the teacher's tokenizer if it is suitable and the user has not chosen a
+    tokenizer.
     """
     with input_errors():
         pairs = load_training_pairs(settings.args, settings.data)
@@ -295,6 +297,7 @@ def plan_inputs(inputs: RunInputs) -> RunInputs:
     if not needs_plan and not inputs.settings.preview.dry_run:
         return inputs
 
+    # The pairs must be held out before the plan is made, because it depends on the numbers of pairs in both splits.
     complete_inputs = inputs
     if needs_plan:
         with input_errors():
@@ -312,9 +315,10 @@ def plan_inputs(inputs: RunInputs) -> RunInputs:
 def log_plan(common_plan: Plan, inputs: RunInputs) -> None:
     """Log the plan of a run and the teacher's work, and check that the disk has enough space.
 
-    In other processes than the main process, log messages are hidden. With `dry_run`, the space is not checked.
+    Only the main process shows its log messages and checks the space. With `dry_run`, the space is not checked.
     """
     settings = inputs.settings
+    # Every process may log, but `set_up_process` has hidden the messages of all except the main process.
     for line in common_plan.lines():
         logger.info(line)
     if settings.args.process_index != 0:
@@ -328,7 +332,8 @@ def log_plan(common_plan: Plan, inputs: RunInputs) -> None:
 def hold_out_validation_pairs(inputs: RunInputs) -> RunInputs:
     """Hold out some training pairs for validation if there are no validation pairs.
 
-    Their number becomes a given argument, so that a run that resumes holds out the same pairs.
+    The number of these pairs becomes a given argument, so that it is saved with the run and a resumed run holds out the
+    same pairs.
     """
     training_pairs = len(inputs.pairs["train"])
     if "validation" in inputs.pairs or training_pairs <= 1:
@@ -365,7 +370,7 @@ def make_common_plan(inputs: RunInputs) -> Plan:
 
 
 def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordFacts, started: float) -> BuiltRun:
-    """Make the last checks, let the teacher translate if there is one, and build the Trainer of a run.
+    """Make the last checks, add the translations of the teacher if there is a teacher, and build the Trainer of a run.
 
     Args:
         inputs: the pairs, the teacher, and the settings, which must be complete.
@@ -376,11 +381,13 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
     facts = update_facts(earlier_facts, inputs.settings)
     settings = name_base_model(inputs.settings, earlier_facts)
     with input_errors():
+        # A new model gets random weights in `set_up_training`, which depend on this seed.
         set_seed(settings.args.seed)
 
         # Make all checks before the teacher translates, because this may take hours.
         check_has_validation(settings, inputs.pairs)
         if settings.args.push_to_hub:
+            # From here on, the settings contain the full name, such as "user/name".
             repository = prepare_push(settings)
             settings = settings.change_training(hub_model_id=repository)
 
@@ -402,7 +409,7 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
 def name_base_model(settings: Settings, earlier_facts: RecordFacts) -> Settings:
     """Return settings that name the base model, i.e. the model that is fine-tuned.
 
-    If the settings do not name a base model, it is taken from the facts in the checkpoint.
+    If the settings do not name a base model, a run that resumes takes the name from the facts in its checkpoint.
     """
     if settings.model.model_name_or_path is not None or earlier_facts.base_model is None:
         return settings
@@ -427,15 +434,17 @@ def update_facts(earlier_facts: RecordFacts, settings: Settings) -> RecordFacts:
 
 
 def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
-    """Train and save a run's model. The main process then takes all later steps, such as evaluating and pushing it."""
+    """Train a run's model and save it. The main process then evaluates the model and takes all further steps."""
     trained = train_and_save(built, checkpoint)
     if not built.trainer.is_world_process_zero():
         return
     try:
         finish_run(trained)
     except RunStoppedError:
+        # Its message already says what to do.
         raise
     except Exception as error:
+        # Only disk errors get a message here. Other errors are unexpected.
         if not is_disk_error(error):
             raise
         output = built.settings.output_folder
@@ -446,10 +455,10 @@ def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
 
 
 def train_and_save(built: BuiltRun, checkpoint: Path | None) -> TrainedRun:
-    """Train a run's model, from scratch or from a checkpoint on, and save it with the weights of the last update.
+    """Train a run's model, starting from scratch or from a checkpoint, and save the model.
 
-    Raises RunStoppedError in the main process if the last checkpoint could not be written, but is needed later. The
-    model is saved in this case, too.
+    Raises RunStoppedError in the main process if the last checkpoint is needed for an average, but could not be
+    written. The model is saved in this case, too.
     """
     trainer = built.trainer
     settings = built.settings
@@ -473,7 +482,7 @@ def train_and_save(built: BuiltRun, checkpoint: Path | None) -> TrainedRun:
 
 
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception | None:
-    """Make the updates of a run, from scratch or from a checkpoint on.
+    """Make the updates of a run, starting from scratch or from a checkpoint.
 
     Returns:
         The disk error if all updates were made but the last checkpoint could not be written, and otherwise None.
@@ -500,7 +509,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
     except Exception as error:
         has_made_all_updates = trainer.state.global_step >= trainer.state.max_steps
         if has_made_all_updates and is_writing_error(error):
-            # Only the last checkpoint is missing. The run can continue without it.
+            # The weights in memory are final. Only the last checkpoint is missing. The run can continue without it.
             logger.info("the last checkpoint could not be written (%s)", error)
             return error
         explanation = explain_training_error(error, trainer, checkpoint)
@@ -527,7 +536,8 @@ def explain_training_error(error: Exception, trainer: Seq2SeqTrainer, checkpoint
             f"{checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
             "checkpoint of your own."
         )
-    # PyTorch raises these errors if the checkpoint contains the state of a different optimizer.
+    # PyTorch raises KeyError or ValueError, with "parameter group" in the message, if the checkpoint contains the state
+    # of a different optimizer.
     is_about_optimizer = isinstance(error, (KeyError, ValueError)) and "parameter group" in str(error)
     if checkpoint is not None and is_about_optimizer:
         return f"{checkpoint} was written with another optimizer ({error}); resume with the same one."
@@ -544,7 +554,7 @@ def is_writing_error(error: Exception) -> bool:
 
 
 def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
-    """Bring a Trainer into the state at the end of training, from the last checkpoint of a run.
+    """Restore the state that a Trainer has at the end of training from the last checkpoint of a finished run.
 
     This replaces `trainer.train()`, which would make one more update. It changes the Trainer. The model already has
     the checkpoint's weights.
@@ -559,8 +569,8 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     # `trainer.train()`, they lose the marks that say that they are complete.
     if trainer.is_world_process_zero():
         remove_later_marks(output, trainer.state.global_step)
-    # If the run keeps its best model, load these weights. The state has the path that the best checkpoint had when it
-    # was written, but the folder may have been moved.
+    # If the run keeps its best model, load the weights of that model. The state contains the path at which the best
+    # checkpoint was written, but the folder may have been moved since.
     restore_path_of_best(trainer.state, output)
     if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
         trainer._load_best_model()

@@ -144,7 +144,10 @@ class RunArguments(PaperTrainingArguments):
             self.report_to = ["none"]
 
     def _check_evaluates(self) -> None:
-        """Raise InputError if a run with `load_best_model_at_end` never evaluates, in the cases the Trainer accepts."""
+        """Raise InputError if `load_best_model_at_end` is set, but the run never evaluates.
+
+        The Trainer rejects most of these combinations. This method rejects the combinations that the Trainer accepts.
+        """
         save_strategy = SaveStrategy(self.save_strategy).value
         eval_strategy = IntervalStrategy(self.eval_strategy).value
         # With other values of `save_strategy`, the Trainer itself raises an error.
@@ -197,6 +200,7 @@ class RunArguments(PaperTrainingArguments):
     @property
     def uses_paper_schedule(self) -> bool:
         """True if the optimizer and the learning rate follow section 5.3 of the paper."""
+        # The defaults of a dataclass are attributes of the class.
         for name in ("learning_rate", "lr_scheduler_type", "optim"):
             if getattr(self, name) != getattr(PaperTrainingArguments, name):
                 return False
@@ -221,7 +225,7 @@ class RunArguments(PaperTrainingArguments):
         return description
 
     def _describe_paper_optimizer(self) -> str:
-        """Return a text about the paper's optimizer and schedule, which a weight decay and a factor may change."""
+        """Return a text about the paper's optimizer and schedule, such as "AdamW, learning rate of Eq. 3 times 2"."""
         # Adam with weight decay is called AdamW.
         optimizer = "AdamW" if self.weight_decay else "Adam"
         description = f"{optimizer}, learning rate of Eq. 3"
@@ -391,14 +395,14 @@ class Settings(NamedTuple):
 
     @classmethod
     def from_arguments(cls, *, allow_plan: bool = False, **arguments: Any) -> "Settings":
-        """Build settings from named arguments of `train`. A single file need not be in a list.
+        """Build settings from arguments of `train`, which are given by name.
 
         A run that resumes has the arguments that are saved in its folder, overridden by the given arguments.
 
         Args:
             allow_plan (`bool`): whether a plan may choose the arguments that are not given. With a recipe, this is
                 False.
-            **arguments: arguments of `train`.
+            **arguments: arguments of `train`. A single file need not be in a list.
 
         Raises InputError for an argument that `train` does not accept or for a wrong value, and TypeError for an
         unknown name.
@@ -436,7 +440,7 @@ class Settings(NamedTuple):
         return json.loads(arguments_in_json)
 
     def recorded_arguments(self) -> dict[str, object]:
-        """Return the arguments that a run's record contains: the given ones that affect what the run computes.
+        """Return the given arguments that affect what the run computes, for the results file of the run.
 
         `bf16` is always included, because its default depends on the device.
         """
@@ -449,7 +453,7 @@ class Settings(NamedTuple):
         return arguments
 
     def for_target_language(self) -> "Settings":
-        """Return settings with the BLEU tokenization for the target language.
+        """Return settings with the BLEU tokenization that suits the target language.
 
         If the run will not compute BLEU, the settings are returned unchanged.
         """
@@ -478,7 +482,7 @@ def _check_accepted(arguments: Arguments) -> None:
 
 
 def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
-    """Read the arguments that a run saved in its output folder, if the run is now resumed.
+    """If a run is resumed, read the arguments that it has saved in its output folder.
 
     The result is {} if the run starts from scratch. It is also {} if the checkpoint is in a different folder, because
     that folder may be untrusted.
@@ -491,7 +495,7 @@ def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
     is_path = resumed_from not in ("last", "auto")
     if is_path and Path(resumed_from).resolve().parent != folder.resolve():
         return {}
-    # The name of the file depends on whether the Trainer pushed checkpoints.
+    # The run has one of these two files. Its name depends on whether the Trainer pushed checkpoints.
     for file_name in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED):
         path = folder / file_name
         if path.is_file():
@@ -513,7 +517,7 @@ def _merge_arguments(saved_arguments: Arguments, arguments: Arguments) -> dict[s
 
 
 def _excludes_plan(arguments: Arguments) -> bool:
-    """Return True if one of the arguments is set with which a run has no plan."""
+    """Return True if an argument is set that rules out a plan, such as `max_steps`."""
     return any(arguments.get(name) for name in _ARGUMENTS_WITHOUT_PLAN)
 
 
@@ -550,9 +554,10 @@ def _is_split_by_memory(arguments: Arguments) -> bool:
 
 
 def _find_missing_strategies(arguments: Arguments) -> dict[str, str]:
-    """Return the defaults of `eval_strategy` and `save_strategy`, of which both, one or none is missing.
+    """Return a default for each of the arguments `eval_strategy` and `save_strategy` that is not given.
 
-    With `load_best_model_at_end`, the Trainer requires that the two strategies are equal, or that it saves with "best".
+    This is for runs with `load_best_model_at_end`. For them, the Trainer requires that the two strategies are equal, or
+    that `save_strategy` is "best".
     """
     if "eval_strategy" in arguments and "save_strategy" in arguments:
         return {}

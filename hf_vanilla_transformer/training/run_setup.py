@@ -103,7 +103,7 @@ def set_up_training(
         trainer.add_callback(callback)
     if settings.args.process_index == 0:
         check_space(trainer, settings.output_folder)
-    # The Trainer has a copy of the arguments, which it changes.
+    # The Trainer has a copy of the arguments, which it changes. The settings must have the same values.
     trainer_args = cast(RunArguments, trainer.args)
     return final_settings._replace(args=trainer_args), trainer
 
@@ -111,10 +111,10 @@ def set_up_training(
 def set_tokenizer_facts(
     tokenizer: PreTrainedTokenizerBase, settings: Settings, pairs: DatasetDict, tokenized_pairs: DatasetDict
 ) -> None:
-    """Record in the tokenizer the facts about the training pairs that translation needs. This changes the tokenizer.
+    """Store the facts about the training pairs that translation needs in the tokenizer. This changes the tokenizer.
 
-    They are the length of the longest source, the languages, and how often a source without letters has a different
-    translation.
+    These facts are the length of the longest source, the languages, and how often the translation of a source without
+    letters, such as "1984", differs from the source.
     """
     is_fine_tuned = settings.model.model_name_or_path is not None
     source_language, target_language = settings.data.languages()
@@ -124,7 +124,7 @@ def set_tokenizer_facts(
 
 
 def set_length_limit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Set the maximum length of the tokenizer's sequences if the model has one. This changes the tokenizer."""
+    """If the model has a maximum sequence length, store it in the tokenizer. This changes the tokenizer."""
     if model.config.position_embedding_type == "learned":
         # Sinusoidal positions have no limit.
         tokenizer.model_max_length = model.config.max_position_embeddings
@@ -272,11 +272,14 @@ def make_run_trainer(
         "args": _set_device_arguments(args),
         "train_dataset": data["train"],
         "eval_dataset": data.get("validation"),
+        # The collator lets the model make the decoder's inputs from the labels.
         "data_collator": DataCollatorForSeq2Seq(tokenizer, model=model),
         "processing_class": tokenizer,
         "compute_metrics": compute_metrics,
+        # The callback marks each checkpoint when it is complete, so that a run can resume from it.
         "callbacks": [CompleteCheckpoints()],
     }
+    # `RDropTrainer` is a subclass of `TokenMetricsTrainer`.
     trainer: TokenMetricsTrainer
     if args.r_drop_alpha:
         trainer = RDropTrainer(**trainer_options, r_drop_alpha=args.r_drop_alpha)
@@ -292,7 +295,7 @@ def make_run_trainer(
 
 
 def _adapt_trainer(trainer: Seq2SeqTrainer, args: RunArguments) -> None:
-    """Change how a Trainer schedules the learning rate, makes batches, and pushes, as the run's arguments say."""
+    """Change the learning rate schedule, the batches and the pushes of a Trainer according to the run's arguments."""
     if args.uses_paper_schedule:
         PaperSchedule.use_in(trainer, args.rate_factor)
     if args.tokens_per_batch is not None:
@@ -303,11 +306,12 @@ def _adapt_trainer(trainer: Seq2SeqTrainer, args: RunArguments) -> None:
 
 
 def _set_device_arguments(args: RunArguments) -> RunArguments:
-    """Return a copy of the arguments with the best values for the device and for several processes."""
+    """Return a copy of the arguments with values that suit the device and training with several processes."""
     # Pinned memory speeds up copies to an accelerator only.
     pins_memory = args.dataloader_pin_memory and args.device.type != "cpu"
     finds_unused_parameters = args.ddp_find_unused_parameters
     if finds_unused_parameters is None:
-        # Every weight gets a gradient in every update.
+        # Every weight gets a gradient in every update, so DDP need not search for weights without one. If the argument
+        # were None, the Trainer would turn the search on.
         finds_unused_parameters = False
     return args.change(dataloader_pin_memory=pins_memory, ddp_find_unused_parameters=finds_unused_parameters)

@@ -18,7 +18,7 @@ from .run_arguments import Settings
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """Facts about a training run, from which the model card's table is made.
+    """Facts about a training run, for the table in the model card.
 
     Most facts that are None have no row in the table.
 
@@ -85,12 +85,13 @@ class TrainingFacts:
 
 
 def describe_adam(trainer: Seq2SeqTrainer) -> str | None:
-    """Return the optimizer's beta_1, beta_2 and epsilon as text, or None if it is not a variant of Adam.
+    """Return the optimizer's beta_1, beta_2 and epsilon as text, or None if this optimizer is not a variant of Adam.
 
-    They are read from the optimizer, because a run that resumes uses the checkpoint's values instead of its arguments.
+    They are read from the optimizer, because a resumed run uses the values in its checkpoint instead of its arguments.
     """
     if trainer.optimizer is None:
         return None
+    # All parameter groups have the same values, so the first group is enough.
     parameter_group = trainer.optimizer.param_groups[0]
     if "betas" not in parameter_group or "eps" not in parameter_group:
         return None
@@ -155,8 +156,9 @@ def describe_trained_model(
 
 
 def _choose_example_code(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the target language code for the card's example, or "" if the model has no codes."""
+    """Return the target language code of the card's example, such as `>>fr<<`, or "" if the model has no codes."""
     target_codes = TargetCodes(tokenizer)
+    # `default` is the code for texts without a code, or "".
     if target_codes.codes and not target_codes.default:
         # Every text must begin with a code, and any code can be the example.
         return target_codes.codes[0]
@@ -206,7 +208,7 @@ def save_int8_card(output: Path, about: About, scores: Scores | None, parameters
     config = AutoConfig.from_pretrained(folder)
     # The int8 model is not pushed, so it has no revision.
     about_int8 = replace(about, scores=scores, location=location_of(folder), revision=None)
-    # This row tells where the int8 model is.
+    # The row "int8" says where the int8 model is, so only the card of the full-precision model needs it.
     facts_without_int8 = replace(facts, int8=None)
     card = fill_model_card(about_int8, config, parameters, facts_without_int8.rows())
     with staged(folder) as staged_folder:

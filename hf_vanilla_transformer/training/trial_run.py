@@ -97,12 +97,12 @@ class TrialResult:
 
 
 def run_trial(settings: Settings, measured_pairs: MeasuredPairs, batches: list[list[int]]) -> TrialResult:
-    """Measure how long some updates and translations of a run take in a child process, and how much memory they need.
+    """Measure the time and memory of some updates and some translations of a run, in a child process.
 
     Args:
         settings: the run's settings.
         measured_pairs: a sample of the run's sentence pairs, and the tokenizer.
-        batches: the indices of the sampled training pairs in each batch.
+        batches: lists of row indices: the sampled training pairs in each batch.
 
     Raises:
         UserError: if the child process fails, for example because the memory is too small.
@@ -160,15 +160,16 @@ def _select_arguments(settings: Settings) -> dict[str, Any]:
 
 
 def _select_batches(corpus: Corpus, batches: list[list[int]]) -> list[list[int]]:
-    """Select the batches that a trial may train on, at most as many as it makes updates.
+    """Select batches for the updates of a trial. The batches that need the most memory come first.
 
-    The batch with the longest pairs and the batch with the most tokens come first. They need the most memory, and a
-    trial may end before it has used all batches.
+    These are the batch with the longest pairs and the batch with the most tokens. They come first because a trial may
+    end before it has used all batches. The result has at most one batch for each update.
 
     Args:
         corpus: contains the lengths of the sampled training pairs.
         batches: the indices of these pairs in each batch.
     """
+    # For each batch, the length of a padded source plus the length of a padded target.
     padded_lengths = []
     for batch in batches:
         padded_source = corpus.source_lengths[batch].max()
@@ -178,7 +179,7 @@ def _select_batches(corpus: Corpus, batches: list[list[int]]) -> list[list[int]]
     largest_index = int(corpus.count_padded_tokens(batches).argmax())
 
     ordered_indices = [longest_index, largest_index, *range(len(batches))]
-    # A dict removes duplicates and keeps the order.
+    # A dict removes duplicates and keeps the order: [7, 2, 0, 1, 2, 3, ...] becomes [7, 2, 0, 1, 3, ...].
     distinct_indices = list(dict.fromkeys(ordered_indices))
     return [batches[index] for index in distinct_indices[:_UPDATES]]
 
@@ -193,15 +194,18 @@ def _make_environment(device: torch.device) -> dict[str, str]:
             environment[name] = value
     if device.type == "cuda":
         environment["CUDA_VISIBLE_DEVICES"] = _name_gpu(device.index or 0)
+    # With the option -P, Python does not add the current folder to its import folders, so the child process gets the
+    # import folders of this process. An empty name would stand for the current folder.
     import_folders = [folder for folder in sys.path if folder]
     environment["PYTHONPATH"] = os.pathsep.join(import_folders)
     return environment
 
 
 def _name_gpu(index: int) -> str:
-    """Return the name or the number of a GPU in the variable `CUDA_VISIBLE_DEVICES`.
+    """Return the value of `CUDA_VISIBLE_DEVICES` with which a child process uses one of this process's GPUs.
 
-    The index counts the GPUs that this process can use. If the variable is not set, these are all GPUs.
+    The index counts the GPUs that this process can use. For example, if the variable is "2,5" in this process, the GPU
+    with the index 1 is "5". If the variable is not set, this process can use all GPUs.
     """
     usable_gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     if not usable_gpus:
@@ -226,7 +230,7 @@ def _describe_failure(return_code: int, stderr: bytes) -> str:
 
 @dataclass(frozen=True)
 class _TrialUpdates:
-    """The measurements of the updates of a trial, in the order in which they were made.
+    """The measurements of a trial's updates, in the order in which the updates were made.
 
     Args:
         seconds_per_token: seconds of each update, divided by its tokens on both sides, padding included.
@@ -237,7 +241,7 @@ class _TrialUpdates:
     peaks: list[int]
 
     def extrapolate_memory_growth(self) -> int:
-        """Estimate how many more bytes a CPU process needs by its 50th update, if the trial ended before.
+        """Estimate by how many bytes a CPU process would still grow until its 50th update, if the trial ended earlier.
 
         Memory that is freed but not returned to the OS grows roughly with the square root of the number of updates. The
         growth is measured after the third update, because the first updates have the largest batches.
@@ -246,13 +250,14 @@ class _TrialUpdates:
         if updates <= _FEWEST_UPDATES or updates >= _UPDATES:
             # There is no growth to measure, or nothing to extrapolate.
             return 0
+        # The growth between two updates m and n is `growth_per_root * (n**0.5 - m**0.5)`.
         measured_growth = self.peaks[-1] - self.peaks[_FEWEST_UPDATES - 1]
         growth_per_root = measured_growth / (updates**0.5 - _FEWEST_UPDATES**0.5)
         return int(growth_per_root * (_UPDATES**0.5 - updates**0.5))
 
 
 def _run_job(job: TrialJob, folder: str) -> TrialResult:
-    """Make the updates and translations of a trial in this process, which is the child process, and measure them.
+    """Make and measure the updates and translations of a trial. This runs in the child process.
 
     Args:
         job: the content of `job.json`.
@@ -263,7 +268,7 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
     arguments["tokenizer_name"] = folder
     settings = Settings.from_arguments(**arguments)
     args = settings.args
-    # Set up the allocators as in a run, so that the trial needs the same memory.
+    # Set up the allocators as in a run, so that the trial needs the same memory. This must precede large allocations.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
     limit_onednn_cache()
 
@@ -280,6 +285,7 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
     trainer.compute_metrics = None
     # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
     model.generation_config.max_length_offset = 0  # type: ignore[attr-defined]
+    # Without a given number of beams, translations after the training use the model's default.
     beams_after_training = settings.decoding.num_beams or model.generation_config.num_beams
     greedy_seconds = _measure_search(trainer, typical_pairs, args.generation_num_beams)
     beam_seconds = _measure_search(trainer, typical_pairs, beams_after_training)
@@ -300,12 +306,14 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
 
 
 def _make_updates(trainer: Seq2SeqTrainer, batches: list[list[TokenizedPair]]) -> _TrialUpdates:
-    """Make and measure training updates until the trial has enough of them or its time is over.
+    """Make training updates and measure them, until there are enough updates or the time of the trial is over.
 
     Args:
         trainer: the Trainer, whose model is changed.
         batches: the training batches. If there are fewer than updates, they are used several times.
     """
+    # Prepare the model and the optimizer as `trainer.train()` does. The learning rate stays at its first value, because
+    # it does not affect the time of an update.
     trainer.create_optimizer_and_scheduler(_UPDATES)
     model, optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
     model.train()
@@ -333,6 +341,7 @@ def _measure_update(
 ) -> float:
     """Make one update with a single batch, and return how many seconds it takes."""
     start = time.perf_counter()
+    # `training_step` divides the loss by this number.
     target_tokens = (batch["labels"] != IGNORED_LABEL).sum()
     loss = trainer.training_step(model, batch, target_tokens)
     # Reading the loss waits until a GPU has finished the backward pass.
@@ -347,6 +356,7 @@ def _measure_search(trainer: Seq2SeqTrainer, pairs: Dataset, num_beams: int | No
 
     If `num_beams` is None, the Trainer's default applies.
     """
+    # `_run_job` has removed the Trainer's metrics, so this translates the pairs without scoring them.
     start = time.perf_counter()
     trainer.evaluate(pairs, num_beams=num_beams)
     seconds = time.perf_counter() - start
