@@ -152,6 +152,7 @@ def finish_run(run: TrainedRun) -> None:
         scores = collect_scores(run, saved_model)
         results = collect_results(run, facts, saved_model.weights, scores)
         write_results(settings.args.results, results)
+    # Pushing comes last, because it uploads the files that the steps before it have written.
     if settings.args.push_to_hub:
         push(settings, facts.updates, saved_model.test_scores)
 
@@ -234,6 +235,7 @@ def compare_average(settings: Settings, pairs: DatasetDict, checkpoint_name: str
     checkpoint = settings.output_folder / checkpoint_name
     count = len(pairs["validation"])
     logger.info("comparing the average with %s on %s validation pairs", checkpoint_name, f"{count:,}")
+    # The average is in the output folder, and the checkpoint is in a folder inside it.
     comparison = AverageComparison(
         average=_evaluate_folder(settings.output_folder, "validation", settings, pairs),
         last_checkpoint=_evaluate_folder(checkpoint, "validation", settings, pairs),
@@ -322,10 +324,11 @@ def describe_int8(scores: Scores | None) -> str:
 
 
 def collect_facts(run: TrainedRun, saved_model: SavedModel) -> TrainingFacts:
-    """Collect the facts about the training that are listed in the model card."""
+    """Collect the facts about the training for the table in the model card."""
     args = run.settings.args
     state = run.trainer.state
     weights = saved_model.weights
+    # If the run keeps its best model, this text names the update after which that model was saved.
     best_weights = None
     if args.load_best_model_at_end and state.best_global_step is not None:
         best_weights = f"of update {state.best_global_step:,}, the best by {args.metric_for_best_model}"

@@ -217,7 +217,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
 
 
 def _check_is_complete(folder: Path) -> None:
-    """Raise InputError if a checkpoint is incomplete, as far as the completion marks of its run show it.
+    """Raise InputError if a checkpoint is incomplete. This can be checked only in runs that write completion marks.
 
     A completion mark is the file `complete.json`, which lists the sizes of all files of a checkpoint. Runs that use
     `CompleteCheckpoints` write it after all other files.
@@ -296,6 +296,7 @@ def _write_weights(last_file: Path, checkpoints: Sequence[_Checkpoint], target: 
     """
     with safe_open(last_file, framework="pt") as stored:
         names = stored.keys()
+        # The header of the file, such as {"format": "pt"}.
         metadata = stored.metadata()
     averages = {}
     for name in names:

@@ -190,6 +190,7 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     newest = next(complete_checkpoints(folder), None)
     if newest is not None:
         return str(newest)
+    # If a checkpoint without a mark looks complete, do not start from scratch silently. The user must decide.
     unmarked_names = []
     for checkpoint in checkpoints_in(folder):
         if _is_finished_without_mark(checkpoint):
@@ -224,7 +225,7 @@ def find_checkpoint(name: str, folder: Path) -> Path | None:
 
 
 def _find_given_checkpoint(name: str) -> Path:
-    """Convert a checkpoint's path from text, and raise InputError unless a run can resume from the checkpoint."""
+    """Check that a run can resume from a checkpoint, given by its path. Return the path, or raise InputError."""
     checkpoint = Path(name)
     if not checkpoint.is_dir():
         raise InputError(f'{name} is not a folder; give the path of a checkpoint, "last" or "auto".')

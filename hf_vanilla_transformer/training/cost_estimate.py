@@ -146,7 +146,7 @@ def _count_trained_tokens(settings: Settings, updates: int, padded_tokens: NDArr
 
 
 def _compute_training_seconds(model: PreTrainedModel, args: RunArguments, tokens: float, tflops: float) -> float:
-    """Estimate how many seconds a GPU needs to train on `tokens` tokens.
+    """Estimate how many seconds a GPU needs for the whole training.
 
     `tokens` is the total over the run of source and target tokens, padding included.
     """
@@ -166,7 +166,7 @@ def _compute_training_seconds(model: PreTrainedModel, args: RunArguments, tokens
 
 
 def _estimate_disk_space(settings: Settings, updates: int, parameters: int) -> int:
-    """Estimate how many bytes of disk space a model with `parameters` parameters and the run's checkpoints take."""
+    """Estimate the disk space of a run's model and checkpoints in bytes. The model has `parameters` parameters."""
     # Each parameter takes 4 bytes. A checkpoint contains the parameters and Adam's two moments of each parameter.
     model_bytes = 4 * parameters
     checkpoint_bytes = 3 * model_bytes
@@ -200,6 +200,7 @@ def _count_occurrences(strategy: str, steps: float | None, updates: int) -> int:
     # `steps` is None or 0 if there are no such events.
     if strategy == "no" or not steps:
         return 0
+    # For example, with 2,000 updates and 0.05 as `steps`, there are 100 updates in between, and the result is 20.
     if steps < 1:
         updates_in_between = steps * updates
     else:

@@ -216,7 +216,7 @@ class _RunForecast:
 
 
 def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> None:
-    """Raise InputError if the run is fine-tuning, if there are too few training pairs, or if a number is invalid."""
+    """Raise InputError if a model is to be fine-tuned, if there are too few pairs, or if a number is invalid."""
     if settings.model.model_name_or_path is not None:
         raise InputError("a plan is for a new model; give learning_rate and max_steps to fine-tune one.")
     # The recipe "tiny" is the one for the fewest pairs.
@@ -281,7 +281,7 @@ def _estimate_costs_only(settings: Settings, pairs: DatasetDict, device: _Planne
 
 
 def choose_recipe(pairs: int, has_gpu: bool) -> str:
-    """Return the name of the recipe that suits a number of training pairs. Without a GPU, it is never `"base"`."""
+    """Return the name of the recipe for a number of training pairs. Without a GPU, the result is never `"base"`."""
     chosen_name = "tiny"
     # `FEWEST_PAIRS` maps the recipes, from the smallest to the largest, to the numbers of pairs that they need. The
     # largest recipe for which there are enough pairs is chosen.
@@ -494,7 +494,8 @@ def fit_recipe(
     batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
     chosen = _drop_replaced({**recipe, **batches}, given_arguments)
     # The run gets a number of updates instead of epochs, and batch sizes instead of the tokens of an update. Otherwise
-    # a resumed run would derive these numbers again, perhaps with a different result.
+    # a resumed run would derive these numbers again, perhaps with a different result. All recipes that a plan chooses
+    # from have a number of epochs, but only some have `tokens_per_update`.
     chosen.pop("num_train_epochs")
     chosen.pop("tokens_per_update", None)
 
@@ -587,7 +588,7 @@ def _choose_update_size(recipe: Arguments, given_arguments: Arguments, tokens_th
 
 
 def _choose_evaluation_batch_size(recipe: Arguments, corpus: Corpus) -> int:
-    """Return the number of pairs in a batch of an evaluation: the recipe's number, or fewer if sentences are long."""
+    """Return the evaluation batch size in pairs: the recipe's batch size, or less if the corpus has long sentences."""
     # An evaluation keeps no activations, so its batches may have four times as many tokens as training batches.
     most_tokens = 4 * recipe["max_tokens"]
     pairs_that_fit = most_tokens // corpus.longest_sentence
@@ -595,7 +596,7 @@ def _choose_evaluation_batch_size(recipe: Arguments, corpus: Corpus) -> int:
 
 
 def _choose_updates(recipe: Arguments, given_arguments: Arguments, updates_per_epoch: int) -> int:
-    """Choose the number of updates of a run. If the user has given a number of updates or epochs, it is kept.
+    """Choose the number of updates of a run. A number of updates or epochs that the user has given is kept.
 
     Args:
         recipe: the recipe's arguments. Without a given number, its number of epochs applies, but with at least
@@ -617,7 +618,7 @@ def _choose_updates(recipe: Arguments, given_arguments: Arguments, updates_per_e
 
 
 def _choose_steps(recipe: Arguments, updates: int) -> dict[str, int]:
-    """Choose the length of the warm-up, and how often the run logs, evaluates and saves, all in numbers of updates.
+    """Choose the number of warm-up updates, and after how many updates the run logs, evaluates and saves.
 
     In a recipe, `warmup_steps` is a number of updates. The other three values, such as `eval_steps`, are fractions of
     the run.
@@ -629,6 +630,7 @@ def _choose_steps(recipe: Arguments, updates: int) -> dict[str, int]:
     # The warm-up takes at most a tenth of the run.
     longest_warmup = updates // 10
     steps = {"warmup_steps": max(1, min(int(recipe["warmup_steps"]), longest_warmup))}
+    # For example, 0.02 of 9,000 updates are 180 updates.
     for name in ("logging_steps", "eval_steps", "save_steps"):
         fraction_of_run = recipe[name]
         steps[name] = math.ceil(fraction_of_run * updates)
@@ -724,7 +726,7 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
 
 
 def _explain_recipe(recipe_name: str, corpus: Corpus) -> str:
-    """Describe the chosen recipe and this corpus: the minimum size of the recipe's corpora, and the corpus's size."""
+    """Describe the recipe, with the minimum number of pairs that it is for, and the size of this corpus."""
     source_mean = corpus.source_lengths.mean()
     target_mean = corpus.target_lengths.mean()
     return (

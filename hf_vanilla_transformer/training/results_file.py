@@ -101,6 +101,7 @@ class Results:
 def write_results(path: str, results: Results) -> None:
     """Write the results file of a run as JSON, and log its path."""
     content = asdict(results)
+    # These keys are in the file only if they have a value. Other keys may have the value null.
     for name in ("distillation", "weights"):
         if content[name] is None:
             del content[name]

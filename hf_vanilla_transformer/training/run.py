@@ -1,4 +1,4 @@
-"""Train a model with the functions `train` and `distill`, which take all steps from its arguments to its evaluation.
+"""Train a model with `train` or `distill`. These functions take all steps, from the arguments to the evaluation.
 
 A run checks its settings, loads the sentence pairs, chooses what was not given (the plan), builds a Trainer, trains,
 and finally evaluates and publishes the model.
@@ -89,6 +89,7 @@ def train(
         KeyboardInterrupt: at Ctrl-C. With `enable_jit_checkpoint`, its subclass Terminated at SIGTERM.
         RunStoppedError: if the training stops early, or if its outputs cannot be written.
     """
+    # Arguments that are not given must not be in this dict, because a recipe or a plan may set them.
     given_arguments: dict[str, Any] = {}
     if train_files is not None:
         given_arguments["train_file"] = train_files
@@ -220,6 +221,7 @@ def find_common_checkpoint(settings: Settings) -> Path | None:
     if not settings.args.resume_from_checkpoint:
         return None
     checkpoint = find_checkpoint(str(settings.args.resume_from_checkpoint), settings.output_folder)
+    # Every process gets the path that the main process has found.
     (checkpoint_of_main_process,) = broadcast_object_list([checkpoint])
     if checkpoint != checkpoint_of_main_process:
         name_in_main_process = checkpoint_of_main_process or "no checkpoint"
@@ -387,7 +389,7 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
         # Make all checks before the teacher translates, because this may take hours.
         check_has_validation(settings, inputs.pairs)
         if settings.args.push_to_hub:
-            # From here on, the settings contain the full name, such as "user/name".
+            # In the main process, the name may now include the user, as in "user/name".
             repository = prepare_push(settings)
             settings = settings.change_training(hub_model_id=repository)
 
@@ -554,7 +556,7 @@ def is_writing_error(error: Exception) -> bool:
 
 
 def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
-    """Restore the state that a Trainer has at the end of training from the last checkpoint of a finished run.
+    """Give a Trainer the state that it has at the end of training. The state is read from the last checkpoint.
 
     This replaces `trainer.train()`, which would make one more update. It changes the Trainer. The model already has
     the checkpoint's weights.
@@ -581,6 +583,7 @@ def check_reached_its_end(trainer: Seq2SeqTrainer) -> None:
     state = trainer.state
     if state.global_step >= state.max_steps:
         return
+    # Early stopping is an expected end of the training.
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, EarlyStopping) and callback.has_stopped:
             return

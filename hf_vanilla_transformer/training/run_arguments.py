@@ -510,6 +510,7 @@ def _merge_arguments(saved_arguments: Arguments, arguments: Arguments) -> dict[s
         # A checkpoint counts batches, so a resumed run keeps its batch size even if the memory is different now.
         overriding_arguments.pop("tokens_per_update", None)
     merged_arguments = override_recipe(saved_arguments, overriding_arguments)
+    # `_LIST_ARGUMENTS` has the names of the arguments that are lists, such as "train_file".
     for name in _LIST_ARGUMENTS:
         if merged_arguments.get(name) is not None:
             merged_arguments[name] = file_names(merged_arguments[name])
@@ -554,7 +555,7 @@ def _is_split_by_memory(arguments: Arguments) -> bool:
 
 
 def _find_missing_strategies(arguments: Arguments) -> dict[str, str]:
-    """Return a default for each of the arguments `eval_strategy` and `save_strategy` that is not given.
+    """Return defaults for `eval_strategy` and `save_strategy`. Strategies that the user has given are left out.
 
     This is for runs with `load_best_model_at_end`. For them, the Trainer requires that the two strategies are equal, or
     that `save_strategy` is "best".

@@ -111,7 +111,7 @@ def set_up_training(
 def set_tokenizer_facts(
     tokenizer: PreTrainedTokenizerBase, settings: Settings, pairs: DatasetDict, tokenized_pairs: DatasetDict
 ) -> None:
-    """Store the facts about the training pairs that translation needs in the tokenizer. This changes the tokenizer.
+    """Store facts about the training pairs in the tokenizer, which is changed. Translation needs these facts.
 
     These facts are the length of the longest source, the languages, and how often the translation of a source without
     letters, such as "1984", differs from the source.
@@ -296,6 +296,7 @@ def make_run_trainer(
 
 def _adapt_trainer(trainer: Seq2SeqTrainer, args: RunArguments) -> None:
     """Change the learning rate schedule, the batches and the pushes of a Trainer according to the run's arguments."""
+    # Each of these functions replaces methods of this one Trainer object.
     if args.uses_paper_schedule:
         PaperSchedule.use_in(trainer, args.rate_factor)
     if args.tokens_per_batch is not None:

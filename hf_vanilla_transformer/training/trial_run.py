@@ -185,7 +185,7 @@ def _select_batches(corpus: Corpus, batches: list[list[int]]) -> list[list[int]]
 
 
 def _make_environment(device: torch.device) -> dict[str, str]:
-    """Return environment variables with which a child process trains alone, on the same GPU as this process."""
+    """Return the environment variables of a child process that trains alone, on the same GPU as this process."""
     environment = {}
     for name, value in os.environ.items():
         # With a launcher's variables, the child process would wait for other processes.
