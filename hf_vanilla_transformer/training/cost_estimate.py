@@ -101,7 +101,7 @@ def _measure_time_and_memory(
     """
     trial = run_trial(settings, measured_pairs, batches)
     padded_tokens = measured_pairs.corpus.count_padded_tokens(batches)
-    # Both numbers of tokens include source tokens, target tokens and padding.
+    # `update_seconds_per_token` refers to the same tokens: source and target tokens, padding included.
     training_seconds = _count_trained_tokens(settings, updates, padded_tokens) * trial.update_seconds_per_token
     search_seconds = _estimate_search_seconds(settings, measured_pairs.corpus, updates, trial)
     memory = trial.peak_memory
@@ -226,8 +226,8 @@ def _estimate_search_seconds(settings: Settings, corpus: Corpus, updates: int, t
         pairs_per_search = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
         beam_sentences += searches * pairs_per_search
 
-    # A trial generates as many tokens as its sources have. Its seconds per source token are therefore the seconds for
-    # each generated token.
+    # In a trial, translations are about as long as their sources. Its seconds per source token are therefore about the
+    # seconds for each generated token.
     tokens_per_sentence = float(corpus.target_lengths.mean())
     greedy_seconds = greedy_sentences * trial.greedy_seconds_per_token
     beam_seconds = beam_sentences * trial.beam_seconds_per_token

@@ -312,8 +312,8 @@ def _make_updates(trainer: Seq2SeqTrainer, batches: list[list[TokenizedPair]]) -
         trainer: the Trainer, whose model is changed.
         batches: the training batches. If there are fewer than updates, they are used several times.
     """
-    # Prepare the model and the optimizer as `trainer.train()` does. The learning rate stays at its first value, because
-    # it does not affect the time of an update.
+    # Prepare the model and the optimizer as `trainer.train()` does. The schedule is not used, because the learning rate
+    # does not affect the time of an update.
     trainer.create_optimizer_and_scheduler(_UPDATES)
     model, optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
     model.train()
