@@ -81,12 +81,12 @@ def choose_bleu_tokenization(references: Sequence[References]) -> str:
 
 
 def _count_letters(characters: Iterable[str]) -> int:
-    """Return how many of the characters are letters. A text is an iterable of its characters."""
+    """Count the characters that are letters. `characters` is a text or a list of characters."""
     return sum(map(str.isalpha, characters))
 
 
 def flatten_references(references: Iterable[References | None]) -> list[str]:
-    """Return the references of all translations in a single list. Translations without references are skipped."""
+    """Return the references of all translations as one list. Skip translations that have no references."""
     texts: list[str] = []
     for alternatives in references:
         if isinstance(alternatives, str):

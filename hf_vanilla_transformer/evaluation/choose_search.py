@@ -1,4 +1,4 @@
-"""Choose the length penalty and the stopping rule of a beam search: the ones with the best BLEU on validation pairs."""
+"""Choose the length penalty and the stopping rule of beam search that give the best BLEU on validation pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,10 +28,11 @@ def choose_search(
     scoring: ScoringArguments,
     **options: Any,
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Try several length penalties and then several stopping rules, and choose those with the highest BLEU.
+    """Choose the length penalty and the stopping rule with which beam search reaches the highest BLEU.
 
-    If several values have the same BLEU, the first one is chosen. The paper's values come first in the lists, so they
-    are preferred.
+    First, each length penalty is tried together with the first stopping rule. Then each stopping rule is tried together
+    with the best length penalty. If several values have the same BLEU, the first one is chosen. The paper's values come
+    first in the lists, so they are preferred.
 
     Args:
         model (`PreTrainedModel`): model that translates. Its `generation_config` supplies the other search settings.
@@ -71,7 +72,7 @@ def choose_search(
 
 @dataclass
 class _SearchComparison:
-    """Comparison of search settings by the BLEU that a model reaches with them on sentence pairs.
+    """A comparison of search settings. A model translates the same sentence pairs with each search, and BLEU decides.
 
     Args:
         model, tokenizer, pairs, scoring: see [`choose_search`].
@@ -85,18 +86,20 @@ class _SearchComparison:
     bleu_by_description: dict[str, float] = field(default_factory=dict)
 
     def find_best(self, searches: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the search with the highest BLEU. If several have the highest BLEU, return the first of them.
+        """Return the search with the highest BLEU. If several searches are equally good, return the first of them.
 
         Args:
             searches: arguments of `generate()` for each search.
         """
+        # `max` returns the first of several equal items.
         return max(searches, key=self._find_bleu)
 
     def _find_bleu(self, search: dict[str, Any]) -> float:
-        """Return the BLEU of a search. The pairs are translated only if the search was not tried before."""
+        """Return the BLEU of a search. Translate the pairs only if this search has not been tried yet."""
         description = describe_search(self.model, search)
         if description in self.bleu_by_description:
             return self.bleu_by_description[description]
+        # `[:]` reads the whole column into a list.
         sources = self.pairs["source"][:]
         references = self.pairs["target"][:]
         translations = translate(self.model, self.tokenizer, sources, **search)

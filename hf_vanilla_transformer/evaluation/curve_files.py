@@ -73,7 +73,7 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, float]]) -> Cur
 
 
 def _find_best_point(points: Sequence[Point]) -> Point:
-    """Return the point with the highest BLEU. Among points with equal BLEU or without BLEU, the lowest loss decides."""
+    """Return the point with the highest BLEU. If several points have the same BLEU or none, the lowest loss decides."""
     highest_bleu = max(point.get("bleu", -inf) for point in points)
     candidates = [point for point in points if point.get("bleu", -inf) == highest_bleu]
     return min(candidates, key=_get_loss)
@@ -141,7 +141,10 @@ def read_curve(path: str | os.PathLike[str]) -> Curve:
 
 
 def _find_curve_file(path: Path) -> Path:
-    """Return the path of a file, or of `curve.json` in a folder. Raise FileNotFoundError if there is no such file."""
+    """Return `path` itself or, if it is a folder, the path of the file `curve.json` in it.
+
+    Raise FileNotFoundError if this file does not exist.
+    """
     file = path
     if path.is_dir():
         file = path / CURVE

@@ -96,6 +96,7 @@ def evaluate(
     else:
         data_args = DataArguments(test_file=file_names(pairs))
         description = data or data_args.describe("test")
+        # Language codes from the file names, such as "de" from "test.de", or None.
         _source_language, target_language = data_args.languages()
         # The language of the targets may need its own tokenization for BLEU.
         scoring = scoring.for_target(target_language)
@@ -134,7 +135,7 @@ def evaluate(
 def _load_model(
     model: str | Path | PreTrainedModel | Engine | None, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel | Engine]:
-    """Return a tokenizer and a model, which are loaded if `model` is a folder or a name on the Hub.
+    """Return the tokenizer and the model. Load both if `model` is a folder or a name on the Hub.
 
     Raises ValueError if a loaded model was given without its tokenizer.
     """
@@ -155,7 +156,7 @@ def _translate_pairs(
     show_progress: bool = True,
     **search_options: Any,
 ) -> tuple[list[str], str]:
-    """Translate the sources of sentence pairs. Return the translations, and a text about the search for them.
+    """Translate the sources of sentence pairs. Return the translations, and a description of the search in words.
 
     Args:
         target_lang, tokens_per_batch, show_progress: see [`evaluate`].
@@ -174,7 +175,7 @@ def _translate_pairs(
 
 
 def _get_references(pairs: Dataset) -> Sequence[References]:
-    """Return the column `references` of sentence pairs or, without this column, their targets."""
+    """Return the references of sentence pairs: the column `references` or, if it does not exist, the targets."""
     if "references" in pairs.column_names:
         return pairs["references"]
     return pairs["target"]
@@ -235,7 +236,7 @@ def describe_search(model: PreTrainedModel | Engine, options: Mapping[str, objec
         model: the model, whose `generation_config` contains the search settings.
         options: arguments of `generate()` that override these settings.
     """
-    # A copy, because the options must not change the model's settings.
+    # A copy, because `setattr` below must not change the model's settings.
     settings = copy.deepcopy(model.generation_config)
     # `GenerationConfig.update` would validate the settings, and would reject some that models use.
     if options is not None:
@@ -250,7 +251,7 @@ def describe_search(model: PreTrainedModel | Engine, options: Mapping[str, objec
 
 
 def _describe_beams(settings: GenerationConfig) -> list[str]:
-    """Return phrases about the kind of search and, for a beam search, about its beams, length penalty and stopping."""
+    """Describe the search in phrases, such as "beam search", "4 beams" and "length penalty 0.6 (gnmt)"."""
     # None means the default of transformers, which is one beam.
     num_beams = settings.num_beams or 1
     if num_beams == 1:
@@ -273,7 +274,7 @@ def _describe_beams(settings: GenerationConfig) -> list[str]:
 
 
 def _describe_length_limit(settings: GenerationConfig) -> str | None:
-    """Return a phrase about the maximum length of a translation, such as "at most 20 tokens", or None without one."""
+    """Describe the maximum length of a translation, such as "at most 20 tokens". Return None if there is no maximum."""
     # An explicit limit has precedence over a limit that depends on the length of the source.
     offset = getattr(settings, "max_length_offset", None)
     if offset is not None and not limits_length(settings):

@@ -78,7 +78,7 @@ class MetricScore(TypedDict):
 
 
 class CorpusScore(Protocol):
-    """A score of all hypotheses together, which [`Scorer.corpus_score`] returns."""
+    """The result of [`Scorer.corpus_score`]: one score for all hypotheses together."""
 
     @property
     def score(self) -> float:
@@ -86,7 +86,7 @@ class CorpusScore(Protocol):
 
 
 class Scorer(Protocol):
-    """The methods that [`SacreBleuMetric`] calls. sacreBLEU's scorers have them, and other classes can provide them."""
+    """Interface of the objects that compute a metric for [`SacreBleuMetric`]. sacreBLEU's scorers implement it."""
 
     def corpus_score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], /) -> CorpusScore:
         """Score all hypotheses together. Each item of `references` contains one reference for every hypothesis."""
@@ -96,7 +96,7 @@ class Scorer(Protocol):
 
 
 class SacreBleuMetric(evaluate.Metric):
-    """Base class of translation metrics, which are used as `metric.compute(predictions=[...], references=[...])`.
+    """Base class of translation metrics. Call `metric.compute(predictions=[...], references=[...])` to get a score.
 
     `compute` returns a dict with the keys `score` and `signature`. Each prediction has one reference string or a list
     of references. The lists must have the same length for all predictions. The other arguments of `compute` are the
@@ -129,6 +129,7 @@ class SacreBleuMetric(evaluate.Metric):
         super().__init__(keep_in_memory=keep_in_memory, **kwargs)
 
     def _info(self) -> evaluate.MetricInfo:
+        # The constructor of `evaluate.Metric` calls this method.
         return evaluate.MetricInfo(
             description=str(self.__doc__), citation=self.citation, inputs_description="", features=_FEATURES
         )
@@ -162,7 +163,9 @@ class SacreBleuMetric(evaluate.Metric):
         against: Sequence[str] | None = None,
         **scorer_options: Any,
     ) -> MetricScore:
-        """Compute the score of the predictions, and compare them with the translations of a baseline if given.
+        """Compute the score of the predictions. If a baseline is given, also compare the predictions with it.
+
+        `evaluate.Metric.compute` calls this method.
 
         Args:
             predictions: translations of the system.
@@ -175,6 +178,7 @@ class SacreBleuMetric(evaluate.Metric):
         corpus_score = scorer.corpus_score(predictions, reference_streams)
         metric_score: MetricScore = {"score": corpus_score.score, "signature": str(scorer.get_signature())}
         if against is not None and self.can_be_resampled:
+            # If `can_be_resampled` is True, `make_scorer` returns one of sacreBLEU's own scorers.
             sacrebleu_scorer = cast("Metric", scorer)
             metric_score["against"] = _compare_by_resampling(sacrebleu_scorer, predictions, against, reference_streams)
         return metric_score
@@ -187,7 +191,9 @@ def _check_sentences(name: str, texts: object) -> None:
 
 
 def _make_reference_streams(references: Sequence[References | None]) -> list[list[str]]:
-    """Regroup references into the lists that sacreBLEU expects.
+    """Transpose references into the lists that sacreBLEU expects.
+
+    For example, `[["a1", "a2"], ["b1", "b2"]]` for two predictions a and b becomes `[["a1", "b1"], ["a2", "b2"]]`.
 
     Args:
         references: one reference, or a list of references, for each prediction.
@@ -270,6 +276,7 @@ class TokenErrorRateScorer:
         reference_tokens = 0
         references_by_hypothesis = zip(*references, strict=True)
         for hypothesis, alternatives in zip(hypotheses, references_by_hypothesis, strict=True):
+            # One alignment of the hypothesis with each of its references.
             alignments = [self._jiwer.process_words(reference, hypothesis) for reference in alternatives]
             nearest = min(alignments, key=lambda alignment: alignment.wer)
             edits += nearest.substitutions + nearest.deletions + nearest.insertions
@@ -378,8 +385,8 @@ class Ter(SacreBleuMetric):
 
         Args:
             predictions, references, against, **options: see [`SacreBleuMetric`].
-            asian_support: True if Japanese kana and Chinese characters are counted in this way, too.
-            split_characters: False if words are counted in all scripts.
+            asian_support: True if Japanese kana and Chinese characters are also counted as words.
+            split_characters: False if no characters are counted as words, whatever the script is.
         """
         # The characters that are counted as words.
         character_pattern = _UNSPACED_CHARACTER_OR_KANA if asian_support else UNSPACED_CHARACTER
@@ -412,7 +419,7 @@ def _put_spaces_around(pattern: re.Pattern[str], texts: Iterable[str]) -> list[s
 def _put_spaces_around_in_references(
     pattern: re.Pattern[str], references: Sequence[References]
 ) -> list[str | list[str]]:
-    """Put a space before and after each match of a pattern in the references. A prediction may have several of them."""
+    """Put a space before and after each match of a pattern in the references of each prediction."""
     spaced_references: list[str | list[str]] = []
     for alternatives in references:
         if isinstance(alternatives, str):
@@ -423,7 +430,7 @@ def _put_spaces_around_in_references(
 
 
 class TokenErrorRate(SacreBleuMetric):
-    """Token error rate: edits to the closest reference per reference token, in percent. Lower is better.
+    """Token error rate in percent: the number of edits to the closest reference, per reference token. Lower is better.
 
     Tokens are separated by spaces. If they are phonemes, this metric is the phoneme error rate. It is computed only on
     request, because it needs jiwer.
@@ -453,7 +460,7 @@ METRICS: dict[str, type[SacreBleuMetric]] = {
 
 
 def select_metrics(*requested: str) -> list[str]:
-    """Return the names of the default metrics, and of the metrics that are requested in addition to them."""
+    """Return the names of the metrics to compute: the default metrics, and the requested additional metrics."""
     names = []
     for name, metric in METRICS.items():
         if not metric.is_on_request or name in requested:
@@ -464,7 +471,7 @@ def select_metrics(*requested: str) -> list[str]:
 def make_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> "Callable[[EvalPrediction], dict[str, float]]":
-    """Make a `compute_metrics` function, with which a `Seq2SeqTrainer` computes BLEU and chrF in its evaluations.
+    """Make a `compute_metrics` function for a `Seq2SeqTrainer`, so that its evaluations include BLEU and chrF.
 
     The Trainer needs `predict_with_generate=True`. The function decodes predictions and labels, and then computes all
     metrics with `is_computed_during_training`.
@@ -504,6 +511,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: TokenIds) -> list[str]:
         for batch in ids:
             texts += _decode(tokenizer, batch)
         return texts
+    # (sentences, length), or (sentences, length, vocabulary) if the Trainer passes logits.
     id_array = np.asarray(ids)
     if id_array.ndim != 2:
         raise InputError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
@@ -520,7 +528,7 @@ def score_translations(
     metrics: Iterable[str] | None = None,
     against: Sequence[str] | None = None,
 ) -> Scores:
-    """Score translations against references: compute BLEU, chrF, TER, and the percentage of exact matches.
+    """Compare translations with references. Compute BLEU, chrF, TER, and the percentage of exact matches.
 
     Args:
         hypotheses (`Sequence[str]`): translations.
@@ -588,7 +596,7 @@ def _count_exact_matches(hypotheses: Sequence[str], reference_lists: Sequence[Se
 
 
 def _check_baseline(translations: Sequence[str], hypotheses_count: int) -> list[str]:
-    """Return the translations of a baseline as a list.
+    """Check the translations of a baseline, and return them as a list.
 
     Raise TypeError unless they are strings, and ValueError unless there is one for each hypothesis.
     """
@@ -601,7 +609,7 @@ def _check_baseline(translations: Sequence[str], hypotheses_count: int) -> list[
 
 
 def _choose_metric_options(tokenize: str | None, lowercase: bool) -> dict[str, object]:
-    """Choose the values of all options that a metric in `METRICS` may name in its attribute `options`."""
+    """Choose values for all scorer options. The attribute `options` of a metric names those that the metric uses."""
     # For Chinese and Japanese, TER counts character edits, as BLEU's tokenizations for these languages suggest.
     counts_characters = tokenize in ("zh", "ja-mecab")
     return {
@@ -615,7 +623,7 @@ def _choose_metric_options(tokenize: str | None, lowercase: bool) -> dict[str, o
 
 
 def _list_references(references: Sequence[References]) -> list[list[str]]:
-    """Return one list of references for each translation. Raise TypeError unless all references are strings."""
+    """Return a list of references for each translation. Raise TypeError unless all references are strings."""
     has_lists = isinstance(references, Sequence) and any(isinstance(item, (list, tuple)) for item in references)
     if has_lists:
         return [list(check_strings("references", alternatives)) for alternatives in references]

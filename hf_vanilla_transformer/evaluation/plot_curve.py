@@ -51,6 +51,7 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
         raise InputError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
 
     with styled(theme) as colors:
+        # A grid of panels with at most two columns. A panel is 5 inches wide and 3.5 inches high.
         columns = min(len(metrics), 2)
         rows = math.ceil(len(metrics) / columns)
         figure = new_figure(5 * columns, 3.5 * rows)
@@ -71,7 +72,7 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
 
 
 def _check_has_times(name: str, curve: Mapping[str, Any]) -> None:
-    """Raise ValueError if a run's curve has no evaluations, or one whose training time is unknown."""
+    """Raise ValueError if a run's curve has no evaluations, or if the training time of an evaluation is unknown."""
     points = curve["points"]
     if not points or any("training_seconds" not in point for point in points):
         raise InputError(f"the curve of {name} has no points with training_seconds to plot; give another run.")

@@ -38,7 +38,7 @@ class ScoringArguments:
             _check_bleu_tokenization(self.bleu_tokenize)
 
     def for_target(self, language: str | None) -> "ScoringArguments":
-        """Return a copy with the BLEU tokenization that a target language needs, unless the user has set one.
+        """Return a copy that uses the BLEU tokenization for a target language, unless the user has set a tokenization.
 
         Args:
             language: language code of the targets, or None if it is unknown.
@@ -49,10 +49,7 @@ class ScoringArguments:
         return replace(self, bleu_tokenize=self.bleu_tokenize or find_bleu_tokenization(language))
 
     def options(self, pairs: "Dataset") -> dict[str, Any]:
-        """Return the keyword arguments `tokenize` and `lowercase` for scoring these sentence pairs.
-
-        They are arguments of [`score_translations`].
-        """
+        """Return the arguments `tokenize` and `lowercase` with which [`score_translations`] scores these pairs."""
         return {"tokenize": self.choose_tokenization(pairs), "lowercase": self.lowercase}
 
     def choose_tokenization(self, pairs: "Dataset") -> str:
@@ -71,7 +68,7 @@ class ScoringArguments:
 
 
 def _check_bleu_tokenization(bleu_tokenize: str) -> None:
-    """Raise ValueError if sacreBLEU does not know a tokenization, or if the library that it needs is missing."""
+    """Raise ValueError if sacreBLEU does not have a tokenization, or if the tokenization needs a missing library."""
     from sacrebleu.metrics import BLEU
 
     if bleu_tokenize not in BLEU.TOKENIZERS:

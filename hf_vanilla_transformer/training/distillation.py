@@ -55,7 +55,7 @@ _REASONS_BY_FLAG = {flag: FLAG_MEANINGS[flag] for flag in ("truncated", "repetit
 
 
 class Hypothesis(NamedTuple):
-    """A translation by the teacher, with flags such as `"truncated"`; see [`~hf_vanilla_transformer.Translation`]."""
+    """A translation by the teacher. [`~hf_vanilla_transformer.Translation`] lists its flags, such as `"truncated"`."""
 
     text: str
     flags: list[str]
@@ -92,10 +92,11 @@ class Teacher:
         target_language = find_target_language(settings.data, tokenizer)
         # The code that is put before each source, or None if the teacher translates into a single language.
         self._target_language_code = TargetCodes(tokenizer, target_language).default
+        # This depends on the attributes above: the arguments, the folders and the code.
         self._cache_folder = self._find_cache_folder()
 
     def _find_folders(self, settings: Settings) -> list[Path]:
-        """Find the folder of each teacher model. Models of other systems, such as Marian, are converted first.
+        """Return the folder of each teacher model. A model of a different system, such as Marian, is converted first.
 
         Raises InputError if the run would replace a teacher.
         """
@@ -113,7 +114,7 @@ class Teacher:
         return folders
 
     def _find_cache_folder(self) -> Path:
-        """Return the cache folder for the translations. Its name depends on the teacher and its search settings."""
+        """Return the cache folder for the translations. Its name depends on the teacher and on the search settings."""
         # All settings on which the hypotheses of a source depend.
         search_settings: dict[str, object] = {
             "engine": self._arguments.teacher_engine,
@@ -127,7 +128,7 @@ class Teacher:
         return result_folder("translations", self.folders, search_settings)
 
     def with_tokenizer(self, settings: Settings) -> Settings:
-        """Return settings with which the student uses the teacher's tokenizer.
+        """Return a copy of the settings in which the student uses the teacher's tokenizer.
 
         The settings are returned unchanged, so that the student gets a different tokenizer, in two cases:
 
@@ -150,7 +151,7 @@ class Teacher:
         return changed_settings._replace(needs_plan=settings.needs_plan)
 
     def add_translations(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
-        """Translate the training sources, and add the sources with their translations to the training pairs.
+        """Translate the training sources. Add each source with its translation as a new training pair.
 
         With `distilled_only`, the translated pairs replace the given training pairs.
 
@@ -179,7 +180,7 @@ class Teacher:
         return DatasetDict({**pairs, "train": new_train}), model_card_rows
 
     def _make_distilled_pairs(self, pairs: DatasetDict, new_sources: list[str]) -> tuple[Dataset, dict[str, int]]:
-        """Translate the training sources and additional sources, and remove translations that are not fit for training.
+        """Translate the training sources and additional sources, and remove translations that training must not use.
 
         Args:
             pairs: the pairs of all splits.
@@ -198,7 +199,7 @@ class Teacher:
         return cleaned_pairs, removed_counts
 
     def _translate_pairs(self, train: Dataset, new_sources: list[str]) -> tuple[Dataset, dict[str, int]]:
-        """Translate the training sources and additional sources, and remove translations that have flags.
+        """Translate the training sources and additional sources, and remove truncated and repetitive translations.
 
         Args:
             train: the training pairs.
@@ -213,7 +214,8 @@ class Teacher:
         references: list[str | None] = [*train["target"]]
         # The additional sources have no references.
         references.extend([None] * len(new_sources))
-        # This raises an error if the tokenization needs a missing library, so it is done before the translation.
+        # This raises an error if the tokenization needs a missing library, so it is done before the translation. With
+        # `effective_order`, a sentence without a matching 4-gram may still have a BLEU above 0.
         sentence_bleu = BLEU(tokenize=self._scoring.choose_tokenization(train), effective_order=True)
         hypotheses_by_source = self._translate_all(sources)
 
@@ -228,15 +230,17 @@ class Teacher:
                 translations.append(hypothesis.text)
             else:
                 removed_counts[reason] += 1
+        # `all` is also True if the list is empty, because every translation was removed.
         if all(is_blank(translation) for translation in translations):
             raise InputError(self._describe_why_none_remains(removed_counts, blank_count=len(translations)))
 
         columns = {"source": remaining_sources, "target": translations}
+        # The same column types as in the given pairs, with which `add_translations` concatenates the new pairs.
         features = train.select_columns(["source", "target"]).features
         return Dataset.from_dict(columns, features=features), removed_counts
 
     def _describe_why_none_remains(self, removed_counts: Mapping[str, int], blank_count: int) -> str:
-        """Return the error message for the case that all translations were removed or are blank.
+        """Return the error message for the case that no translation remains, because all were removed or are blank.
 
         Args:
             removed_counts: the number of translations that were removed for each reason.
@@ -247,7 +251,7 @@ class Teacher:
         return f"no translation of {self._teacher_names[0]} remains: {', '.join(phrases)}; give another teacher."
 
     def _make_model_card_rows(self, translated_count: int, removed_counts: Mapping[str, int]) -> dict[str, str]:
-        """Return rows about the teacher for the table in the model card. The keys are the names of the rows.
+        """Return the rows about the teacher for the table in the model card, as a dict from a row's name to its text.
 
         Args:
             translated_count: the number of training pairs with targets by the teacher.
@@ -287,7 +291,7 @@ class Teacher:
         return DatasetDict({**pairs, "train": concatenate_datasets(expected_parts)})
 
     def describe_work(self, pairs: DatasetDict) -> str:
-        """Return a text that says how many sentences the teacher still has to translate, and how long that will take.
+        """Describe how many sentences the teacher still has to translate, and how long the translation will take.
 
         The duration is extrapolated from a sample of up to 100 sentences, which is translated for this purpose.
         """
@@ -319,7 +323,7 @@ class Teacher:
         return lines
 
     def _select_new_sources(self, pairs: DatasetDict) -> list[str]:
-        """Return the monolingual sources, except those that occur in validation or test pairs."""
+        """Return the monolingual sources that do not occur in the validation or test pairs."""
         evaluation_sources: set[str] = set()
         for split in ("validation", "test"):
             if split in pairs:
@@ -329,7 +333,7 @@ class Teacher:
     def _choose_hypothesis(
         self, hypotheses: Sequence[Hypothesis], reference: str | None, sentence_bleu: BLEU
     ) -> Hypothesis:
-        """Choose the hypothesis that the student is trained on.
+        """Choose the hypothesis on which the student is trained.
 
         It is the first hypothesis or, with `nearest_to_reference`, the one with the highest sentence BLEU.
         """
@@ -341,7 +345,7 @@ class Teacher:
         return hypotheses[best_index]
 
     def _translate_all(self, sources: Sequence[str]) -> Hypotheses:
-        """Return a dict with the hypotheses of each source, from the cache or newly translated.
+        """Return the hypotheses of each source. Translate the sources that are not yet in the cache.
 
         All processes must call this method together with the same sources, because they divide the work. Each process
         writes to a separate file, so it need not wait for the others. The processes may have different caches, because
@@ -376,7 +380,7 @@ class Teacher:
                 chunk = sources[start : start + _SENTENCES_PER_WRITE]
                 for source, hypotheses_of_source in self._translate(tokenizer, model, chunk):
                     hypotheses[source] = hypotheses_of_source
-                    # `_read_cache` reads these lines.
+                    # `_read_cache` reads these lines. JSON stores each `Hypothesis` as a list.
                     line = json.dumps((source, hypotheses_of_source), ensure_ascii=False)
                     file.write(f"{line}\n")
                 # If the process is killed, it loses at most the chunk that it is translating.
@@ -386,14 +390,15 @@ class Teacher:
         return hypotheses
 
     def _read_cache(self) -> Hypotheses:
-        """Read the hypotheses of all sources in the cache, which has one file for each process that wrote to it.
+        """Read the hypotheses of all sources in the cache. Each process that has translated sources wrote its own file.
 
         A line of a file is a JSON list of a source and its hypotheses. A hypothesis is a list of a text and its flags.
         """
         cached: Hypotheses = {}
         for path in sorted(self._cache_folder.glob("*.jsonl")):
             lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-            # A killed process may leave an incomplete line after the last line break. It is ignored.
+            # A killed process may leave an incomplete line after the last line break, which may even end within a
+            # UTF-8 character. This last line is ignored. In a complete file, it is empty.
             complete_lines = lines[:-1]
             for line in complete_lines:
                 source, hypotheses = json.loads(line)
@@ -423,6 +428,7 @@ class Teacher:
         detail_level: Literal[DetailLevel.FLAGS, DetailLevel.ALL] = DetailLevel.FLAGS
         if self._arguments.nearest_to_reference:
             detail_level = DetailLevel.ALL
+            # The search keeps as many hypotheses as it has beams, and all of them are requested.
             options["num_return_sequences"] = self._arguments.teacher_num_beams or model.generation_config.num_beams
 
         translations = translate(model, tokenizer, sources, return_details=detail_level, **options)
@@ -434,12 +440,12 @@ class Teacher:
 
 
 def _drop_duplicates(sentences: Iterable[str]) -> list[str]:
-    """Return each sentence once, in the order in which they first occur."""
+    """Return the sentences without duplicates, in the order of their first occurrence."""
     return list(dict.fromkeys(sentences))
 
 
 def _find_sources_unknown_to_all_processes(sources: Sequence[str], known_hypotheses: Hypotheses) -> list[str]:
-    """Return the sources of which no process knows hypotheses.
+    """Return the sources for which no process has any hypotheses.
 
     The processes exchange row numbers, which are shorter than sources, so all of them must pass the same sources.
 
@@ -454,7 +460,7 @@ def _find_sources_unknown_to_all_processes(sources: Sequence[str], known_hypothe
 
 
 def _add_hypotheses_of_other_processes(sources: Sequence[str], known_hypotheses: Hypotheses) -> Hypotheses:
-    """Return the hypotheses that this process knows, and those that it gets from the other processes.
+    """Exchange hypotheses between the processes, so that each process has the hypotheses of all sources.
 
     If all processes share one cache, they know the same hypotheses, so only empty lists are exchanged.
 
@@ -477,7 +483,7 @@ def _add_hypotheses_of_other_processes(sources: Sequence[str], known_hypotheses:
 
 
 def _find_reason_to_remove(hypothesis: Hypothesis) -> str | None:
-    """Return in words why a hypothesis must not be a training target, or None if it may be one."""
+    """Return why a hypothesis is unsuitable as a training target, such as "truncated", or None if it is suitable."""
     for flag, reason in _REASONS_BY_FLAG.items():
         if flag in hypothesis.flags:
             return reason

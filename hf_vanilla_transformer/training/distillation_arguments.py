@@ -52,7 +52,8 @@ class DistillationArguments:
             )
 
     def _check_nothing_needs_a_teacher(self) -> None:
-        """Raise InputError if any other distillation argument is given, because it has no effect without a teacher."""
+        """Raise InputError if a distillation argument is given. Without a teacher, these arguments have no effect."""
+        # `teacher` itself is None, which is its default.
         for field in fields(self):
             if getattr(self, field.name) not in (field.default, None):
                 raise InputError(f"{field.name} is given, but has no effect without a teacher; also give --teacher.")

@@ -42,19 +42,19 @@ def make_model(
     config = model_args.make_config(tokenizer)
     model = VanillaTransformerForConditionalGeneration._from_config(config, **_attention_options(model_args))
     if config.decoder_start_token_id == config.pad_token_id:
-        # Decoding starts from a zero vector, as in Marian.
+        # A tokenizer without a BOS token leads to this case. Decoding then starts from a zero vector, as in Marian.
         model.get_decoder().embed_tokens.weight.data[config.pad_token_id] = 0
     return tokenizer, model
 
 
 class _SavedModel(NamedTuple):
-    """A saved model of this package, with what is needed to load it.
+    """The location and the configuration of a saved model, and the options for loading it.
 
     Args:
-        location (`str` or `Path`): its folder, or its name on the Hub.
-        config (`PreTrainedConfig`): its configuration.
+        location (`str` or `Path`): the model's folder, or its name on the Hub.
+        config (`PreTrainedConfig`): the model's configuration.
         options (`dict`): keyword arguments of `from_pretrained`, such as a revision.
-        is_converted (`bool`): True if it is the converted copy of a model of a different system, such as Marian.
+        is_converted (`bool`): True if the model is a converted copy of a model of a different system, such as Marian.
     """
 
     location: str | Path
@@ -98,7 +98,10 @@ def load_existing_model(
 
 
 def _find_saved_model(model_args: ModelArguments, checkpoint: Path | None) -> _SavedModel:
-    """Find the checkpoint or, if it is None, the model to fine-tune. Convert a model of a different system."""
+    """Find the model to load: the checkpoint or, if it is None, the model to fine-tune.
+
+    A model to fine-tune that comes from a different system, such as Marian, is converted first.
+    """
     if checkpoint is not None:
         with explaining_missing_files(checkpoint):
             return _SavedModel(checkpoint, AutoConfig.from_pretrained(checkpoint), options={})
@@ -123,19 +126,22 @@ def _attention_options(model_args: ModelArguments) -> dict[str, str]:
 
 
 def keep_zero_start(model: PreTrainedModel) -> None:
-    """Keep the embedding of the decoder's start token at zero during training, if it is zero.
+    """If the embedding of the decoder's start token is zero, keep it at zero during training.
 
-    It is zero in models that follow Marian. Other inference engines for such models always use a zero vector for the
-    start token, whatever the weights are.
+    The embedding is zero in models that follow Marian. Other inference engines for such models always use a zero vector
+    for the start token, whatever the weights are.
     """
     start_id = model.config.decoder_start_token_id
+    # (vocabulary, d_model)
     weight = model.get_decoder().embed_tokens.weight
     if not weight[start_id].any():
+        # The hook's result replaces the gradient. With a gradient of zero, Adam does not change a row of zeros.
         weight.register_hook(partial(_clear_row, start_id))
 
 
 def _clear_row(row: int, gradient: torch.Tensor) -> torch.Tensor:
     """Return a copy of a gradient in which one row is set to zero."""
+    # The arguments are the dimension, the index in this dimension, and the new value.
     return gradient.index_fill(0, torch.tensor(row, device=gradient.device), 0)
 
 

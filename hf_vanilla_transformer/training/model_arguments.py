@@ -113,7 +113,7 @@ class ModelArguments(LoadingArguments):
         return getattr(self, name) != default
 
     def get_regularization(self) -> dict[str, float]:
-        """Return the given dropout and label smoothing, the configuration fields that fine-tuning may change."""
+        """Return the given dropout and label smoothing. Fine-tuning may change only these two configuration fields."""
         values = {}
         if self.dropout is not None:
             values["dropout"] = self.dropout

@@ -178,7 +178,7 @@ def _read_warmup_steps(args: TrainingArguments) -> int:
 
 
 def _make_parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the optimizer's parameter groups: one or, with weight decay, one that decays and one that does not."""
+    """Return the optimizer's parameter groups. With weight decay there are two groups, because only matrices decay."""
     parameters = _find_trained_parameters(model)
     if not weight_decay:
         return [{"params": parameters}]
@@ -197,7 +197,8 @@ def _choose_adam_class(args: TrainingArguments) -> type[torch.optim.Adam]:
 
 
 def _adam_options(args: TrainingArguments, factor: float) -> dict[str, Any]:
-    """Return Adam's keyword arguments. `lr` is the factor of Eq. 3, because the schedule multiplies `lr` by Eq. 3."""
+    """Return Adam's keyword arguments. `lr` is only a factor, which the schedule multiplies by the rate of Eq. 3."""
+    # With `fused`, PyTorch updates the weights in one kernel per group instead of one operation at a time.
     return {"lr": factor, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon, "fused": True}
 
 
@@ -205,6 +206,7 @@ def _create_schedule(optimizer: torch.optim.Optimizer, d_model: int, warmup_step
     """Create the schedule that multiplies the optimizer's learning rate by Eq. 3."""
 
     def compute_rate(completed_updates: int) -> float:
+        # LambdaLR counts completed updates from 0, but the first update has step 1 in Eq. 3.
         return paper_learning_rate(completed_updates + 1, d_model, warmup_steps)
 
     # LambdaLR saves the number of completed updates in a checkpoint, but not the function.

@@ -69,14 +69,14 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle. It omits the Hub token, because the Trainer pushes the pickled arguments."""
+        """Return the state to pickle. It excludes the Hub token, because the Trainer uploads the pickled arguments."""
         return {**self.__dict__, "hub_token": None}
 
 
 def describe_precision(args: TrainingArguments) -> str:
-    """Return a text about the precision of matmuls in linear layers, such as "bfloat16 autocast".
+    """Describe the precision in which training computes matmuls in linear layers, such as "bfloat16 autocast".
 
-    It depends on the arguments and on this machine's device.
+    The precision depends on the arguments and on this machine's device.
     """
     if args.mixed_precision == "no":
         return "float32"

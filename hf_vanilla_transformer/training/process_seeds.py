@@ -49,6 +49,7 @@ class ProcessSeeds(TrainerCallback):
         # At this point, the weights are initialized, and the Trainer has not yet loaded a checkpoint's random state.
         processes_per_model = self.trainer.get_tp_size() * self.trainer.get_cp_size() * self.trainer.get_sp_size()
         rank = args.process_index // processes_per_model
+        # Rank 0 keeps the seed `args.seed`, which the Trainer has already set.
         if rank > 0:
             _seed_dropout(args.device, args.seed + rank)
 
@@ -68,10 +69,10 @@ class ProcessSeeds(TrainerCallback):
 
 
 def seed_order_of_lengths(args: TrainingArguments, state: TrainerState, dataloader: DataLoader) -> None:
-    """Make the order of the sentences with `group_by_length` depend only on the seed and the epoch.
+    """Make `group_by_length` draw an order of the sentences that depends only on the seed and the epoch.
 
-    Call this before each epoch. Otherwise the Trainer draws the order from the global random state, which differs
-    between processes and after a resume. Other sampling strategies are not affected.
+    Call this function before each epoch. Otherwise the Trainer draws the order from the global random state, which
+    differs between processes and after a resume. Other sampling strategies are not affected.
     """
     sampler = _find_sampler(dataloader)
     if not isinstance(sampler, LengthGroupedSampler):

@@ -50,7 +50,7 @@ def r_drop_loss(
 
 
 class _LossOfChunk(NamedTuple):
-    """Loss, gradient and metric sums of a chunk, i.e. of some of the batch's tokens.
+    """The loss of a chunk, i.e. of some of a batch's tokens, with its gradient and its metric sums.
 
     Args:
         loss (`torch.Tensor`): the loss of [`r_drop_loss`], a scalar.
@@ -64,11 +64,11 @@ class _LossOfChunk(NamedTuple):
 
 
 class _SmoothedTarget(NamedTuple):
-    """The probabilities that a cross-entropy with label smoothing has as its target.
+    """The target distribution of a cross-entropy with label smoothing.
 
     Args:
-        everywhere (`float`): probability of each token of the vocabulary.
-        added_at_label (`float`): probability that the label has in addition.
+        everywhere (`float`): probability of each token of the vocabulary, including the label.
+        added_at_label (`float`): probability that is added to this at the label.
     """
 
     everywhere: float
@@ -117,26 +117,33 @@ def _compute_loss_of_chunk(
     loss = (cross_entropies + weight * compared.divergences.sum() / 2) / 2
 
     # The sums of `token_sums`: the cross-entropy without smoothing, the correct tokens, and all tokens of both passes.
+    # As in `token_sums`, a label that ties for the highest probability counts as correct.
+    # (2, tokens)
     highest_log_probabilities = log_probabilities.amax(dim=-1)
     correct = (label_log_probabilities >= highest_log_probabilities).sum()
     token_count = correct.new_tensor(label_log_probabilities.numel())
+    # `stack` converts the two counts, which are integers, to the dtype of the log-likelihood.
     sums = torch.stack([-log_likelihood, correct, token_count])
 
-    # Memory bandwidth limits the speed here, so the gradient reuses the memory of the log-probabilities, which are not
-    # needed from here on.
+    # Memory bandwidth limits the speed here, so the gradient overwrites the log-probabilities. This is safe, because
+    # they are not needed from here on, and every result above is a tensor of its own.
     gradient = log_probabilities
     _write_gradient(gradient, compared, label_indices, weight, target)
     return _LossOfChunk(loss, gradient, sums)
 
 
 def _compare_passes(log_probabilities: torch.Tensor) -> _ComparedPasses:
-    """Compute how much the predictions of two passes differ.
+    """Compute the KL divergences between the predictions of two passes, and the values that the gradient needs.
 
     Args:
         log_probabilities (`torch.Tensor` of shape `(2, tokens, vocabulary)`): the log-probabilities of both passes.
     """
+    # All results are new tensors, so the caller may overwrite `log_probabilities`.
+    # (2, tokens, vocabulary)
     probabilities = log_probabilities.exp()
+    # (tokens, vocabulary)
     log_ratios = log_probabilities[0] - log_probabilities[1]
+    # (2, tokens)
     divergences = (probabilities * log_ratios).sum(dim=-1)
     # KL(2||1) is the sum of p_2 * log(p_2 / p_1), but the sum above has log(p_1 / p_2), which is the negative of that.
     divergences[1].neg_()
@@ -180,9 +187,9 @@ def _write_gradient(
         weight_of_ratios = w if this_pass == 0 else -w
         # A view, so writing into it writes into `gradient`, (tokens, vocabulary).
         result = gradient[this_pass]
-        # The factor of p.
+        # The factor of p: (tokens, 1) + w * (tokens, vocabulary) is broadcast over the vocabulary.
         torch.add(factors_of_tokens[this_pass], compared.log_ratios, alpha=weight_of_ratios, out=result)
-        # p * factor - t / 2
+        # -t / 2 + factor * p. Overwriting the factor is safe, because each element depends only on itself.
         torch.addcmul(negative_half_target, result, p, out=result)
         # p * factor - t / 2 - w * q
         result.sub_(q, alpha=w)
@@ -224,11 +231,13 @@ class _ChunkedLoss(torch.autograd.Function):
         for positions in target_positions.split(tokens_per_chunk):
             # (2, chunk's tokens, vocabulary)
             chunk_logits = logits[:, positions].to(loss_dtype)
+            # `positions` selects only tokens with a target, so no label is -100.
             chunk = _compute_loss_of_chunk(chunk_logits, labels[positions], weight, label_smoothing)
             gradient.index_copy_(1, positions, chunk.gradient.to(gradient.dtype))
             loss += chunk.loss
             sums += chunk.sums
         ctx.save_for_backward(gradient)
+        # The sums are only logged.
         ctx.mark_non_differentiable(sums)
         return loss, sums
 
@@ -236,7 +245,7 @@ class _ChunkedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, loss_gradient: torch.Tensor, sums_gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        # Only the logits have a gradient.
+        # `loss_gradient` is a scalar. One result for each argument of `forward`; only the logits have a gradient.
         return gradient * loss_gradient, None, None, None, None
 
 
@@ -271,9 +280,9 @@ class RDropTrainer(TokenMetricsTrainer):
         self.r_drop_alpha = r_drop_alpha
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute the Trainer's loss. In training, compute the R-Drop loss of a batch with each sentence twice.
+        """Compute the Trainer's loss. In training, it is the R-Drop loss of a batch that contains each sentence twice.
 
-        The Trainer computes the loss with its attribute `compute_loss_func`, or lets the model do it if that is None.
+        The Trainer computes the loss with its attribute `compute_loss_func`. If that is None, the model computes it.
         """
         if not model.training:
             self.compute_loss_func = None
@@ -301,7 +310,7 @@ class RDropTrainer(TokenMetricsTrainer):
         labels, _repeated_labels = doubled_labels.chunk(2)
         logits = outputs["logits"]
         check_labels(labels, logits.shape[-1])
-        # (2, sentences * length, vocabulary)
+        # The two halves of the batch become the two passes: (2, sentences * length, vocabulary).
         logits_of_passes = logits.view(2, labels.numel(), -1)
         unwrapped_model = self.accelerator.unwrap_model(self.model)
         label_smoothing = unwrapped_model.config.label_smoothing
