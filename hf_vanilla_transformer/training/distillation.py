@@ -483,7 +483,7 @@ def _add_hypotheses_of_other_processes(sources: Sequence[str], known_hypotheses:
 
 
 def _find_reason_to_remove(hypothesis: Hypothesis) -> str | None:
-    """Return why a hypothesis is unsuitable as a training target, such as "truncated", or None if it is suitable."""
+    """Return why a hypothesis is unsuitable, such as "truncated at the length limit", or None if it is suitable."""
     for flag, reason in _REASONS_BY_FLAG.items():
         if flag in hypothesis.flags:
             return reason

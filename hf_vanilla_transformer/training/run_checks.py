@@ -76,7 +76,10 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
 
 
 def _check_can_average_after(checkpoint: Path, settings: Settings) -> None:
-    """Raise InputError if the run would average its checkpoints, but starts from the last checkpoint of another run."""
+    """Raise InputError if the run cannot average its checkpoints, because it starts where another run has ended.
+
+    Such a run makes no updates, and therefore writes no checkpoints.
+    """
     if settings.output.average_last and is_last_checkpoint(settings.args, checkpoint):
         raise InputError(
             f"{checkpoint} is the end of the run, so {settings.args.output_dir} would get no checkpoints to average; "
@@ -101,9 +104,9 @@ def check_choices(settings: Settings) -> None:
 
 
 def is_in_folder(checkpoint: Path | None, folder: Path) -> bool:
-    """Return True if there is a checkpoint and it is directly in a folder.
+    """Return True if `checkpoint` is not None and lies directly in `folder`.
 
-    If the folder is the run's output folder, the run then continues the run that wrote the checkpoint.
+    If `folder` is the output folder of the present run, the present run resumes the run that wrote the checkpoint.
     """
     return checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
 
@@ -115,6 +118,8 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
         settings: the settings of the run.
         resumes: True if the run continues from a checkpoint in its output folder.
     """
+    # A run that resumes may replace files in its folder. No other run may overwrite its base model. It may overwrite an
+    # earlier run with `overwrite`, or with "auto" if the earlier run has left nothing from which it can be resumed.
     if resumes:
         # The run continues the earlier run in its folder, so it may replace its files.
         return
@@ -131,7 +136,7 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
 
 
 def _check_base_model_stays(base_model: str | None, output: Path) -> None:
-    """Raise InputError if the model to fine-tune lies in the output folder, whose contents the run replaces."""
+    """Raise InputError if the model to fine-tune lies in the output folder, because the run would overwrite it."""
     if base_model is None or not Path(base_model).is_dir():
         # There is no such model, or it is on the Hub.
         return
@@ -163,15 +168,15 @@ def check_holds_no_run(folder: Path) -> None:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """Find the files that a run writes at its end, such as the model.
+    """Find the files in a folder that a run writes at its end, such as the model.
 
-    Files of arguments are not among them, because a run writes them before it trains.
+    The files with the run's arguments are not included, because a run writes them before it trains.
     """
     return [path for path in files_of_a_run(folder) if path.name not in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED)]
 
 
 def check_numbers(args: RunArguments) -> None:
-    """Raise InputError if a number is out of range. The Trainer would report this late or not at all."""
+    """Raise InputError if a number is out of range. The Trainer would report this error late or not at all."""
     for name in _AT_LEAST_1:
         # This raises an error unless the argument is None or a whole number of at least 1.
         check_optional(args, name)
@@ -186,6 +191,7 @@ def check_numbers(args: RunArguments) -> None:
         beta = getattr(args, name)
         if not 0 <= beta < 1:
             raise InputError(f"{name} is {beta}; it must be at least 0 and below 1.")
+    # The default of `max_steps` is -1, with which the number of epochs determines the length of the training.
     if args.max_steps != -1:
         check_number("max_steps", args.max_steps, 1)
     elif args.num_train_epochs == 0:
@@ -209,7 +215,7 @@ def check_schedule(args: RunArguments) -> None:
 
 
 def check_validation(args: RunArguments) -> None:
-    """Raise InputError if the run will not compute the metric that selects the best model or stops the run early."""
+    """Raise InputError if the run needs a validation metric, such as for early stopping, but will not compute it."""
     _check_best_metric(args)
     if args.early_stopping_patience is not None and args.eval_strategy == "no":
         raise InputError(
@@ -238,7 +244,7 @@ def _check_best_metric(args: RunArguments) -> None:
 
 
 def check_average(settings: Settings) -> None:
-    """Raise InputError if a run with `average_last` would not write and keep enough checkpoints to average."""
+    """Raise InputError if `average_last` is set, but the run would not keep enough checkpoints to average."""
     args = settings.args
     average_last = settings.output.average_last
     if average_last is None:
@@ -280,6 +286,7 @@ def check_device(name: str | None, args: RunArguments) -> None:
         )
     if name is None:
         return
+    # The device "cuda" has no index, so it stands for any GPU. The device "cuda:1" has the index 1.
     device = torch.device(name)
     has_other_index = device.index is not None and device.index != args.device.index
     if device.type != args.device.type or has_other_index:
@@ -299,7 +306,7 @@ def check_engine() -> None:
 
 
 def check_space(trainer: Seq2SeqTrainer, folder: Path) -> None:
-    """Raise OSError if the disk has no space for the model and, if the run writes checkpoints, for one checkpoint.
+    """Raise OSError if the disk lacks space for the model or, if the run writes checkpoints, for one checkpoint.
 
     The disk may still become full when the run writes further checkpoints.
     """
@@ -307,20 +314,21 @@ def check_space(trainer: Seq2SeqTrainer, folder: Path) -> None:
     model_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
     needed_bytes = model_bytes
     if trainer.args.save_strategy != "no":
-        # In addition to the final weights, count a checkpoint with the weights and Adam's two moments.
+        # In addition to the final weights, count a checkpoint: the weights and Adam's two moments for each weight.
         needed_bytes += 3 * model_bytes
     check_free_space(folder, needed_bytes, "make room, or name another --output_dir")
 
 
 def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:
-    """Raise InputError if a tokenized sentence has more tokens than the model has learned positions.
+    """Raise InputError if a tokenized sentence has more tokens than the model has learned position embeddings.
 
-    Models with sinusoidal positions have no limit.
+    Models with sinusoidal position encodings have no limit.
     """
     if config.position_embedding_type != "learned":
         return
     for split, pairs in data.items():
         source_lengths, target_lengths = pair_lengths(pairs)
+        # With `initial=0`, the maximum of an empty split is 0.
         longest = max(int(source_lengths.max(initial=0)), int(target_lengths.max(initial=0)))
         if longest > config.max_position_embeddings:
             raise InputError(
@@ -334,6 +342,7 @@ def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
 
     Without EOS, the model would not learn to end its translations.
     """
+    # Any text will do here, such as "a".
     appends_eos = tokenizer.eos_token is not None and tokenizer("a").input_ids[-1] == tokenizer.eos_token_id
     if tokenizer.pad_token is None or not appends_eos:
         raise InputError(

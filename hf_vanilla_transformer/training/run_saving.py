@@ -24,16 +24,19 @@ class RunStoppedError(UserError, RuntimeError):
 
 
 def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
-    """Save the trained model and its tokenizer in the output folder, where they replace the files of an earlier run.
+    """Save the trained model and its tokenizer in the output folder. They replace the files of an earlier run.
 
-    Raises RunStoppedError if they cannot be saved there. The model is then in a temporary folder that the message
-    names, unless its weights are distributed over several processes.
+    Raises RunStoppedError if the output folder cannot be written. The model is then saved in a temporary folder that
+    the message names, unless its weights are distributed over several processes.
+
+    Every process must call this function.
     """
     if not trainer.is_world_process_zero():
         # This writes nothing, but the main process may need weights that are in this process.
         trainer.save_model(_internal_call=True)
         return
     try:
+        # The files are moved from this temporary folder into `output` when the block ends without an error.
         with staged(output, replace_run=True) as folder:
             save_without_pickle(trainer, folder)
     except Exception as error:  # Whatever the error is, the weights must not be lost.
@@ -57,7 +60,9 @@ def save_without_pickle(trainer: Seq2SeqTrainer, folder: Path) -> None:
 
 
 def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
-    """Save the run's given and planned arguments in `arguments.yaml`, with which the run can be resumed or repeated.
+    """Save the run's arguments in `arguments.yaml`, so that the run can be resumed or repeated.
+
+    The file contains the arguments that the user has given, and those that the plan has chosen.
 
     Args:
         settings: the run's settings.
@@ -78,7 +83,7 @@ def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
 
 
 def describe_how_to_resume(output: Path) -> str:
-    """Return the end of an error message, which tells the user how to resume a stopped run."""
+    """Return the last part of an error message. It tells the user how to resume a stopped run."""
     checkpoint = newest_complete(output)
     if checkpoint is None:
         return "the same command starts again, because there is no complete checkpoint"
@@ -86,7 +91,7 @@ def describe_how_to_resume(output: Path) -> str:
 
 
 def save_average(output: Path, count: int) -> list[str]:
-    """Replace the saved model by an average of the last `count` checkpoints. Return the names of these checkpoints.
+    """Replace the saved model with an average of the last `count` checkpoints. Return the names of the checkpoints.
 
     If the run left fewer checkpoints, a warning is logged, and all of them are averaged. If the run left none, the
     saved model is not changed, and the result is an empty list.
@@ -103,6 +108,7 @@ def save_average(output: Path, count: int) -> list[str]:
             "average_last is %d, but the run left %d checkpoints; these are averaged.", count, len(checkpoints)
         )
     try:
+        # The average replaces the saved model only when the block ends without an error.
         with staged(output, replace_run=True) as folder:
             write_average(checkpoints, folder)
     except Exception as error:
@@ -115,7 +121,7 @@ def save_average(output: Path, count: int) -> list[str]:
 
 
 def _describe_failed_average(error: Exception, output: Path) -> str:
-    """Return a message that says why no average was saved in the folder `output`, and which weights are there."""
+    """Describe why no average was saved in the folder `output`, and which weights the folder contains instead."""
     # The saved model is still there, unless the error occurred while the finished average was moved into the folder.
     has_model = any(output.glob("*.safetensors"))
     if has_model:

@@ -88,6 +88,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values. If they include the training loss, first add the token metrics and the speed to `logs`."""
+        # Only the log entries about training batches have the key "loss".
         if "loss" in logs and self._training_sums is not None:
             sums_of_all_processes = self.accelerator.reduce(self._training_sums, "sum")
             logs.update(self._describe_training(sums_of_all_processes))
@@ -99,7 +100,8 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         """Compute the token metrics and the speed of the training since the last log entry.
 
         Args:
-            sums (`torch.Tensor` of shape `(3,)`): result of [`token_sums`], summed over the batches since then.
+            sums (`torch.Tensor` of shape `(3,)`): [`token_sums`], summed over processes and over the batches since the
+                last log entry.
         """
         metrics = _compute_token_metrics(sums)
         _cross_entropy, _correct, target_tokens = sums.tolist()
@@ -126,7 +128,8 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         """Run the Trainer's evaluation loop, count every sentence exactly once, and add the token metrics."""
         # With several processes, accelerate fills the last batch with sentences of the first batch. Seq2SeqTrainer
-        # uses the plain `gather`, which keeps these repetitions, so BLEU and chrF would count them twice.
+        # uses the plain `gather`, which keeps these repetitions, so BLEU and chrF would count them twice. The loop uses
+        # this attribute for each batch, so it is set first.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
@@ -146,7 +149,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
 
     # The two base classes declare different types for the loss, the first item of the result.
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Run the Trainer's evaluation step, and collect token metrics from the forward pass that computes the loss."""
+        """Run the Trainer's evaluation step. Collect token metrics from the forward pass that computes the loss."""
         labels = inputs.get("labels")
         if labels is None:
             return super().prediction_step(model, inputs, *args, **kwargs)
@@ -154,22 +157,24 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         def add_sums(outputs: Any) -> None:
             self._add_evaluation_sums(outputs, labels)
 
-        # The Trainer calls this model once to compute the loss, and the model passes its outputs to `add_sums`.
+        # The Trainer calls this model once, to compute the loss, and the model passes its outputs to `add_sums`. For
+        # translations, the Trainer calls `generate()`, whose forward passes are not observed.
         observed_model = _ObservedModel(model, observe=add_sums)
         with _keeping_length_limit(self.model):
             return super().prediction_step(observed_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
 
     def _add_evaluation_sums(self, outputs: Any, labels: torch.Tensor) -> None:
-        """Add the [`token_sums`] of a batch to `self._evaluation_sums`. `outputs` are the model's outputs for it."""
+        """Compute the [`token_sums`] of a batch from the model's outputs, and add them to `self._evaluation_sums`."""
         # (sentences, 3)
         sums_of_sentences = token_sums(outputs["logits"], labels)
         # This drops the repeated sentences that fill the last batch of several processes.
         gathered_sums = self.accelerator.gather_for_metrics(sums_of_sentences)
+        # (sentences of all processes, 3) becomes (3,).
         self._evaluation_sums.append(_to_float64(gathered_sums).sum(dim=0))
 
 
 class _ObservedModel:
-    """Wrapper of a model that passes the outputs of each direct call to a function.
+    """A wrapper of a model. After each direct call of the model, the wrapper passes the outputs to a function.
 
     A forward hook is unsuitable, because it would also be called at every step of `generate()`.
     """
@@ -191,7 +196,8 @@ class _ObservedModel:
 def _keeping_length_limit(model: object) -> Iterator[None]:
     """Restore the `max_length` of a model's generation settings at the end of the block.
 
-    In an evaluation step, the Trainer writes a limit of 20 there, about which `generate()` would warn in the next step.
+    In an evaluation step, the Trainer sets `max_length` to 20. Unless it is restored, `generate()` would warn about
+    this limit in the next step.
     """
     generation_config = getattr(model, "generation_config", None)
     earlier_max_length = getattr(generation_config, "max_length", None)
@@ -203,11 +209,13 @@ def _keeping_length_limit(model: object) -> Iterator[None]:
 def _get_token_sums(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
     """Return the [`token_sums`] of a training batch, of shape `(3,)`.
 
-    The model's outputs contain them if the loss was computed without logits. Otherwise they follow from the logits.
+    If the model computed the loss without returning logits, its outputs contain the sums. Otherwise the sums are
+    computed from the logits.
     """
     sums = outputs.get("token_sums")
     if sums is not None:
         return sums.detach()
+    # (sentences, 3) becomes (3,).
     return token_sums(outputs["logits"], labels).sum(dim=0)
 
 
@@ -228,7 +236,7 @@ def _compute_token_metrics(sums: torch.Tensor) -> dict[str, float]:
 
 
 def _to_float64(sums: torch.Tensor) -> torch.Tensor:
-    """Convert sums to float64, except on Apple GPUs, which do not support it. float32 counts exactly only to 2^24."""
+    """Convert sums to float64, because float32 counts exactly only to 2^24. Apple GPUs do not support float64."""
     if sums.device.type == "mps":
         return sums
     return sums.double()

@@ -1,4 +1,4 @@
-"""Save facts about the training pairs with the tokenizer, such as the longest source, which `translate()` reads."""
+"""Store facts about the training pairs in the tokenizer, such as the longest source. `translate()` reads them."""
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -66,6 +66,7 @@ def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_
     if not is_fine_tuned:
         tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = present_share
         return
+    # None if the earlier training did not store this fraction.
     earlier_share = saved_letterless_share(tokenizer)
     if earlier_share is not None:
         tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = max(present_share, earlier_share)
@@ -74,7 +75,7 @@ def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_
 
 
 def translated_letterless_share(pairs: Dataset, codes: TargetCodes) -> float:
-    """Compute the fraction of pairs whose source contains no letter and whose target is a different text.
+    """Compute the fraction of pairs whose source contains no letters and whose target differs from the source.
 
     Leading and trailing white space is ignored, and so is a target language code before the source. A pair with a blank
     source or target does not count as translated.

@@ -61,7 +61,8 @@ class StopWhenDiverged(TrainerCallback):
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = kwargs["logs"]
-        # The last log entry contains the mean loss of the whole run, `train_loss`.
+        # The last log entry contains the mean loss of the whole run, `train_loss`. Entries about evaluations contain
+        # neither loss, and are ignored.
         loss = logs.get("loss", logs.get("train_loss", 0.0))
         if not math.isfinite(loss):
             raise DivergedError(
@@ -108,6 +109,7 @@ class EarlyStopping(EarlyStoppingCallback):
     ) -> None:
         # The Trainer passes `metrics` by name. This signature fits both base classes, one of which accepts it by
         # position.
+        # This updates the count, and sets `control.should_training_stop` if the count reaches the patience.
         super().on_evaluate(args, state, control, *metrics, **kwargs)
         if self.has_stopped and args.save_strategy in (SaveStrategy.STEPS, SaveStrategy.EPOCH):
             control.should_save = True
@@ -116,14 +118,15 @@ class EarlyStopping(EarlyStoppingCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
+        # If the run resumes, the Trainer has read `state` from the checkpoint.
         self.early_stopping_patience_counter = count_evaluations_without_improvement(state)
         _add_state_entry(self, state)
 
 
 def count_evaluations_without_improvement(state: TrainerState) -> int:
-    """Return the number of evaluations without improvement that an early-stopping callback has saved in a checkpoint.
+    """Read from a checkpoint's state how many evaluations in a row brought no improvement.
 
-    The result is 0 if the run had no such callback.
+    An early-stopping callback counts these evaluations. The result is 0 if the run had no such callback.
     """
     states_of_callbacks: Any = state.stateful_callbacks
     # The state has an entry for each callback of the run that wrote the checkpoint, by the name of its class.
@@ -160,6 +163,7 @@ class CheckpointAtSigterm(TrainerCallback):
         self.has_received_signal = False
 
     def _handle_signal(self, signal_number: int, frame: object) -> None:
+        # Python calls this method in the middle of an update, so it only takes a note for `on_step_end`.
         self.has_received_signal = True
 
     def on_train_begin(
@@ -201,12 +205,13 @@ class RecordFacts(TrainerCallback, ExportableState):
     pairs: str | None = None
     seconds: float = 0
     evaluation_seconds: float = 0
-    # `seconds` includes the time up to this moment. It is infinite while no training runs, so that no time is added.
+    # `seconds` includes the time up to this moment. If it is infinite, no time is added. Without a type annotation,
+    # this attribute is no field of the dataclass, so checkpoints do not contain it.
     _counted_until = math.inf
 
     @classmethod
     def read_checkpoint(cls, checkpoint: Path) -> "RecordFacts":
-        """Read the facts in a checkpoint. If its run did not use this callback, all facts have their defaults."""
+        """Read the facts from a checkpoint. If its run did not use this callback, return the default values."""
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         callback_state = state.get("stateful_callbacks", {}).get(cls.__name__, {})
         return cls(**callback_state.get("args", {}))
@@ -214,6 +219,7 @@ class RecordFacts(TrainerCallback, ExportableState):
     def _count_seconds(self) -> None:
         """Add the time since the last call of this method to `seconds`."""
         now = time.monotonic()
+        # If `_counted_until` is infinite, the difference is -inf, and nothing is added.
         self.seconds += max(0, now - self._counted_until)
         self._counted_until = now
 
@@ -245,7 +251,7 @@ class RecordFacts(TrainerCallback, ExportableState):
         self._counted_until = math.inf
 
     def state(self) -> dict[str, Any]:
-        """Return the facts in the form in which the Trainer saves them in a checkpoint."""
+        """Return the facts in the format in which the Trainer saves the state of a callback in a checkpoint."""
         self._count_seconds()
         return {"args": asdict(self), "attributes": {}}
 
@@ -267,7 +273,7 @@ class LogRunSizes(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log the precision and the sizes, and a message if the warm-up takes the whole training.
+        """Log the precision and the sizes. Also log a message if the warm-up lasts until the end of the training.
 
         If the run would otherwise log no loss before its end, also make it log the loss about ten times.
         """
@@ -287,7 +293,7 @@ class LogRunSizes(TrainerCallback):
 
 
 def _describe_update_size(args: TrainingArguments) -> str:
-    """Return a text about the size of an update over all processes, such as "32 sentences"."""
+    """Describe the size of an update, summed over all processes, such as "32 sentences"."""
     batches_per_update = args.gradient_accumulation_steps * args.world_size
     # A stock Trainer's arguments have no token budget, only a number of sentences per batch.
     tokens_per_batch = getattr(args, "tokens_per_batch", None)
@@ -301,8 +307,7 @@ def _describe_update_size(args: TrainingArguments) -> str:
 class LogExamples(TrainerCallback):
     """Callback that translates the same few validation sentences at each evaluation, and logs them with references.
 
-    Every process translates them, because the model's weights may be distributed over
-    the processes.
+    Every process translates the sentences, because the model's weights may be distributed over the processes.
 
     Args:
         trainer (`Seq2SeqTrainer`): the Trainer. If it has a TensorBoard callback, TensorBoard shows the examples.
@@ -350,6 +355,7 @@ class LogExamples(TrainerCallback):
                 sources.append(source)
             else:
                 sources.append(codes.put_before(source))
+        # With `verbose=False`, the tokenizer does not warn about long sentences.
         ids = self.tokenizer(sources, verbose=False).input_ids
         inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
 

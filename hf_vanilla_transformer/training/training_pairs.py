@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 def load_training_pairs(args: RunArguments, data_args: TrainingDataArguments) -> DatasetDict:
     """Load the sentence pairs of all splits, and prepare the training pairs, for example by cleaning them.
 
-    The main process does this first, so that the other processes can read its cache. Raises InputError if there are no
-    training pairs.
+    The main process loads the pairs first, so that the other processes can read its cache. Raises InputError if there
+    are no training pairs.
     """
     with args.main_process_first(desc="loading the pairs"):
         pairs = data_args.load()
@@ -44,7 +44,8 @@ def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> Datas
             f"validation_size is {validation_size}, but validation pairs are given; leave out one of the two."
         )
 
-    # A copy, whose splits are replaced below.
+    # A copy, whose splits are replaced below. The sample is taken before cleaning, so that only its pairs have to be
+    # cleaned. Pairs are held out after cleaning, so that the validation pairs are clean, too.
     prepared = DatasetDict(pairs)
     if data_args.max_train_samples is not None:
         rows = pick_evenly_spaced_rows(len(pairs["train"]), data_args.max_train_samples)
@@ -63,10 +64,12 @@ def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> Datas
 def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
     """Raise InputError if a run needs validation pairs but has none.
 
-    It needs them to evaluate during training, and to choose weights or search settings by BLEU after training.
+    A run needs validation pairs to evaluate the model during training, and to choose weights or search settings by BLEU
+    after training.
     """
     if "validation" in pairs:
         return
+    # Find an argument that makes the run need validation pairs, because the error message names it.
     eval_strategy = IntervalStrategy(settings.args.eval_strategy).value
     if eval_strategy != "no":
         argument = f"eval_strategy is {eval_strategy}"
@@ -85,7 +88,7 @@ def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
 
 def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:
     """Tokenize all pairs. Remove training pairs that are empty or too long, and log how many were removed."""
-    # Without a limit of its own, a sentence must fit into a batch.
+    # If the user has set no maximum length, the maximum is the size of a batch, into which a sentence must fit.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     target_language = find_target_language(settings.data, tokenizer)
     with settings.args.main_process_first(desc="tokenizing the pairs"):
@@ -103,7 +106,7 @@ def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokeni
 
 
 def find_target_language(data_args: TrainingDataArguments, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return the target language whose code is put before each source, or None if the tokenizer has no such codes.
+    """Return the target language whose code precedes each source, or None if the tokenizer has no language codes.
 
     A tokenizer without codes belongs to a model with a single target language. Such a model may be fine-tuned for a
     different language, so its language is not checked.

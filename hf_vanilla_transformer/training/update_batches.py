@@ -76,12 +76,14 @@ class TrainingMemory:
         activations_per_token = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
         most_logits: float
         if args.r_drop_alpha:
-            # R-Drop reads each batch twice. It needs all logits of both passes, their gradient and a copy.
+            # R-Drop reads each batch twice. It needs all logits of both passes, their gradient and a copy, which is
+            # 3 tensors * 2 passes * 2 bytes.
             activations_per_token *= 2
             logits_per_token = 12 * config.vocab_size
             most_logits = math.inf
         else:
-            # Logits, which their gradient overwrites, and the same number of bytes for values computed from them.
+            # Logits, which their gradient overwrites, and the same number of bytes for values computed from them, which
+            # is 2 tensors * 2 bytes.
             logits_per_token = 4 * config.vocab_size
             # The loss computes logits in chunks, whose size depends on the device's memory, not on the precision.
             most_logits = 2 * _find_chunk_bytes(memory)
@@ -103,13 +105,13 @@ class TrainingMemory:
         return int(self.fixed + activations + logits)
 
     def tokens_that_fit_into(self, size: float) -> int:
-        """Return the maximum number of tokens on each side of a batch with which training fits into `size` bytes.
+        """Return how many tokens a batch may have on each side so that training fits into `size` bytes of memory.
 
-        The result is 0 if not even the weights, gradients and moments fit.
+        The result is 0 if the memory is too small even for the weights, gradients and moments.
         """
         # `self.fixed` is the memory of weights, gradients and moments, which does not depend on the size of a batch.
         bytes_for_batch = size - self.fixed
-        # `self.per_token` are the bytes of activations per token, and `self.logits_per_token` those of logits.
+        # `self.per_token` counts the activations, and `self.logits_per_token` the logits.
         bytes_per_token = self.per_token
         computes_logits_in_chunks = self.most_logits < math.inf
         if computes_logits_in_chunks:
@@ -123,7 +125,10 @@ class TrainingMemory:
 
 
 def _find_chunk_bytes(memory: DeviceMemory | None) -> int:
-    """Return the size in bytes of the chunks in which a device computes logits; the largest size if it is unknown."""
+    """Return the size in bytes of the chunks in which a device computes logits.
+
+    If the memory of the device is unknown, this is the maximum size.
+    """
     if memory is None:
         return choose_chunk_bytes(sys.maxsize)
     return choose_chunk_bytes(memory.total)
@@ -148,9 +153,10 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
 def read_smallest_device_memory(device: torch.device) -> DeviceMemory | None:
     """Return the memory of the device that has the least free memory among the devices of all processes.
 
-    The result is None if any of them is a CPU or does not report its memory. Every process must call this function,
-    because the processes exchange their values.
+    The result is None if any of these devices is a CPU or does not report its memory. Every process must call this
+    function, because the processes exchange their values.
     """
+    # One item for each process.
     memories = gather_object([read_device_memory(device)])
     if None in memories:
         return None
@@ -198,7 +204,10 @@ def split_update(
         gradient_accumulation_steps = ceil(tokens_per_update / (processes * tokens_that_fit))
         tokens_per_batch = tokens_per_update // (processes * gradient_accumulation_steps)
 
-    A batch is at least as large as the longest sentence, even if it might not fit into memory then. Otherwise the
+    For example, if a single process has memory for batches of 10,000 tokens, an update of 25,000 tokens consists of
+    3 batches of at most 8,333 tokens.
+
+    A batch is at least as large as the longest sentence, even if such a batch might not fit into memory. Otherwise the
     longest pairs would be removed from the training.
 
     Args:
@@ -219,7 +228,7 @@ def split_update(
 
 
 def with_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sentence: int) -> Settings:
-    """Return settings with the batch size and the gradient accumulation that follow from `tokens_per_update`.
+    """Return settings in which a batch size and a number of batches replace `tokens_per_update`.
 
     `settings` itself is not changed. Settings without `tokens_per_update` are returned as they are.
 
@@ -254,6 +263,6 @@ def with_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sen
 
 
 def find_longest_sentence(data: Dataset) -> int:
-    """Return the number of tokens in the longest source or target of tokenized pairs."""
+    """Return the number of tokens in the longest sentence of tokenized pairs, on either side."""
     source_lengths, target_lengths = pair_lengths(data)
     return int(max(source_lengths.max(), target_lengths.max()))
