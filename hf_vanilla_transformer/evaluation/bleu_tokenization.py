@@ -46,7 +46,7 @@ REFERENCES_TO_DETECT_SCRIPT = 1_000
 
 
 def find_bleu_tokenization(language: str | None) -> str | None:
-    """Return the name of the sacreBLEU tokenization that a target language needs, or None for the default one.
+    """Return the sacreBLEU tokenization for a target language, such as `"zh"`, or None if the default is suitable.
 
     Args:
         language (`str`, *optional*): a language code such as `"ja"`, `"zh_CN"`, `"zho_Hans"` or `"cmn"`.
@@ -55,6 +55,7 @@ def find_bleu_tokenization(language: str | None) -> str | None:
         `str`: a value for the argument `tokenize` of [`score_translations`]. The result is None if the language is
         unknown or puts spaces between words, because the default tokenization suits such text.
     """
+    # For example, "zh" for "zh_CN", "zho_Hans" and "cmn".
     known_language = language_of(language)
     if known_language is None:
         return None

@@ -413,6 +413,7 @@ class Ter(SacreBleuMetric):
 
 def _put_spaces_around(pattern: re.Pattern[str], texts: Iterable[str]) -> list[str]:
     """Put a space before and after each match of a pattern in the texts."""
+    # `\g<0>` is the match. If the pattern matches a and b, "ab" becomes " a  b ".
     return [pattern.sub(r" \g<0> ", text) for text in texts]
 
 
@@ -642,6 +643,7 @@ def describe_exact_match(scores: Mapping[str, Any]) -> str:
     """
     total = scores["sentences"]
     percent = scores["exact_match"]
+    # `scores` contains only the percentage, so the count is computed from it.
     exact_matches = round(percent * total / 100)
     if exact_matches < total:
         # Otherwise a percentage above 99.95 would be rounded to 100.0.

@@ -324,6 +324,7 @@ class Teacher:
 
     def _select_new_sources(self, pairs: DatasetDict) -> list[str]:
         """Return the monolingual sources that do not occur in the validation or test pairs."""
+        # White space around a source is ignored, so that it cannot hide a source of an evaluation.
         evaluation_sources: set[str] = set()
         for split in ("validation", "test"):
             if split in pairs:

@@ -122,11 +122,11 @@ class ModelArguments(LoadingArguments):
         return values
 
     def check_sizes(self, config: VanillaTransformerConfig, name: str | Path) -> None:
-        """Raise InputError if a size among these arguments differs from the size of an existing model.
+        """Raise InputError if a size that the user has given, such as `d_model`, differs from that size of a model.
 
         Args:
-            config: the existing model's configuration.
-            name: the existing model's folder or its name on the Hub, for the error message.
+            config: the configuration of an existing model.
+            name: the model's folder or its name on the Hub, for the error message.
         """
         fields_by_argument = {
             "num_layers": ("encoder_layers", "decoder_layers"),
@@ -213,7 +213,7 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
 def _check_overrides_fit_tokenizer(
     overrides: Mapping[str, object], needed_sizes: Mapping[str, int], special_ids: Mapping[str, int]
 ) -> None:
-    """Raise InputError if an override makes a vocabulary too small for a tokenizer, or changes a special token's id.
+    """Raise InputError if overrides make a vocabulary too small for a tokenizer, or change the id of a special token.
 
     Args:
         overrides: values of configuration fields, by name.

@@ -37,8 +37,9 @@ class ProcessSeeds(TrainerCallback):
 
     @classmethod
     def use_in(cls, trainer: Trainer) -> "ProcessSeeds":
-        """Add the callback to a stock `Trainer` or `Seq2SeqTrainer`, and return it."""
+        """Add this callback to a stock `Trainer` or `Seq2SeqTrainer`, and return the callback."""
         callback = cls(trainer)
+        # An earlier call may have added the callback already.
         trainer.remove_callback(cls)
         trainer.add_callback(callback)
         return callback

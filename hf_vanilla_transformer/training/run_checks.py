@@ -88,7 +88,7 @@ def _check_can_average_after(checkpoint: Path, settings: Settings) -> None:
 
 
 def check_choices(settings: Settings) -> None:
-    """Raise InputError if settings that a plan may choose contradict each other.
+    """Raise InputError if the settings that an automatic plan may choose contradict each other.
 
     These settings concern the schedule, evaluations, checkpoints, averaging, and the choice of search settings. If
     there is a plan, call this after it.
@@ -297,7 +297,7 @@ def check_device(name: str | None, args: RunArguments) -> None:
 
 
 def check_engine() -> None:
-    """Raise InputError for DeepSpeed's ZeRO 3, because it splits each matrix before `train` has initialized it."""
+    """Raise InputError if DeepSpeed uses ZeRO 3, which partitions the weights before `train` has initialized them."""
     if is_deepspeed_zero3_enabled():
         raise InputError(
             "DeepSpeed's zero_stage is 3, with which `train` can neither initialize nor save a model; set it to 2, or "

@@ -182,6 +182,7 @@ class CheckpointAtSigterm(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         signal.signal(signal.SIGTERM, self._previous_handler)
+        # The Trainer has already written the checkpoint, because it saves after `on_step_end`.
         if self.has_received_signal:
             raise Terminated
 
@@ -240,6 +241,7 @@ class RecordFacts(TrainerCallback, ExportableState):
         # Only the log entry of an evaluation has a runtime.
         self.evaluation_seconds += logged_values.get("eval_runtime", 0)
 
+        # The Trainer has appended this entry before it calls `on_log`. It writes the entries to checkpoints later.
         newest_entry = state.log_history[-1]
         newest_entry["training_seconds"] = self.seconds - self.evaluation_seconds
         newest_entry["evaluation_seconds"] = self.evaluation_seconds
@@ -335,7 +337,7 @@ class LogExamples(TrainerCallback):
         self._show_in_tensorboard(text, state.global_step)
 
     def _show_in_tensorboard(self, text: str, update: int) -> None:
-        """Add a text to TensorBoard, if the Trainer writes to it. `update` is the number of updates so far."""
+        """Add a text to TensorBoard, if the Trainer uses TensorBoard. `update` is the number of updates so far."""
         for callback in self.trainer.callback_handler.callbacks:
             if isinstance(callback, TensorBoardCallback) and callback.tb_writer is not None:
                 # TensorBoard reads Markdown, in which an indented block keeps its lines.
