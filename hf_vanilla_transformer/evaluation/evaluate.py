@@ -82,6 +82,7 @@ def evaluate(
         OSError, ValueError: if the model or the files cannot be read, or if `translate` or `score_translations` raises
             one of these errors.
     """
+    # Exactly one of the two must be given.
     has_model = model is not None
     has_translations = translations is not None
     if has_model == has_translations:

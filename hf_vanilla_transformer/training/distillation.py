@@ -145,6 +145,7 @@ class Teacher:
         except InputError:
             return settings
 
+        # Build all settings anew, as if the user had also given `tokenizer_name`.
         given_arguments = {**settings.given_arguments, "tokenizer_name": str(first_folder)}
         changed_settings = Settings.from_arguments(**given_arguments).for_target_language()
         # `from_arguments` assumes a run without a plan, so `needs_plan` is copied.
@@ -286,7 +287,8 @@ class Teacher:
         if self._arguments.distilled_only:
             expected_parts = [train, new_pairs]
         else:
-            # Each given source occurs once with its given target, and once with the teacher's translation.
+            # Each given source occurs once with its given target, and once with the teacher's translation. The given
+            # target stands in for this translation.
             expected_parts = [train, train, new_pairs]
         return DatasetDict({**pairs, "train": concatenate_datasets(expected_parts)})
 
@@ -308,6 +310,7 @@ class Teacher:
         list(self._translate(tokenizer, model, sample))
         seconds_per_sentence = (time.perf_counter() - start_time) / len(sample)
 
+        # The processes divide the sentences among them, and translate at the same time.
         sentences_per_process = len(untranslated) / PartialState().num_processes
         duration = format_duration(seconds_per_sentence * sentences_per_process)
         return f"teacher: {len(untranslated):,} sentences to translate first, about {duration}"

@@ -122,11 +122,11 @@ class ModelArguments(LoadingArguments):
         return values
 
     def check_sizes(self, config: VanillaTransformerConfig, name: str | Path) -> None:
-        """Raise InputError if a size that the user has given, such as `d_model`, differs from that size of a model.
+        """Raise InputError if a given size, such as `d_model`, differs from the same size of an existing model.
 
         Args:
-            config: the configuration of an existing model.
-            name: the model's folder or its name on the Hub, for the error message.
+            config: the configuration of the existing model.
+            name: the existing model's folder or its name on the Hub, for the error message.
         """
         fields_by_argument = {
             "num_layers": ("encoder_layers", "decoder_layers"),

@@ -80,7 +80,7 @@ class PaperSchedule:
             # replaces the Trainer's groups, which are two.
             trained_model = cast("nn.Module", trainer.model if model is None else model)
             adam_options["params"] = _find_trained_parameters(trained_model)
-        # The Trainer's own method creates an optimizer of this class with these options.
+        # The Trainer's own method, which is called below, creates an optimizer of this class with these options.
         trainer.optimizer_cls_and_kwargs = (_choose_adam_class(trainer.args), adam_options)
         # `trainer.create_optimizer` is this method since `use_in`, so the Trainer's own method is called through its
         # class.
@@ -198,7 +198,7 @@ def _choose_adam_class(args: TrainingArguments) -> type[torch.optim.Adam]:
 
 def _adam_options(args: TrainingArguments, factor: float) -> dict[str, Any]:
     """Return Adam's keyword arguments. `lr` is only a factor, which the schedule multiplies by the rate of Eq. 3."""
-    # With `fused`, PyTorch updates the weights in one kernel per group instead of one operation at a time.
+    # With `fused`, PyTorch combines the operations of an update in a few kernels, which is faster.
     return {"lr": factor, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon, "fused": True}
 
 

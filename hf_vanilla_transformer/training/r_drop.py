@@ -68,7 +68,7 @@ class _SmoothedTarget(NamedTuple):
 
     Args:
         everywhere (`float`): probability of each token of the vocabulary, including the label.
-        added_at_label (`float`): probability that is added to this at the label.
+        added_at_label (`float`): additional probability of the label.
     """
 
     everywhere: float

@@ -119,7 +119,8 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
         resumes: True if the run continues from a checkpoint in its output folder.
     """
     # A run that resumes may replace files in its folder. No other run may overwrite its base model. It may overwrite an
-    # earlier run with `overwrite`, or with "auto" if the earlier run has left nothing from which it can be resumed.
+    # earlier run if `overwrite` is set, or if `resume_from_checkpoint` is "auto" and the earlier run has left nothing
+    # from which it can be resumed.
     if resumes:
         # The run continues the earlier run in its folder, so it may replace its files.
         return
@@ -215,7 +216,7 @@ def check_schedule(args: RunArguments) -> None:
 
 
 def check_validation(args: RunArguments) -> None:
-    """Raise InputError if the run needs a validation metric, such as for early stopping, but will not compute it."""
+    """Raise InputError if the run will not compute a metric that it needs to select the best model or to stop early."""
     _check_best_metric(args)
     if args.early_stopping_patience is not None and args.eval_strategy == "no":
         raise InputError(
@@ -306,7 +307,7 @@ def check_engine() -> None:
 
 
 def check_space(trainer: Seq2SeqTrainer, folder: Path) -> None:
-    """Raise OSError if the disk lacks space for the model or, if the run writes checkpoints, for one checkpoint.
+    """Raise OSError unless the disk has space for the model and, if the run writes checkpoints, for one checkpoint.
 
     The disk may still become full when the run writes further checkpoints.
     """

@@ -56,7 +56,7 @@ def set_longest_source(tokenizer: PreTrainedTokenizerBase, data: Dataset, is_fin
 
 
 def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_fine_tuned: bool) -> None:
-    """Store the fraction of training pairs that translate a source without letters, such as "3.5", differently.
+    """Store the fraction of training pairs that change a source without letters, such as "3.5" into "3,5".
 
     If a model is fine-tuned, the larger fraction of its earlier and its present training is stored, because the model
     does not forget what it has learned. If the earlier fraction is unknown, for example in a model from OPUS-MT, a

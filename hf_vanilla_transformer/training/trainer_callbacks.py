@@ -163,7 +163,7 @@ class CheckpointAtSigterm(TrainerCallback):
         self.has_received_signal = False
 
     def _handle_signal(self, signal_number: int, frame: object) -> None:
-        # Python calls this method in the middle of an update, so it only takes a note for `on_step_end`.
+        # Python may call this method in the middle of an update, so the method only takes a note for `on_step_end`.
         self.has_received_signal = True
 
     def on_train_begin(
