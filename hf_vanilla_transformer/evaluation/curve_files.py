@@ -92,7 +92,8 @@ def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, met
         prefix: what precedes each metric's name in the log: `"eval_"` for validation, or `""` for training.
         metrics: names of the metrics, without the prefix.
     """
-    # Maps each name in the log to the key that the value gets in a point, in the order of the point's keys.
+    # Maps each name in the log to the key that the value gets in a point, such as "eval_loss" to "loss". The keys of a
+    # point have the same order.
     keys_by_log_name = {"step": "updates", "epoch": "epoch"}
     for metric in metrics:
         keys_by_log_name[f"{prefix}{metric}"] = metric

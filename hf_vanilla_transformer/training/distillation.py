@@ -161,6 +161,7 @@ class Teacher:
 
         Raises InputError if no translation remains.
         """
+        # Other columns, such as `references`, would not fit the translated pairs.
         train = pairs["train"].select_columns(["source", "target"])
         new_sources = self._select_new_sources(pairs)
         left_out_count = len(self._monolingual_sources) - len(new_sources)
@@ -212,6 +213,7 @@ class Teacher:
         Raises InputError if all translations are removed or blank.
         """
         sources = [*train["source"], *new_sources]
+        # The reference of each source is its given target.
         references: list[str | None] = [*train["target"]]
         # The additional sources have no references.
         references.extend([None] * len(new_sources))

@@ -85,6 +85,7 @@ def load_existing_model(
 
     with explaining_missing_files(saved.location):
         tokenizer = AutoTokenizer.from_pretrained(saved.location, padding_side="right", **saved.options)
+        # The check comes before the weights are loaded, because loading takes longer.
         check_vocabulary(config, tokenizer)
         model = load_model(
             saved.location,
@@ -92,6 +93,7 @@ def load_existing_model(
             dtype=torch.float32,
             **saved.options,
             **_attention_options(model_args),
+            # These replace the values in the saved configuration.
             **model_args.get_regularization(),
         )
     return tokenizer, model

@@ -201,7 +201,8 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
     _check_overrides_fit_tokenizer(overrides, needed_sizes, special_ids)
 
     values = {"vocab_size": target_size, **special_ids}
-    # `sides_of` returns the tokenizer itself if it serves both languages.
+    # A tokenizer has two vocabularies if it consists of two tokenizers, or if it is a single tokenizer with different
+    # vocabularies, such as some tokenizers of Marian. `sides_of` returns a single tokenizer itself, once for each side.
     source_tokenizer, _target_tokenizer = sides_of(tokenizer)
     has_two_vocabularies = source_tokenizer is not tokenizer or source_vocabulary != target_vocabulary
     if has_two_vocabularies:

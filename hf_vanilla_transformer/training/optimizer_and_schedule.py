@@ -77,7 +77,7 @@ class PaperSchedule:
         if not trainer.args.weight_decay:
             # Without weight decay, the optimizer gets one parameter group with all weights, as in `paper_optimizers`,
             # because a run can resume only from checkpoints with the same number of groups. An option "params"
-            # replaces the Trainer's groups, which are two.
+            # replaces the two groups that the Trainer would make, one with and one without weight decay.
             trained_model = cast("nn.Module", trainer.model if model is None else model)
             adam_options["params"] = _find_trained_parameters(trained_model)
         # The Trainer's own method, which is called below, creates an optimizer of this class with these options.

@@ -59,6 +59,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         # Read the labels first, because the Trainer may remove them from the batch.
+        # (sentences, length)
         labels = inputs.get("labels")
         start_time = time.monotonic()
         model_inputs = with_skip_logits(self, model, inputs, return_outputs)

@@ -280,7 +280,8 @@ class LogRunSizes(TrainerCallback):
         If the run would otherwise log no loss before its end, also make it log the loss about ten times.
         """
         if state.logging_steps >= state.max_steps:
-            # Ten entries are enough to see whether the loss falls.
+            # Ten entries are enough to see whether the loss falls. During training, the Trainer reads this attribute of
+            # its state, not `args.logging_steps`.
             state.logging_steps = max(1, state.max_steps // 10)
 
         logger.info(
