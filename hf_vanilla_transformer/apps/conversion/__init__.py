@@ -1,4 +1,4 @@
-"""Convert models between this package and other systems, and check that the result computes the same as its source.
+"""Convert models between this package and other systems, and compare each converted model with its source.
 
 Each system has its own module. The `from_` functions read a Marian or fairseq model, either in its original format or
 as a transformers model, and write it to a folder in this package's format. `to_ctranslate2` and `to_hf_marian` export a

@@ -64,12 +64,13 @@ class Source:
 
 
 def command() -> str | None:
-    """Return the `convert` command that is running, without the Hub token.
+    """Return the command line with which `convert` was started, without the access token of the Hub.
 
     Returns None if the conversion was started from Python code instead of the command line.
     """
     program, *arguments = sys.argv
-    # The program is `hf-vanilla-transformer`, or the path of this package with `python -m`.
+    # The program is `hf-vanilla-transformer`, or with `python -m` the path of the package, hf_vanilla_transformer. The
+    # dots in the expression match the hyphens and the underscores.
     is_our_program = re.search("hf.vanilla.transformer", program) is not None
     if not is_our_program or arguments[:1] != ["convert"]:
         return None
@@ -105,7 +106,7 @@ def write_converted(
     sentences: Sequence[str],
     force: bool,
 ) -> Path:
-    """Write a converted model with its tokenizer, model card and certificate, or write nothing if a check fails.
+    """Write a converted model with its tokenizer, model card and certificate. If a check fails, nothing is written.
 
     The certificate describes the files on disk, not the model in memory. To compare them with the source, the written
     model and tokenizer are loaded with the function that all verbs use.
@@ -223,7 +224,10 @@ def _compare_model_and_tokenizer(folder: Path, source: Source, sentences: list[s
 
 
 def _tokenize_by_source(source: Source, sentences: list[str]) -> list[list[int]] | None:
-    """Return the token ids of sentences by the source's own tokenizer, or None if the source has no such tokenizer."""
+    """Tokenize sentences with the source's own tokenizer, and return their token ids.
+
+    Returns None if the source has no tokenizer that transformers can load.
+    """
     if source.tokenizer_folder is None:
         return None
     tokenizer = load_tokenizer(source.tokenizer_folder, source.name)
@@ -231,20 +235,20 @@ def _tokenize_by_source(source: Source, sentences: list[str]) -> list[list[int]]
 
 
 def _check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, trial_sentences: list[str]) -> None:
-    """Raise ValueError if a tokenizer's id has no embedding, or if the trial sentences cannot be translated."""
+    """Raise ValueError if a token has no row in the embedding matrix, or if a trial sentence cannot be translated."""
     num_embeddings = model.config.source_vocab_size or model.config.vocab_size
     for token, token_id in tokenizer.get_vocab().items():
         has_embedding = type(token_id) is int and 0 <= token_id < num_embeddings
         if not has_embedding:
             raise InputError(f"its vocabulary has the id {token_id!r} for {token!r}, but {num_embeddings} embeddings")
-    # A model with several target languages needs one of them. The others have None.
+    # If the model has several target languages, the first one is used. Otherwise, no language needs to be named.
     target_lang = next(iter(codes_of(tokenizer)), None)
     # A short translation reveals invalid decoding settings.
     translate(model, tokenizer, trial_sentences, target_lang=target_lang, max_length=2)
 
 
 def _find_languages(tokenizer_settings: Mapping[str, Any]) -> list[str | None]:
-    """Return the source and target language codes in a tokenizer's settings, with None for an unknown language."""
+    """Return the source and target language codes in a tokenizer's settings. An unknown language has the code None."""
     # FairseqTokenizer has one setting for both languages, and MarianTokenizer has one for each.
     codes = tokenizer_settings.get("langs")
     if not codes:
@@ -260,7 +264,7 @@ def _find_languages(tokenizer_settings: Mapping[str, Any]) -> list[str | None]:
 
 
 def _describe_converted(folder: Path, source: Source, tokenizer_settings: Mapping[str, Any], output: Path) -> About:
-    """Collect the facts for the beginning of a converted model's card, such as its languages and license.
+    """Collect the facts that introduce a converted model on its model card, such as its languages and its license.
 
     `folder` holds the written tokenizer, and becomes the folder `output` later.
     """
@@ -279,10 +283,11 @@ def _describe_converted(folder: Path, source: Source, tokenizer_settings: Mappin
 
 
 def _find_first_target_code(folder: Path, tokenizer_class: str, name: str) -> str:
-    """Return the first target language of a model with several, such as `">>fr<<"`, for the example in its card.
+    """Return the target-language code, such as `">>fr<<"`, for the example on a converted model's card.
 
-    Returns an empty string for a model with one target language, and if the tokenizer cannot be loaded, because the
-    optional library that its class needs is not installed. Error messages name the model `name`.
+    It is the first code in the tokenizer's vocabulary. Returns an empty string if the model has only one target
+    language, or if the tokenizer cannot be loaded because an optional library is not installed. Error messages name the
+    model `name`.
     """
     if _is_missing(LIBRARIES.get(tokenizer_class)):
         return ""
@@ -291,7 +296,7 @@ def _find_first_target_code(folder: Path, tokenizer_class: str, name: str) -> st
 
 
 def _describe_conversion(certificate: Certificate) -> dict[str, str]:
-    """Return the rows of the model card's table about the conversion: their labels and values."""
+    """Return the rows of the model card's table about the conversion, as a dict from labels to values."""
     facts = {
         "converted from": f"{certificate['source']} ({certificate['system']})",
         "compared with": certificate["oracle"],

@@ -1,4 +1,4 @@
-"""Export trained models to CTranslate2, an inference engine, and check that the exported models compute the same."""
+"""Export trained models to the inference engine CTranslate2, and check that both models produce the same outputs."""
 
 import copy
 import json
@@ -135,9 +135,9 @@ def _make_quantized_specification(
     quantization: str,
     max_positions: int,
 ) -> Any:
-    """Convert a model to a `TransformerSpec` that is ready to be written, with weights of the type `quantization`.
+    """Convert a model to a `TransformerSpec`, and convert its weights to the data type `quantization`.
 
-    [`specification`] describes the specification and the errors.
+    CTranslate2 can write the result to disk. [`specification`] describes the `TransformerSpec` and the errors.
     """
     source_texts, target_texts = vocabularies(tokenizer, model.config)
     spec = specification(model, source_texts, target_texts, max_positions)
@@ -172,7 +172,7 @@ def vocabularies(tokenizer: PreTrainedTokenizerBase, config: VanillaTransformerC
 
 
 def _fill_gaps(texts: dict[int, str], size: int) -> list[str]:
-    """Return the texts of the token ids from 0 to `size - 1`. An id without a text gets one such as `<unused7>`."""
+    """Return a text for each token id from 0 to `size - 1`. Ids without a text get a placeholder, such as `<unused7>`."""
     return [texts.get(token, f"<unused{token}>") for token in range(size)]
 
 
@@ -201,6 +201,7 @@ def compare(
     # The token ids of each sentence. A sentence that is too long for the table is truncated at its beginning, so that
     # it still ends in EOS.
     sources = [row[-positions:] for row in tokenizer(list(sentences)).input_ids]
+    # One row of the table is left for the start token.
     max_length = min(_MAX_LENGTH, positions - 1)
 
     # The length limit includes the start token in transformers, but not in CTranslate2.
@@ -233,7 +234,7 @@ def compare(
 
 
 class _ExportedModel:
-    """A CTranslate2 model that takes token ids. CTranslate2 itself takes the texts of tokens.
+    """A wrapper around a CTranslate2 model that accepts token ids. CTranslate2 itself accepts only token texts.
 
     Args:
         folder: the folder of the CTranslate2 model.
@@ -281,7 +282,8 @@ class _ExportedModel:
 def _largest_difference(
     model: VanillaTransformerForConditionalGeneration, exported: _ExportedModel, sources: Rows, targets: Rows
 ) -> float:
-    """Return the largest difference between the log-probabilities that both models assign to target tokens, in nats."""
+    """Return the largest difference, in nats, between the two models' log-probabilities of a target token."""
+    # All targets are concatenated, in the same order as in the results of `log_probs` and `score`.
     target_tokens = [token for target in targets for token in target]
     # (target tokens, vocabulary)
     all_log_probs = log_probs(model, sources, targets)
@@ -363,7 +365,7 @@ def specification(
 
 
 def _move_alignment_heads(model: VanillaTransformerForConditionalGeneration) -> dict[str, int]:
-    """Reorder attention heads in `model` itself, so that the alignment heads are the first heads of their layer.
+    """Reorder the attention heads of a decoder layer in place, so that the alignment heads are its first heads.
 
     CTranslate2 aligns words with the average of the first heads of one decoder layer.
 
@@ -399,8 +401,9 @@ def _copy_weights(model: VanillaTransformerForConditionalGeneration, spec: Any, 
 
 
 def _copy_embeddings(stack: Any, stack_spec: Any, num_positions: int) -> None:
-    """Copy the token embeddings and the positions of an encoder or decoder, `stack`, to CTranslate2's `stack_spec`.
+    """Copy the token embeddings and the positions of an encoder or decoder to the exported model.
 
+    `stack` is the encoder or decoder, and `stack_spec` is the corresponding part of CTranslate2's `TransformerSpec`.
     `num_positions` is the number of rows in the position table.
     """
     embeddings_spec = stack_spec.embeddings
@@ -418,9 +421,10 @@ def _copy_embeddings(stack: Any, stack_spec: Any, num_positions: int) -> None:
 
 
 def _copy_layer(loader: Any, layer: Any, layer_spec: Any) -> None:
-    """Copy the weights of an encoder or decoder layer to CTranslate2's `layer_spec`.
+    """Copy the weights of an encoder or decoder layer to the exported model.
 
-    `loader` is a `BartLoader` of CTranslate2, whose methods copy one module each.
+    `layer_spec` is the part of CTranslate2's `TransformerSpec` that corresponds to `layer`. `loader` is a `BartLoader`
+    of CTranslate2, whose methods copy one module each.
     """
     loader.set_attention(layer_spec.self_attention, layer.self_attn, self_attention=True)
     loader.set_layer_norm(layer_spec.self_attention.layer_norm, layer.self_attn_layer_norm)
@@ -434,9 +438,10 @@ def _copy_layer(loader: Any, layer: Any, layer_spec: Any) -> None:
 
 
 def _set_special_tokens(spec_config: Any, config: VanillaTransformerConfig, target_texts: Sequence[str]) -> None:
-    """Set the special tokens in `spec_config`, the part of a `TransformerSpec` that CTranslate2 writes to config.json.
+    """Set the special tokens of an exported model.
 
-    `config` is the configuration of the exported model, and `target_texts` has the text of each target token.
+    `spec_config` is the part of a `TransformerSpec` that CTranslate2 writes to config.json. `config` is the
+    configuration of the original model, and `target_texts` has the text of each target token.
     """
     pad_token: Any = config.pad_token_id
     bos_token: Any = config.bos_token_id
@@ -470,9 +475,10 @@ def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]
 
 
 def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequence[int]) -> VanillaTransformerAttention:
-    """Return an attention layer with the same output, in which the heads `first_heads` come before all other heads.
+    """Reorder the heads of an attention layer, so that the heads `first_heads` come before all other heads.
 
-    The result is a copy, or `attention` itself if its heads are already in this order.
+    The order of the heads does not change the layer's output. Returns a copy, or `attention` itself if its heads are
+    already in this order. The caller must disable gradients, because the copy's parameters are changed in place.
     """
     num_heads = attention.config.num_heads
     other_heads = [head for head in range(num_heads) if head not in first_heads]
@@ -486,6 +492,7 @@ def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequen
         for parameter in projection.parameters():
             # (num_heads, head width) for a bias, and (num_heads, head width, d_model) for a weight
             heads = parameter.unflatten(0, (num_heads, -1))
+            # `heads` is a view of the parameter. Indexing it with a list copies it before the parameter is overwritten.
             parameter.copy_(heads[new_order].flatten(0, 1))
     # In the output projection, each head has a block of columns.
     output_weight = reordered.out_proj.weight

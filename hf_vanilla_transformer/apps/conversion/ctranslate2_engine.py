@@ -1,4 +1,4 @@
-"""Translate, score and align with CTranslate2, an inference engine, instead of PyTorch."""
+"""Translate, score and align sentences with the inference engine CTranslate2 instead of PyTorch."""
 
 import copy
 import json
@@ -99,7 +99,7 @@ _MOST_PROCESSES = 2
 def load_ctranslate2(
     folder: str, compute_type: str | None, threads: int | None, revision: str | None, token: str | None
 ) -> "CTranslate2Engine":
-    """Load a trained model into CTranslate2, and convert it first unless the user's cache already holds the result.
+    """Load a trained model into CTranslate2. It is converted first, unless the converted model is already cached.
 
     [`~hf_vanilla_transformer.load_engine`] describes the arguments and the errors.
     """
@@ -279,7 +279,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
         The limit is the same for all sentences of a batch. `longest_source` is the length of its longest source.
         """
-        # The paper's limit depends on the length of the source (section 6.1). Other limits take precedence over it.
+        # The first limit that is set decides. The paper's limit depends on the length of the source (section 6.1).
+        # `limits_length` returns True if the settings have a limit that takes precedence over the paper's limit.
         max_length_offset: int | None = getattr(settings, "max_length_offset", None)
         # Some versions of transformers have a default limit.
         default_length = GenerationConfig().max_length
@@ -357,7 +358,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return attention_matrices
 
     def close(self) -> None:
-        """End the child processes. Without this call, they run until the parent process ends."""
+        """End the child processes. If `close` is not called, they run until the parent process ends."""
         while self._processes:
             _, processes = self._processes.popitem()
             for process in processes:
@@ -369,6 +370,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         Raises ValueError if the engine does not support the settings.
         """
         _check_supported(arguments)
+        # This is a copy, because the arguments apply to only one call.
         settings = copy.copy(self.generation_config)
         # A length limit in the call replaces all length limits in generation_config, such as max_new_tokens.
         has_length_limit = any(arguments.get(limit) for limit in _LENGTH_LIMITS)
@@ -454,7 +456,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             return max(processes, key=lambda process: process.call_started)
 
     def _choose_setting(self, batch_size: int) -> Setting:
-        """Choose how a process uses the CPU for a batch.
+        """Choose the number of workers, the number of threads per worker, and the instruction set for a batch.
 
         A batch with at least two sentences per thread is split among workers with one thread each. For a smaller batch,
         one worker uses all threads.
@@ -509,7 +511,7 @@ def _remove_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor | None
 
 
 def _check_supported(arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError if an argument of `generate()` is not one that the engine supports."""
+    """Raise ValueError if the engine does not support one of the arguments of a `generate()` call."""
     for name, value in arguments.items():
         # do_sample=False is accepted, because the engine never samples.
         turns_sampling_off = name == "do_sample" and not value

@@ -1,4 +1,4 @@
-"""Run CTranslate2, an inference engine, in a child process, because it is slower in a process that has loaded PyTorch.
+"""Run the inference engine CTranslate2 in a child process. It would be slower in a process that has loaded PyTorch.
 
 This file is also the program that the child process runs. The child process reads jobs from stdin, one JSON object per
 line, and writes the results to stdout. It imports neither PyTorch nor this package.
@@ -27,7 +27,7 @@ KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000
 
 
 class Setting(NamedTuple):
-    """The workers, threads and instruction set with which a CTranslate2 process uses the CPU.
+    """The CPU settings of a CTranslate2 process: its workers, their threads, and the instruction set.
 
     The number of `workers` is the number of batches that are translated in parallel. Each worker has its own `threads`.
     `instructions` is `"AVX512"`, or an empty string for CTranslate2's default instruction set.
@@ -104,7 +104,7 @@ class CTranslate2Process:
         return seconds, [Hypotheses(*result) for result in results]
 
     def score(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the log-probabilities of each target's tokens, and of the `</s>` after them, in nats.
+        """Return the log-probabilities of each target's tokens and of the `</s>` that CTranslate2 appends, in nats.
 
         Raises RuntimeError if CTranslate2 raises an error, or if the child process has ended.
         """
@@ -144,7 +144,7 @@ class CTranslate2Process:
         return seconds, results
 
     def _exchange(self, request: str, watch: Callable[[], None] | None) -> str:
-        """Send a request to the child process, and return the line that it answers.
+        """Send a request to the child process, and return its answer, which is one line.
 
         The answer is empty if the process has ended. If the exchange is interrupted, for example by an error in
         `watch`, the process is killed, because the next request would read the answer to this one.
@@ -172,7 +172,7 @@ class CTranslate2Process:
         to_child.flush()
 
     def _read_answer(self, watch: Callable[[], None] | None) -> str:
-        """Read one line from the child process, and call `watch`, if it is given, repeatedly until the line arrives."""
+        """Read one line from the child process. If `watch` is given, it is called repeatedly until the line arrives."""
         from_child = self._process.stdout
         assert from_child is not None
         if watch is None:
@@ -206,7 +206,8 @@ class CTranslate2Process:
         self._process.wait()
 
     def close(self) -> None:
-        """Wait until the child process has finished its current job, and end it."""
+        """End the child process after it has finished its current job, and wait until it has ended."""
+        # This closes stdin, which ends the loop in `main`, and waits for the process.
         self._process.communicate()
         self._reader_thread.shutdown()
 
@@ -236,7 +237,7 @@ def main() -> None:
 
 
 def _run_job(translator: Any, method: str, options: Mapping[str, Any]) -> tuple[float, list[Any]]:
-    """Call a method of CTranslate2's `Translator`, and return the seconds that it took, and a result for each source.
+    """Call a method of CTranslate2's `Translator`, and return its duration in seconds and one result for each source.
 
     A result of `score_batch` is a list of log-probabilities. A result of `translate_batch` has the fields of
     [`Hypotheses`].

@@ -71,7 +71,7 @@ def from_fairseq(
     license: str | None = None,
     force: bool = False,
 ) -> Path:
-    """Convert a model that was trained with fairseq, and check that the result computes the same.
+    """Convert a model that was trained with fairseq, and check that the result produces the same outputs.
 
     The tokenizer of the result is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses. The
     training text must have been tokenized with Moses and split with the merges in `bpecodes`. The decoding settings are
@@ -178,6 +178,7 @@ def _load_safely(path: Path) -> Any:
     """Load a checkpoint with PyTorch, without running code in it. Raises ValueError if this is not possible."""
     check_archive(path)
     try:
+        # Older versions of fairseq save the training arguments as a Namespace, which PyTorch must be told to accept.
         with torch.serialization.safe_globals([Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, KeyError) as error:
@@ -188,7 +189,7 @@ def _load_safely(path: Path) -> Any:
 
 
 def _describe_unpickling_error(error: Exception, path: Path) -> str:
-    """Return the message for a checkpoint that PyTorch refuses to load, because it is unsafe or no checkpoint."""
+    """Return the error message for a file that PyTorch refuses to load, because it is unsafe or is not a checkpoint."""
     # For an object of an unknown type, PyTorch's message contains "Unsupported global: GLOBAL module.name".
     unsafe_object = re.search(r"GLOBAL (?P<name>\S+)", str(error))
     if unsafe_object:
@@ -197,7 +198,7 @@ def _describe_unpickling_error(error: Exception, path: Path) -> str:
 
 
 def check_arguments(args: Mapping[str, Any], path: Path) -> None:
-    """Raise ValueError if training arguments are missing, or if this model cannot represent their values."""
+    """Raise ValueError if training arguments are missing, or if this package's model cannot represent their values."""
     for name in ("source_lang", "target_lang", "encoder_embed_dim", "decoder_embed_dim"):
         if name not in args:
             raise InputError(f"{path} does not say its {name}, so it is no translation model of fairseq.")
@@ -210,7 +211,7 @@ def check_arguments(args: Mapping[str, Any], path: Path) -> None:
 
 
 def _find_unfit_arguments(args: Mapping[str, Any]) -> list[UnfitField]:
-    """List the training arguments whose values this model cannot represent."""
+    """List the training arguments whose values this package's model cannot represent."""
     unfit_fields = []
     for name, required_value in _REQUIRED_ARGUMENTS.items():
         value = args.get(name)
@@ -218,7 +219,8 @@ def _find_unfit_arguments(args: Mapping[str, Any]) -> list[UnfitField]:
         if value and value != required_value:
             unfit_fields.append(UnfitField(name, value, repr(required_value)))
 
-    # The decoder must have the encoder's width everywhere, and its number of heads.
+    # The decoder must have the encoder's width everywhere, and the encoder's number of heads. `find_unfit` accepts
+    # missing arguments.
     encoder_width = args["encoder_embed_dim"]
     for name in _DECODER_WIDTHS:
         unfit_fields += find_unfit(args, {name: encoder_width})
@@ -232,9 +234,10 @@ def _find_unfit_arguments(args: Mapping[str, Any]) -> list[UnfitField]:
 
 
 def read_dictionary(path: Path) -> dict[str, int]:
-    """Read a fairseq dictionary, and return the token ids by token, in transformers' notation.
+    """Read a fairseq dictionary, and return a dict from tokens, in transformers' notation, to token ids.
 
-    fairseq appends `@@` to tokens that do not end a word. transformers appends `</w>` to tokens that end a word.
+    fairseq appends `@@` to tokens that do not end a word. transformers appends `</w>` to tokens that end a word. For
+    example, the lines `un@@ 9` and `able 7` become the tokens `un` and `able</w>`. The numbers are token counts.
 
     Raises ValueError if a line has no count, or repeats the token of an earlier line.
     """
@@ -329,7 +332,10 @@ def build_fsmt(
 
 
 def _check_shapes(weights: StateDict, fsmt: FSMTForConditionalGeneration, path: Path) -> None:
-    """Raise ValueError if a weight of `fsmt` is missing in `weights`, if there are more, or if a shape differs."""
+    """Raise ValueError unless `weights` has exactly the weights of `fsmt`, with the same shapes.
+
+    Position tables are not compared. The message names the checkpoint `path`.
+    """
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     expected_shapes = {}
     for name, weight in fsmt.state_dict().items():
@@ -360,7 +366,9 @@ def rename_weights(state: StateDict) -> StateDict:
             continue
         name = _rename_weight(old_name)
         if "in_proj_" in name:
-            # The rows of a joint matrix are those of the queries, then of the keys, then of the values.
+            # (3 * d_model, d_model) for a weight, and (3 * d_model,) for a bias: the rows for the queries come first,
+            # then the rows for the keys, then the rows for the values. For example, self_attn.in_proj_weight becomes
+            # self_attn.q_proj.weight, self_attn.k_proj.weight and self_attn.v_proj.weight.
             for projection, rows in zip(_JOINT_PROJECTIONS, weight.chunk(3), strict=True):
                 renamed[name.replace("in_proj_", f"{projection}.")] = rows
         else:
@@ -372,9 +380,12 @@ def rename_weights(state: StateDict) -> StateDict:
 
 
 def _rename_weight(old_name: str) -> str:
-    """Return the name of a weight in fairseq 0.9, except that joint matrices keep their names."""
+    """Return a weight's name in fairseq 0.9. Joint matrices for queries, keys and values keep their old names.
+
+    For example, `encoder.layers.0.layer_norms.1.weight` becomes `encoder.layers.0.final_layer_norm.weight`.
+    """
     name = old_name.replace("decoder.embed_out", _OUTPUT_PROJECTION)
-    # The name begins with "encoder." or "decoder.", which have different lists of LayerNorms.
+    # The name begins with "encoder." or "decoder.". The layers of the two have different LayerNorms.
     stack, _, _ = name.partition(".")
     later_names = _LAYER_NORMS.get(stack, ())
     for index, layer_norm in enumerate(later_names):

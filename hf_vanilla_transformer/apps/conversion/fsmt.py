@@ -47,7 +47,7 @@ def from_fsmt(
     force: bool = False,
     **hub: str | None,
 ) -> Path:
-    """Convert an FSMT model of transformers, and check that the result computes the same.
+    """Convert an FSMT model of transformers, and check that the result produces the same outputs.
 
     The tokenizer of the result is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses. The
     decoding settings are taken from the source. No code in the source is run, and pickled weights are read with
@@ -85,10 +85,10 @@ def from_fsmt(
 
 
 def _read_tokenizer_settings(folder: Path, model_langs: object) -> dict[str, Any]:
-    """Read the settings of a tokenizer, if its folder has any, and check the language codes in `langs`.
+    """Read a tokenizer's settings from its folder, and check that the setting `langs` has two language codes.
 
-    Without the setting `langs`, the codes are `model_langs`, which come from the model's configuration. Raises
-    ValueError if they are not two codes.
+    If the folder has no tokenizer settings, or if they do not contain `langs`, the codes are `model_langs`, which come
+    from the model's configuration. Raises ValueError if there are not two codes.
     """
     settings_path = folder / TOKENIZER_CONFIG
     settings: dict[str, Any] = {"langs": model_langs}
@@ -128,6 +128,7 @@ def write_fsmt(
     tokenizer_config = {
         **tokenizer_settings,
         "tokenizer_class": "FairseqTokenizer",
+        # The list names a slow and a fast tokenizer. There is no fast one.
         "auto_map": {"AutoTokenizer": [f"{code_path.stem}.FairseqTokenizer", None]},
         "eos_token": "</s>",
     }
@@ -164,7 +165,8 @@ def convert_fsmt(
     is_output_tied = torch.equal(target_embeddings, output_projection)
     are_embeddings_tied = torch.equal(source_embeddings, target_embeddings)
     shares_all_matrices = is_output_tied and are_embeddings_tied
-    # With a joint vocabulary, our model shares all three matrices, or does not tie its output.
+    # With a joint vocabulary, our model either shares all three matrices (the source embeddings, the target embeddings
+    # and the output projection), or it does not tie its output projection.
     if has_joint_vocabulary and shares_all_matrices:
         # None means that source and target have one vocabulary.
         source_vocab_size: int | None = None

@@ -109,7 +109,9 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
         encoder_ffn_dim=config.d_ff,
         decoder_ffn_dim=config.d_ff,
         scale_embedding=True,
+        # Embeddings are initialized with the same standard deviation as in this package.
         init_std=config.d_model**-0.5,
+        # By default, a MarianConfig forces token 0 at the length limit.
         forced_eos_token_id=None,
         **same_fields,
     )
@@ -194,7 +196,10 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
 
 
 def _split_decoding_settings(settings: GenerationConfig) -> tuple[GenerationConfig, dict[str, object]]:
-    """Split decoding settings into those that transformers supports, and those that are lost, by name."""
+    """Separate the decoding settings that transformers supports from the settings that are lost in an export.
+
+    Returns a copy of `settings` without the lost settings, and a dict with the names and values of the lost settings.
+    """
     stock_settings = copy.deepcopy(settings)
     lost_settings: dict[str, object] = {}
     # Only this package has these settings.
@@ -213,7 +218,7 @@ def _split_decoding_settings(settings: GenerationConfig) -> tuple[GenerationConf
 
 
 def _set_default_length_limit(settings: GenerationConfig, config: VanillaTransformerConfig) -> None:
-    """Set `max_length` if decoding settings have no length limit, because transformers' default is only 20 tokens."""
+    """Set `max_length` in `settings` if they have no length limit. transformers' default would be only 20 tokens."""
     if settings.max_length is None and settings.max_new_tokens is None:
         settings.max_length = config.max_position_embeddings
 
@@ -322,7 +327,7 @@ def from_hf_marian(
     force: bool = False,
     **hub: str | None,
 ) -> Path:
-    """Convert a `MarianMTModel`, such as an OPUS-MT model, and check that the result computes the same.
+    """Convert a `MarianMTModel`, such as an OPUS-MT model, and check that the result produces the same outputs.
 
     The tokenizer files are copied, and `AutoTokenizer` loads them as a `MarianTokenizer`, which needs sentencepiece.
     The decoding settings are taken from the source. No code in the source is run, and pickled weights are read with
@@ -356,6 +361,7 @@ def from_hf_marian(
     # The description of the model that the converted model is compared with, for the certificate.
     oracle = f"MarianMTModel of transformers {transformers.__version__}"
     if positions == "marian":
+        # `marian` is the model that the converted model is compared with, so it needs the same positions.
         restore_positions(marian)
         oracle += ", with the positions of tensor2tensor and epsilon 1e-6"
     source = Source(
@@ -372,7 +378,10 @@ def from_hf_marian(
 
 
 def _read_tokenizer_files(folder: Path) -> dict[str, bytes]:
-    """Return the contents of the tokenizer files in a folder, by file name, and set the tokenizer's class in them."""
+    """Read the tokenizer files in a folder, and return their contents by file name, with the tokenizer's class added.
+
+    The class is added to the returned settings only. The files in the folder do not change.
+    """
     files = {}
     for name in TOKENIZER_FILES:
         path = folder / name
@@ -399,7 +408,7 @@ def convert_marian(
         **fields: additional configuration fields of the new model.
     """
     state = {key: weight for key, weight in marian.state_dict().items() if not _is_computed(key)}
-    # (vocabulary,)
+    # (target vocabulary,)
     bias = marian.final_logits_bias[0]
     # The output bias of most OPUS-MT models is zero. Our model then has no output bias.
     has_bias = bool(bias.any())
@@ -423,7 +432,10 @@ def convert_marian(
 
 
 def _is_computed(name: str) -> bool:
-    """Return True if a MarianMTModel tensor is not a weight of this package's model."""
+    """Return True if a MarianMTModel tensor is a position table or the output bias, according to its name.
+
+    The position tables are computed, and the output bias is converted separately.
+    """
     return any(part in name for part in _COMPUTED_TENSORS)
 
 
@@ -431,13 +443,14 @@ def _is_computed(name: str) -> bool:
 def restore_positions(marian: MarianMTModel) -> None:
     """Change a `MarianMTModel` in place, so that it has the sinusoids and the LayerNorm epsilon of Marian itself."""
     for stack in (marian.model.encoder, marian.model.decoder):
+        # (positions, d_model)
         table = stack.embed_positions.weight
         num_positions, d_model = table.shape
         num_rates = d_model // 2
         # As in tensor2tensor, the rates fall geometrically from 1 to exactly 1/10,000. In the paper, the last rate is
         # slightly larger.
         rates = np.exp(-np.log(10000.0) / (num_rates - 1) * np.arange(num_rates))
-        # (positions, rates)
+        # (positions, 1) * (rates,) -> (positions, rates)
         angles = np.arange(num_positions)[:, None] * rates
         # (positions, d_model), with all sines before all cosines
         sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)

@@ -96,7 +96,7 @@ def from_marian(
     license: str | None = None,
     force: bool = False,
 ) -> Path:
-    """Convert a model that was trained with Marian, and check that the result computes the same.
+    """Convert a model that was trained with Marian, and check that the result produces the same outputs.
 
     The result has the positions with which Marian trained the model. The conversion uses these files and settings:
 
@@ -199,7 +199,10 @@ def _find_vocabularies(weights: Path) -> list[Path]:
 
 
 def _list_vocabulary_names(weights: Path) -> list[str]:
-    """List the file names of the vocabularies in the settings next to a weight file, or else in its folder.
+    """List the file names of the source and the target vocabulary that belong to a weight file.
+
+    The settings next to the weight file name the vocabularies. Without such settings, they are the `.spm` files in the
+    same folder.
 
     Raises ValueError if the settings have no list of vocabularies.
     """
@@ -262,7 +265,7 @@ def find_languages(settings: Mapping[str, Any], vocabularies: Sequence[Path]) ->
     The codes are the suffixes of the training files, such as `en` in `train.en.gz`, or else of the vocabularies.
     """
     training_files = settings.get("train-sets")
-    # In a damaged file of settings, it may be anything.
+    # The settings may be damaged, so `training_files` need not be a list.
     if isinstance(training_files, list):
         training_languages = _find_languages_of_files(training_files)
         if training_languages is not None:
@@ -274,7 +277,10 @@ def find_languages(settings: Mapping[str, Any], vocabularies: Sequence[Path]) ->
 
 
 def _find_languages_of_files(paths: Sequence[object]) -> list[str | None] | None:
-    """Return the language codes at the ends of two file names, or None if they do not end in two different codes."""
+    """Return the language codes that end two file names, such as `en` in `train.en.gz` and `de` in `train.de.gz`.
+
+    Returns None if the names do not end in two different codes.
+    """
     codes: list[str | None] = []
     for path in paths:
         path_without_suffix = re.sub(r"\.(gz|spm)$", "", str(path))
@@ -296,6 +302,7 @@ def read_arrays(path: Path) -> tuple[StateDict, dict[str, Any]]:
     check_archive(path, _LARGEST_INFLATION)
     try:
         with np.load(path, allow_pickle=False) as stored:
+            # An array is read when it is accessed, so all of them are read while the file is open.
             arrays = dict(stored)
         # Marian stores its settings as YAML, in a byte array that ends in zeros.
         content = bytes(arrays.pop("special:model.yml")).rstrip(b"\0")
@@ -322,7 +329,7 @@ def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def check_settings(settings: Mapping[str, Any], path: Path) -> None:
-    """Raise ValueError if this model cannot represent some of Marian's settings. The message names all of them."""
+    """Raise ValueError if this package's model cannot represent some of Marian's settings. The message lists them."""
     unfit_fields = find_unfit(settings, _REQUIRED_SETTINGS)
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:
@@ -352,12 +359,14 @@ def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]
     if setting == "last":
         layer_number = num_layers
     else:
-        # In a damaged file of settings, it may be anything, such as text or None.
+        # The settings may be damaged, so this may be a number, a text or None.
         layer_number = setting
     is_valid = str(layer_number).isdecimal() and 1 <= int(layer_number) <= num_layers
     if not is_valid:
         requirement = f'"last" or from 1 to {num_layers}'
+        # This always raises ValueError, because there is an unfit field.
         check_fits(path, [UnfitField("transformer-guided-alignment-layer", setting, requirement)])
+    # For example, layer 6 of Marian has the index 5. Guided alignment trains head 0 of the layer.
     return [[int(layer_number) - 1, 0]]
 
 
@@ -408,7 +417,7 @@ def tokenizer_files(
 
 
 def _count_embeddings(arrays: StateDict) -> tuple[int, int]:
-    """Return the numbers of source and target tokens that have embeddings in Marian's arrays."""
+    """Return the number of source embeddings and the number of target embeddings in Marian's arrays."""
     if "Wemb" in arrays:
         # One matrix has the embeddings of both languages.
         joint_size = len(arrays["Wemb"])
@@ -417,7 +426,7 @@ def _count_embeddings(arrays: StateDict) -> tuple[int, int]:
 
 
 def _read_vocabulary(path: Path, num_embeddings: int) -> dict[str, int]:
-    """Read a SentencePiece vocabulary, and return the token ids by token.
+    """Read a SentencePiece vocabulary, and return a dict from tokens to token ids.
 
     Raises ValueError if the file is damaged, or if the number of its tokens is not `num_embeddings`.
     """
@@ -484,8 +493,10 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     assert generation_config is not None
     # Marian never generates padding, and by default it does not generate <unk>.
     generation_config.suppress_tokens = [_UNKNOWN_TOKEN, pad_token]
+    # OPUS-MT models on the Hub have the same limit.
     generation_config.max_length = 512
     generation_config.num_beams = settings.get("beam-size", 4)
+    # Marian and transformers both divide log P by a power of the length. The exponent is `normalize` in Marian.
     generation_config.length_penalty = float(settings.get("normalize", 0))
     return marian
 
@@ -497,9 +508,9 @@ def _append_zero_rows(table: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _extend_output_bias(bias: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Extend Marian's output bias, a vector, to all tokens, and return it with shape `(1, vocab_size)`.
+    """Extend Marian's output bias to the tokens that the conversion adds, and return it with shape `(1, vocab_size)`.
 
-    The added bias is so low that tokens that Marian does not have get a probability of about zero.
+    `bias` is a vector. The added values are so low that the added tokens have a probability of about zero.
     """
     num_added_tokens = vocab_size - len(bias)
     low_bias = float(bias.min()) - _PAD_BIAS_MARGIN
@@ -583,6 +594,7 @@ def translate_by_marian(
         vocabs=[str(path) for path in vocabularies],
         beam_size=4,
         n_best=True,
+        # The tokens are not joined into words, because `add_scores` needs the tokens.
         no_spm_decode=True,
         max_length_factor=LONGEST_OF_MARIAN,
         cpu_threads=1,
@@ -591,6 +603,7 @@ def translate_by_marian(
     )
     hypotheses = []
     # Each line is a hypothesis with four fields: the sentence's number, the tokens, the models' scores, and their sum.
+    # An example is "0 ||| ▁Das ▁Haus ||| F0= -1.5 ||| -1.5".
     for line in translator.translate(list(sentences)):
         number, tokens, _, log_prob = line.split(" ||| ")
         hypotheses.append(ScoredHypothesis(sentences[int(number)], tokens, float(log_prob)))

@@ -118,7 +118,7 @@ def compare(
 def _compare_translations(
     model: PreTrainedModel, oracle: PreTrainedModel, sources: Rows, max_length: int
 ) -> dict[str, int]:
-    """Return the number of sources, and how many of their translations are equal with greedy and with beam search."""
+    """Count the sources for which both models produce the same translation, with greedy search and with beam search."""
     return {
         "sentences": len(sources),
         "greedy": _count_equal_translations(model, oracle, sources, 1, max_length),
@@ -129,7 +129,10 @@ def _compare_translations(
 def _largest_difference_in_float64(
     model: PreTrainedModel, oracle: PreTrainedModel, sources: Rows, targets: Rows
 ) -> float:
-    """Return the largest difference between two float32 models' log-probabilities, in nats, computed in float64."""
+    """Compute the log-probabilities of two float32 models in float64, and return their largest difference, in nats.
+
+    Both models are converted to float64 in place, and converted back at the end.
+    """
     model.double()
     oracle.double()
     difference = _largest_difference(model, oracle, sources, targets)
@@ -155,7 +158,7 @@ def add_scores(
     tokenizer: PreTrainedTokenizerBase,
     hypotheses: Sequence[ScoredHypothesis],
 ) -> Certificate:
-    """Extend a certificate by a comparison of our scores with Marian's scores of the same translations.
+    """Compare our scores with Marian's scores of the same translations, and add the result to a certificate.
 
     Returns a new certificate, in which `log_probs` has the entry `marian`. Marian scores whole hypotheses, so the entry
     is the largest difference between their total log-probabilities, in nats per token. Hypotheses that Marian truncated
@@ -181,7 +184,7 @@ def add_scores(
 
 
 def _read_target_tokens(tokenizer: PreTrainedTokenizerBase, tokens: str) -> list[int]:
-    """Return the token ids of a `MarianTokenizer` for target tokens, which are separated by spaces."""
+    """Convert target tokens, which are separated by spaces, to token ids of a `MarianTokenizer`."""
     # The tokenizer looks tokens up in its source vocabulary, unless it is in target mode.
     tokenizer._switch_to_target_mode()
     token_ids: Any = [tokenizer.convert_tokens_to_ids(token) for token in tokens.split()]
@@ -190,13 +193,13 @@ def _read_target_tokens(tokenizer: PreTrainedTokenizerBase, tokens: str) -> list
 
 
 def _log_prob_of_target(model: PreTrainedModel, inputs: Mapping[str, torch.Tensor], target_ids: list[int]) -> float:
-    """Return the log-probability that a model assigns to a whole target, given one tokenized source, in nats."""
+    """Return the log-probability, in nats, that a model assigns to a whole target, given one tokenized source."""
     # (1, target)
     labels = torch.tensor([target_ids])
     logits = model(**inputs, labels=labels, skip_logits=False).logits
     # (target, vocabulary)
     all_log_probs = logits.log_softmax(dim=-1)[0]
-    # (target, 1)
+    # `gather` picks the log-probability of each target token: (target, 1)
     target_log_probs = all_log_probs.gather(-1, labels[0][:, None])
     return float(target_log_probs.sum())
 
@@ -252,6 +255,7 @@ def random_rows(model: PreTrainedModel, seed: int) -> Rows:
 def _pad(rows: Rows, pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows of token ids on the right, and return the ids and their mask, both of shape `(batch, length)`."""
     ids = [torch.tensor(row) for row in rows]
+    # 1 for tokens. `pad_sequence` adds 0 for padding.
     masks = [torch.ones_like(row) for row in ids]
     padded_ids = pad_sequence(ids, batch_first=True, padding_value=pad_token)
     mask = pad_sequence(masks, batch_first=True)
@@ -276,6 +280,7 @@ def log_probs(model: PreTrainedModel, sources: Rows, targets: Rows) -> torch.Ten
     )
     # (batch, target, vocabulary)
     all_log_probs = output.logits.log_softmax(dim=-1)
+    # The mask removes padding and concatenates the targets: (target tokens, vocabulary)
     return all_log_probs[target_mask.bool()]
 
 
@@ -314,7 +319,7 @@ def translate_rows(
     )
     eos = model.config.eos_token_id
     translations = []
-    # The first token of each row is the start token.
+    # (batch, 1 + target): the first token of each row is the start token.
     for row in outputs[:, 1:].tolist():
         # A translation at the length limit has no EOS, and no padding.
         end = len(row)

@@ -40,7 +40,7 @@ _TRAINER_FILES = {"optimizer.pt", "scheduler.pt", "scaler.pt"}
 
 @dataclass(frozen=True)
 class UnfitField:
-    """A setting that prevents a conversion, with its value and a description of the values that it must have."""
+    """A setting whose value prevents a conversion, with a description of the values that would be accepted."""
 
     name: str
     value: object
@@ -59,9 +59,11 @@ def load_source(model_class: type[Model], folder: Path, source: str) -> Model:
         ValueError: if files are damaged or outside of the folder, if weights are missing, or if their shapes are wrong.
     """
     _check_weight_paths(folder)
+    # These weight files, which PyTorch has written, may be zip archives.
     for path in folder.glob("*.bin"):
         check_archive(path)
     try:
+        # With `output_loading_info`, the result is a tuple: the model, and a dict that lists missing weights.
         loaded: Any = model_class.from_pretrained(
             folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
         )
@@ -149,7 +151,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_license(folder: Path) -> str | None:
-    """Return the license that a source's model card states, or None if it has no card or states no license."""
+    """Read the license from a source's model card. Returns None if there is no card, or if the card has no license."""
     try:
         license = ModelCard.load(folder / CARD).data.get("license")
     except Exception:  # huggingface_hub raises many exception types.
@@ -160,7 +162,7 @@ def read_license(folder: Path) -> str | None:
 def recognize(source: str, revision: str | None = None, token: str | None = None) -> str:
     """Return the system that a model comes from: `marian`, `hf_marian`, `fairseq` or `fsmt`.
 
-    It is recognized by the `model_type` in config.json and by the suffixes of the files.
+    The system is recognized by the `model_type` in config.json and by the suffixes of the files.
 
     Args:
         source: a folder, a weight file, or a name on the Hub.
@@ -173,6 +175,7 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
     """
     path = Path(source)
     file_names = _list_file_names(path)
+    # All systems that the files point to. Exactly one must remain.
     systems = set()
     for name in file_names:
         suffix = Path(name).suffix
@@ -195,9 +198,9 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
 
 
 def _list_file_names(path: Path) -> set[str]:
-    """Return the name of a file, or the names of the files in a folder, except for files that only a Trainer reads.
+    """Return the names of the files in a folder, or the name of a single file.
 
-    The set is empty if `path` does not exist.
+    Files that only a Trainer reads are left out. The set is empty if `path` does not exist.
     """
     if path.is_dir():
         names = {entry.name for entry in path.iterdir()}
@@ -208,7 +211,7 @@ def _list_file_names(path: Path) -> set[str]:
 
 
 def _describe_unknown_system(source: str, model_type: str | None) -> str:
-    """Return the message for a source that comes from no supported system. `model_type` is from its config.json."""
+    """Return the error message for a source whose system is not supported. `model_type` is from its config.json."""
     fault = f"no config.json whose model_type is {' or '.join(MODEL_TYPES)}"
     if model_type:
         fault += f", but {model_type}"
@@ -227,7 +230,7 @@ def _read_model_type(source: str, revision: str | None, token: str | None) -> st
 
 
 def check_config(config_class: type[PreTrainedConfig], folder: Path, required_fields: Mapping[str, object]) -> None:
-    """Raise ValueError if this model cannot represent a transformers configuration. The message lists all wrong fields.
+    """Raise ValueError if this package's model cannot represent a configuration. The message lists all wrong fields.
 
     `required_fields` are checked in config.json itself, because `config_class` may lack some of them. In addition, the
     encoder and the decoder must have the same number of heads.
@@ -242,7 +245,7 @@ def check_config(config_class: type[PreTrainedConfig], folder: Path, required_fi
 
 
 def check_fits(source: object, unfit_fields: Iterable[UnfitField], hint: str = "") -> None:
-    """Raise ValueError if there are unfit fields. The message lists them with the source's name, and ends in `hint`."""
+    """Raise ValueError if fields of a source prevent its conversion. The message lists them, and ends in `hint`."""
     faults = [f"{field.name} is {field.value!r}, but must be {field.requirement}" for field in unfit_fields]
     if not faults:
         return

@@ -1,4 +1,4 @@
-"""Reorder and pad weights exactly, so that a converted model computes the same as its source.
+"""Reorder and pad weights exactly, so that a converted model produces the same outputs as its source.
 
 Marian, fairseq and this package have almost the same weights under different names. Two differences need more than new
 names:
@@ -50,9 +50,10 @@ StateDict = dict[str, torch.Tensor]
 
 
 def interleaved_channels(d_model: int) -> torch.Tensor:
-    """Return the index of each of Marian's sinusoid channels in this model's order, with shape `(d_model,)`.
+    """Return the index that each of Marian's sinusoid channels has in this model, with shape `(d_model,)`.
 
-    Marian's first half, the sines, has the even indices. Its second half, the cosines, has the odd indices.
+    Marian's first half, the sines, has the even indices. Its second half, the cosines, has the odd indices. For
+    example, the result for 6 channels is `[0, 2, 4, 1, 3, 5]`.
     """
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
@@ -61,7 +62,7 @@ def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
     """Reorder the channels of the residual stream, so that channel `channels[i]` becomes channel i.
 
     `channels` has the shape `(d_model,)`. The values of the weights do not change. Apart from the sinusoids, nothing
-    depends on the order of the channels, so a model whose sinusoids are permuted in the same way computes the same.
+    depends on the order of the channels, so the output stays the same if the sinusoids are permuted in the same way.
     """
     permuted = {}
     for name, weight in state.items():
@@ -74,12 +75,15 @@ def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
             # (d_model,) or (d_model, input)
             permuted[name] = weight[channels]
         else:
+            # For example, the bias of a query projection has no channel of the residual stream.
             permuted[name] = weight
     return permuted
 
 
 def widen_feed_forward(state: StateDict, d_ff: int) -> StateDict:
-    """Pad all feed-forward networks with zeros to the inner width `d_ff`, which must not be less than their own width.
+    """Pad the weights of all feed-forward networks with zeros, up to the inner width `d_ff`.
+
+    No feed-forward network may be wider than `d_ff`.
 
     If the activation function maps 0 to 0, as ReLU and swish do, the output does not change: the weights and biases of
     the added channels are 0, so they contribute nothing.
@@ -87,7 +91,7 @@ def widen_feed_forward(state: StateDict, d_ff: int) -> StateDict:
     widened = {}
     for name, weight in state.items():
         if "fc1.weight" in name:
-            # (inner width, d_model): rows are added below.
+            # (inner width, d_model): rows are added below. The first two numbers of `pad` are for the columns.
             missing_rows = d_ff - weight.shape[0]
             widened[name] = pad(weight, (0, 0, 0, missing_rows))
         elif "fc1.bias" in name:
@@ -104,7 +108,7 @@ def widen_feed_forward(state: StateDict, d_ff: int) -> StateDict:
 
 
 def require(config: VanillaTransformerConfig, system: str, **fields: object) -> None:
-    """Raise ValueError unless a model's configuration has the values that a system needs for an export.
+    """Raise ValueError if a model cannot be exported to a system because of its configuration.
 
     Args:
         config: the configuration of the model that is exported.
@@ -152,8 +156,8 @@ def converted_model(
     model = VanillaTransformerForConditionalGeneration(config).eval()
 
     widened_state = widen_feed_forward(state, d_ff)
-    # `interleaved_channels` is the order for an export. argsort() inverts it, so the sine and cosine channels become
-    # interleaved.
+    # `interleaved_channels` is the order for an export. argsort() returns the inverse permutation, which interleaves
+    # the sine and cosine channels. For 6 channels, it is [0, 3, 1, 4, 2, 5].
     channel_order = interleaved_channels(config.d_model).argsort()
     model.load_state_dict(permute_channels(widened_state, channel_order))
     model.tie_weights()
@@ -162,9 +166,9 @@ def converted_model(
 
 
 def _adopt_decoding_settings(source: PreTrainedModel) -> Any:
-    """Change the decoding settings of a transformers model so that a model of this package decodes the same with them.
+    """Adapt the decoding settings of a transformers model, so that this package's model decodes in the same way.
 
-    Returns the settings.
+    The settings are changed in place, and returned.
     """
     settings: Any = source.generation_config
     # If the settings seemed to be derived from a model's configuration, generate() would replace them.
