@@ -58,16 +58,16 @@ def main(arguments: list[str]) -> list[Links]:
     )
     with open_output(output) as file:
         for links in alignments:
-            # A link is a pair of word numbers.
+            # A link is a pair of word numbers. For example, the links [(0, 0), (1, 2)] become the line "0-0 1-2".
             line = " ".join(f"{source}-{target}" for source, target in links)
             file.write(f"{line}\n")
     return alignments
 
 
 def _load_pairs(align_args: AlignArguments, data_args: DataArguments) -> tuple[list[str], list[str]]:
-    """Return the source and target sentences, from the command line itself or from the data that it names.
+    """Return the source and target sentences, which are on the command line itself or in the data that it names.
 
-    Raises InputError if both are given, or if a source has no target.
+    Raises InputError if there are both sentences and data, or if a source has no target.
     """
     sentences = align_args.pairs
     if not sentences:

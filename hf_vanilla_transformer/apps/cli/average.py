@@ -44,9 +44,9 @@ def main(arguments: list[str]) -> Path:
 
 
 def _find_last_checkpoints(folders: list[str], count: int) -> list[Path]:
-    """Return the newest `count` complete checkpoints of the run in the only folder of the list.
+    """Return the newest `count` complete checkpoints of a training run. `folders` must name only the run's folder.
 
-    Raises InputError if there are several folders or none, and if the run has fewer checkpoints.
+    Raises InputError if there is not exactly one folder, or if the run has fewer than `count` complete checkpoints.
     """
     from ...training.checkpoint_averaging import last_checkpoints
 

@@ -79,9 +79,10 @@ def main(arguments: list[str]) -> Path:
 
 
 def _collect_options(args: ConvertArguments) -> dict[str, Any]:
-    """Return the values of the options that a conversion function may take, in addition to the input.
+    """Return the options that are passed to a conversion function, by name, without the input and the system.
 
-    Options that are not given are left out, so that the functions' own defaults apply.
+    Options that the user has not set are left out, so that the function's own defaults apply. The exception is `force`,
+    which is always included.
     """
     options = {}
     for name, value in vars(args).items():
@@ -91,7 +92,7 @@ def _collect_options(args: ConvertArguments) -> dict[str, Any]:
 
 
 def _check_options(options: Mapping[str, object], convert: Callable[..., Path], system: str) -> None:
-    """Raise InputError if an option is not an argument of `convert`, the conversion function of the system."""
+    """Raise InputError if the conversion function `convert` has no argument for one of the options."""
     known_options = set(signature(convert).parameters)
     # Some conversion functions take these two arguments as `**hub`.
     if "hub" in known_options:

@@ -61,7 +61,7 @@ def _print_python_example(folder: Path) -> None:
 
 
 def _find_new_folder(name: str) -> str:
-    """Return the name of a folder that does not exist: `name` itself, or `name_2`, `name_3` and so on."""
+    """Return a name for a folder that does not exist yet: `name` itself, or `name_2`, `name_3` and so on."""
     new_name = name
     number = 1
     while Path(new_name).exists():

@@ -67,10 +67,10 @@ def _markup_of(path: Path) -> str:
 
 
 def _find_in_folder(folder: Path, target: str | None) -> list[DocumentFile]:
-    """List the documents in a folder and its subfolders.
+    """List the documents in a folder and its subfolders, with the paths for their translations.
 
-    Their translations get the same relative paths in the folder `target`. Raises InputError if this folder is missing,
-    is a file, or lies in `folder`, and if there are no documents.
+    The translations get the same relative paths in the folder `target`. Raises InputError if `target` is None, is a
+    file, or lies in `folder`, or if there are no documents.
     """
     is_file = target is not None and Path(target).exists() and not Path(target).is_dir()
     if target is None or is_file:

@@ -86,12 +86,14 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
     evaluation = args.evaluation
     model_names = args.model.model_name_or_path or []
+    # The decoding options that the command line sets, such as `num_beams`.
     search = args.decoding.generate_kwargs()
     if search and not model_names and evaluation.against is None:
         raise InputError(f"{', '.join(search)}: no effect without a model that translates; leave it out.")
     _check_outputs(args)
 
     # All files are read before a model is loaded, because loading takes longer and a file may be invalid.
+    # Some target languages, such as Chinese, need a different tokenization for BLEU.
     scoring = args.scoring.for_target(args.data.languages()[1])
     pairs = args.data.load(evaluation.split)[evaluation.split]
     given_translations = None
@@ -104,6 +106,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
         tokenizer, model = load_tokenizer_and_model(args.model, args.engine)
         target_language = args.data.target_language_for(tokenizer)
     search["tokens_per_batch"] = args.batches.tokens_per_batch
+    # With translations from a file, there is no model, and `evaluate` only computes the scores.
     scores, translations = evaluate(
         model,
         pairs,
@@ -157,7 +160,10 @@ def _write_outputs(args: EvaluationArguments, scores: Mapping[str, Any], transla
 
 
 def _read_references(paths: Sequence[str], pairs: "Dataset") -> list[tuple[str, ...]] | None:
-    """Return all references of each pair: its target, and its line in each of the files. Return None without files."""
+    """Return the references of each sentence pair: its target, and its own line in each reference file.
+
+    Returns None if there are no reference files.
+    """
     if not paths:
         return None
     references_by_file = [read_lines(Path(path), len(pairs)) for path in paths]
@@ -165,7 +171,7 @@ def _read_references(paths: Sequence[str], pairs: "Dataset") -> list[tuple[str, 
 
 
 def _print_examples(pairs: "Dataset", translations: Sequence[str], count: int) -> None:
-    """Print `count` pairs, spread evenly over the data, with their translations, and an empty line."""
+    """Print `count` sentence pairs, spread evenly over the data, with their translations. An empty line follows."""
     from ...data.evenly_spaced_rows import pick_evenly_spaced_rows
     from ...evaluation.evaluate import format_examples
 

@@ -39,10 +39,10 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 def describe_openmp() -> dict[str, str | None]:
-    """Return the value of the environment variable GOMP_SPINCOUNT in verbs such as `train`, and the reason for it.
+    """Return the value of the environment variable GOMP_SPINCOUNT in verbs such as `train`, and the reason for the value.
 
-    The variable decides how long OpenMP's threads wait for work before they sleep. The result has two keys: the name of
-    the variable, whose value is None if the variable is not set, and `"reason"`.
+    The variable decides how long OpenMP's threads wait for work before they sleep. The result has two keys. The first
+    is the name of the variable, and its value is None if the variable is not set. The second is `"reason"`.
     """
     # The launcher sets the variable for all verbs that run a model, such as `train`, unless there is a reason against
     # it. Without such a reason, this is an empty string.

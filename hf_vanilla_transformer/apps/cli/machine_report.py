@@ -47,9 +47,9 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _cpu_capabilities() -> dict[str, bool]:
-    """Map each CPU feature, such as `"AVX2"`, to True if PyTorch reports that the CPU has it.
+    """Return which features, such as `"AVX2"`, the CPU has, as a dict from feature names to booleans.
 
-    Features count as missing if this version of PyTorch lacks the function that reports them.
+    PyTorch reports the features. A feature counts as missing if this version of PyTorch cannot report it.
     """
     capabilities = {}
     for feature, function_name in _CPU_FEATURES.items():
@@ -62,7 +62,7 @@ def _cpu_capabilities() -> dict[str, bool]:
 
 
 def fast_paths() -> dict[str, str]:
-    """Map the name of each fast path to the reason why it is off on this machine, or to an empty string if it is on."""
+    """Return the reason why each fast path is off on this machine, by name. The reason is empty if the path is on."""
     accelerator_reason = ""
     if torch.accelerator.is_available():
         accelerator_reason = "models run on the accelerator by default; --device cpu selects it"
@@ -79,7 +79,7 @@ def fast_paths() -> dict[str, str]:
     allocator_reason = ""
     if platform.libc_ver()[0] != "glibc":
         allocator_reason = "it needs glibc"
-    # If a path has several requirements, the first reason that is not empty is reported.
+    # For a path with several requirements, `or` selects the first reason that is not empty.
     return {
         "CPU decoder for one token at a time": accelerator_reason,
         "prepacked weights for inference": accelerator_reason or onednn_reason,
@@ -92,7 +92,7 @@ def fast_paths() -> dict[str, str]:
 
 
 def _reason_against_matmul(name: str, dtype: torch.dtype) -> str:
-    """Return the reason why this CPU does not support fast matmuls in a dtype, or an empty string if it does."""
+    """Return the reason why matmuls in a dtype are slow on this CPU, or an empty string if the CPU supports them."""
     if cpu_supports_matmul_in(dtype):
         return ""
     return f"the CPU has no instructions for {name}; float32 is faster"

@@ -104,5 +104,5 @@ def _closing_progress_bars() -> Iterator[None]:
 
 
 def _raise_terminated(number: int, frame: object) -> None:
-    """Handle SIGTERM by raising an exception, so that files and locks are released."""
+    """Raise an exception when the program receives SIGTERM, so that open files and locks are released."""
     raise Terminated

@@ -78,6 +78,7 @@ class Processes:
             with open_output(path) as file:
                 yield file
             return
+        # Each process writes only its own part, and then waits until all parts are complete.
         parts = self._name_parts(path)
         with self._lock_of_parts(path):
             with _writing_part(parts[self.index]) as file:
@@ -131,8 +132,9 @@ def _merge_parts(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
             part_files.append(open_files.enter_context(part.open(encoding="utf-8", newline="\n")))
 
         for chunk_number, chunk_size in enumerate(chunk_sizes):
-            # The processes took turns, so consecutive chunks are in consecutive parts.
+            # The processes took turns. For example, with 2 processes, the chunks 0, 2, 4, ... are in part 0.
             part_file = part_files[chunk_number % len(part_files)]
+            # `islice` continues where the previous chunk of this part ended.
             lines = list(islice(part_file, chunk_size))
             if len(lines) < chunk_size:
                 raise InputError(

@@ -118,7 +118,7 @@ def given_arguments(
     `hidden` names arguments that neither `--help` nor `--help_all` shows. [`parse`] describes the other arguments, the
     recipe and the errors.
     """
-    # If two classes have an argument of the same name, the later class describes it.
+    # If two classes have an argument of the same name, only the argument of the later class is kept.
     arguments_by_name = {argument.name: argument for argument in _list_arguments(argument_class)}
     known_arguments = list(arguments_by_name.values())
     parser = _make_parser(known_arguments, description, verb, hidden, shows_all="--help_all" in arguments)
@@ -224,6 +224,7 @@ def _list_arguments(argument_class: type) -> Iterator[_Argument]:
 
 def _choose_group(dataclass: type, field: dataclasses.Field[Any]) -> str:
     """Return the group of `--help` to which a field of a dataclass belongs."""
+    # The first of these that names a group decides: the field, the map of the Trainer's arguments, and the class.
     if "group" in field.metadata:
         return field.metadata["group"]
     # Only our subclass of transformers' TrainingArguments has this attribute. It maps arguments to groups.
@@ -234,7 +235,7 @@ def _choose_group(dataclass: type, field: dataclasses.Field[Any]) -> str:
     is_inherited = field.name not in get_annotations(dataclass)
     if group_by_argument and is_inherited:
         return _TRAINER_GROUP
-    # Each class of arguments may name its group.
+    # All other classes may name a group for their arguments.
     return getattr(dataclass, "_argument_group_name", "arguments")
 
 
@@ -360,6 +361,8 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
             super().add_argument(action)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
+        # argparse calls this method for each option. The parent class appends the default to the help text. The default
+        # is not appended for options without a value (`nargs == 0`), and for switches that are off by default.
         has_default = action.default is not None and action.default is not False and action.nargs != 0
         states_default = "default:" in (action.help or "")
         if has_default and not states_default:

@@ -56,7 +56,7 @@ class MaskArguments:
     target: list[str] | None = option(None, "Translations to draw instead of the model's own, one for each sentence.")
 
     def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> "Figure":
-        """Load the model, and draw the figure for its translations or for the given ones."""
+        """Load the model, and draw the figure for the model's own translations, or for the translations in `target`."""
         # The options that are given on the command line, such as the number of beams.
         decoding_options = decoding.generate_kwargs()
         self._check_no_decoding_of_target(decoding_options)
@@ -67,7 +67,7 @@ class MaskArguments:
         return plot(model, tokenizer, texts, self.target, theme=theme, **style_options, **decoding_options)
 
     def _check_no_decoding_of_target(self, decoding_options: Mapping[str, Any]) -> None:
-        """Raise InputError if there are decoding options although the translations are given, so none is decoded."""
+        """Raise InputError if decoding options are given together with `target`, because nothing is decoded then."""
         if self.target is not None and decoding_options:
             first_option = next(iter(decoding_options))
             raise InputError(f"--{first_option} has no effect with --target; leave out one of the two.")
@@ -295,7 +295,7 @@ def _list_inputs(all_arguments: Iterable[object]) -> list[str | Path]:
 
 
 def _combine_argument_classes(figure_class: type) -> Any:
-    """Return a `NamedTuple` type with the classes of all arguments that a figure has on the command line."""
+    """Create a `NamedTuple` type that combines all classes of command-line arguments that a figure has."""
     fields: list[tuple[str, type]] = [("figure", figure_class), ("file", FileArguments)]
     if _draws_translations(figure_class):
         fields.append(("model", LoadingArguments))
@@ -310,12 +310,13 @@ def _draws_translations(figure_class: type) -> bool:
 
 
 def label_runs(runs: Sequence[str]) -> list[str]:
-    """Return a legend label for each run: the name of its folder or file, or its path if two runs share a name.
+    """Return a legend label for each run: the name of its folder or file, or the whole path if two runs share a name.
 
     Raises InputError if a run is given twice.
     """
     if len(set(runs)) < len(runs):
         raise InputError(f"a run is given twice: {' '.join(runs)}; name each once.")
+    # The paths are resolved so that a run such as "." has a name.
     names = [_name_run(Path(run).resolve()) for run in runs]
     labels = []
     for run, name in zip(runs, names, strict=True):

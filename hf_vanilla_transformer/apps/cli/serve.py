@@ -76,6 +76,7 @@ def main(arguments: list[str]) -> None:
     if serve_args.write_space is not None:
         _write_space(args, serve_args.write_space)
         return
+    # If an optional library is missing, the error message names the extra to install: "page" or "serve".
     with needing("page" if serve_args.page else "serve", "serve needs"):
         import sentencex  # noqa: F401
 
@@ -102,7 +103,8 @@ def main(arguments: list[str]) -> None:
         raise InputError(_ONE_IS_MISSING)
 
     options = args.decoding.generate_kwargs()
-    # Sentences are split by the rules of the source language, if the card states it.
+    # Sentences are split by the rules of the source language if the card states it. Otherwise, `True` selects the
+    # language in the tokenizer's settings.
     options["split_sentences"] = False
     if serve_args.split_sentences:
         options["split_sentences"] = card.source_language or True
@@ -117,6 +119,7 @@ def main(arguments: list[str]) -> None:
     app = build_app(service)
     if serve_args.page:
         add_page(app, service)
+    # With `--port 0`, the system has chosen the port. IPv6 addresses have two more fields.
     host, port = listener.getsockname()[:2]
     if ":" in host:
         # URLs have brackets around IPv6 addresses.

@@ -20,7 +20,10 @@ _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 class Sentence(NamedTuple):
-    """A text to translate, which may have several sentences. `fields` is the JSON object that contains it, if any."""
+    """A text to translate, which may have several sentences.
+
+    `fields` is the JSON object that contains the text, or None if the text is not from JSON lines.
+    """
 
     text: str
     fields: dict[str, Any] | None = None
@@ -47,6 +50,7 @@ class JsonFields(NamedTuple):
         Raises InputError if the line is not a JSON object, has no text to translate, or already has a field that the
         output adds.
         """
+        # This may be any JSON value, such as a list or a number.
         fields = _parse_json(line, place)
         if not isinstance(fields, dict) or not isinstance(fields.get(self.source), str):
             raise InputError(
@@ -69,6 +73,7 @@ class JsonFields(NamedTuple):
         if sentence.fields is None:
             fields: dict[str, Any] = {self.source: sentence.text}
         else:
+            # This is a copy, because the sentence must not change.
             fields = dict(sentence.fields)
         fields[self.target] = translation.text
         fields["score"] = translation.score
@@ -100,7 +105,7 @@ def _parse_json(line: str, place: str) -> object:
 
 
 def _describe_fields(value: object) -> str:
-    """Say which fields a JSON value has, for an error message about a missing field."""
+    """Describe the fields of a JSON value for an error message about a missing field, such as `has no fields`."""
     if not isinstance(value, dict):
         return "is no object"
     if not value:

@@ -66,6 +66,7 @@ def printing_messages() -> Iterator[None]:
     """Print log messages of training for the duration of the block: information to stdout, and warnings to stderr."""
     package_logger = logging.getLogger("hf_vanilla_transformer")
     training_logger = package_logger.getChild("training")
+    # The package's level lets information pass. The handler prints only the messages of `training`.
     previous_level = package_logger.level
     handler = _PrintingHandler()
     package_logger.setLevel(logging.INFO)

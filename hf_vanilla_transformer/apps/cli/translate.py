@@ -160,7 +160,7 @@ class Arguments(NamedTuple):
 
 
 def _separate_sentences(args: Arguments) -> Arguments:
-    """Correct arguments in which sentences were parsed as model names, and return them.
+    """Return a copy of the arguments in which sentences that were parsed as model names are sentences again.
 
     In `--model_name_or_path runs/mine "two dogs"`, the option accepts several models, so it takes the sentence as well.
     The first value is always a model. The values after it are models up to the first one that is not a folder with a
@@ -213,7 +213,7 @@ class _Translator:
         if terms is not None:
             self._options["glossary"] = Glossary(terms, self._tokenizer)
         if terms is not None or args.text.target_lang is not None:
-            # Translating an empty list checks the settings, so that an error is reported before the real translation.
+            # Translating an empty list checks the settings, so that an error is reported before any input is read.
             translate(self._model, self._tokenizer, [], **self._options)
         self._options["tokens_per_batch"] = args.batches.tokens_per_batch
         if args.text.has_subtitles():
@@ -249,7 +249,7 @@ class _Translator:
         return translations[0].text
 
     def _count_flags(self, translation: Translation) -> None:
-        """Count the flags of a translation for which `REMEDIES` has advice."""
+        """Count those flags of a translation that `REMEDIES` explains, in `_flag_counts` and `_flagged_count`."""
         flags = translation.flags & REMEDIES.keys()
         self._flag_counts.update(flags)
         if flags:
@@ -289,7 +289,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _check_output(args: Arguments) -> None:
-    """Raise an error if the translations of sentences cannot be written, or would overwrite an input."""
+    """Raise an error if the output file of a sentence translation cannot be written, or would overwrite an input."""
     inputs: list[str | None] = [args.text.glossary, *args.model.model_name_or_path]
     if not args.text.sentences:
         # Without sentences on the command line, they are read from a file or from standard input.
@@ -300,6 +300,7 @@ def _check_output(args: Arguments) -> None:
 def _translate_documents(args: Arguments, processes: Processes, documents: list[DocumentFile]) -> None:
     """Translate the documents of this process. Of N processes, each takes every N-th document."""
     translator = _Translator(args, processes.device())
+    # For example, the second of 3 processes translates the documents 1, 4, 7, ...
     own_documents = documents[processes.index :: processes.count]
     with translator.reporting_flags():
         translate_files(own_documents, translator.translate_document)

@@ -172,7 +172,7 @@ def vocabularies(tokenizer: PreTrainedTokenizerBase, config: VanillaTransformerC
 
 
 def _fill_gaps(texts: dict[int, str], size: int) -> list[str]:
-    """Return a text for each token id from 0 to `size - 1`. Ids without a text get a placeholder, such as `<unused7>`."""
+    """Return a text for each token id from 0 to `size - 1`. An id without a text gets one such as `<unused7>`."""
     return [texts.get(token, f"<unused{token}>") for token in range(size)]
 
 
