@@ -58,7 +58,7 @@ class EvaluationArguments:
 
 @dataclass
 class ModelArguments(EnsembleLoadingArguments):
-    """Command-line arguments for the model. It is optional because existing translations can be evaluated instead."""
+    """Command-line arguments for the model. The model is optional, because existing translations can be evaluated."""
 
     model_name_or_path: list[str] | None = option(  # type: ignore[assignment]
         None, "The folder of a saved model, or its name on the Hub; several are an ensemble."
@@ -151,7 +151,7 @@ def _check_outputs(args: Arguments) -> None:
 
 
 def _write_outputs(args: EvaluationArguments, scores: Mapping[str, Any], translations: Sequence[str]) -> None:
-    """Write the scores and the translations to the files that the command line names, if it names any."""
+    """Write the scores and the translations to the output files, if the command line names any."""
     if args.output is not None:
         write_text(args.output, json.dumps(scores, indent=2) + "\n")
     if args.translations is not None:

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 def describe_openmp() -> dict[str, str | None]:
-    """Return the value of the environment variable GOMP_SPINCOUNT in verbs such as `train`, and the reason for the value.
+    """Return the value of the environment variable GOMP_SPINCOUNT in verbs such as `train`, with the reason.
 
     The variable decides how long OpenMP's threads wait for work before they sleep. The result has two keys. The first
     is the name of the variable, and its value is None if the variable is not set. The second is `"reason"`.

@@ -147,7 +147,7 @@ def _merge_parts(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
 
 
 def _process_state() -> "PartialState":
-    """Return accelerate's state of this process, with which it can wait for the other processes."""
+    """Return accelerate's `PartialState`, which lets this process wait for the other processes."""
     from accelerate import PartialState
 
     # The timeout is long because the fastest process must wait for the slowest one. If a process fails, the launcher

@@ -275,6 +275,7 @@ def _make_parser(
         usage=usage,
         # Otherwise `--model` would be accepted as an abbreviation of `--model_name_or_path`.
         allow_abbrev=False,
+        # Errors are raised as ArgumentError, so that `_parse_values` can report them.
         exit_on_error=False,
         formatter_class=_HelpFormatter,
     )

@@ -76,7 +76,7 @@ def load_tokenizer_and_model(
 
 
 def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:
-    """Read the glossary file that `--glossary` names. Returns None if it names no file.
+    """Read the glossary file that `--glossary` names. Returns None if the option is not given.
 
     Raises InputError if the engine does not support glossaries.
     """

@@ -114,7 +114,7 @@ def _describe_fields(value: object) -> str:
 
 
 def is_json(path: str) -> bool:
-    """Return True if a file has a suffix of JSON lines, such as `.jsonl` or `.jsonl.gz`."""
+    """Return True if a file contains JSON lines, according to its suffix, such as `.jsonl` or `.jsonl.gz`."""
     return suffix_of(path) in _JSON_SUFFIXES
 
 

@@ -79,7 +79,7 @@ def printing_messages() -> Iterator[None]:
 
 
 class _PrintingHandler(logging.Handler):
-    """Print each log message, without interrupting a progress bar."""
+    """A log handler that prints each message without breaking a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         stream = sys.stdout if record.levelno == logging.INFO else sys.stderr

@@ -115,19 +115,19 @@ class TranslationArguments:
         return JsonFields(self.source_column, self.target_column)
 
     def _has_json_input(self) -> bool:
-        """Return True if the input file, or standard input without a file, has JSON lines."""
+        """Return True if the input, which is a file or standard input, has JSON lines."""
         if self.input is None:
             return self.json_lines
         return is_json(self.input)
 
     def _has_json_output(self) -> bool:
-        """Return True if the output file, or standard output without a file, has JSON lines."""
+        """Return True if the output, which is a file or standard output, has JSON lines."""
         if self.output is None:
             return self.json_lines
         return is_json(self.output)
 
     def has_subtitles(self) -> bool:
-        """Return True if the input file has a suffix of subtitles, such as `.srt` or `.srt.gz`."""
+        """Return True if the input file contains subtitles, according to its suffix, such as `.srt` or `.srt.gz`."""
         return self.input is not None and self.input.lower().removesuffix(".gz").endswith(SUBTITLES)
 
     def translate_kwargs(self) -> dict[str, Any]:
@@ -160,11 +160,14 @@ class Arguments(NamedTuple):
 
 
 def _separate_sentences(args: Arguments) -> Arguments:
-    """Return a copy of the arguments in which sentences that were parsed as model names are sentences again.
+    """Separate sentences from model names, because `--model_name_or_path` also takes the sentences that follow it.
 
-    In `--model_name_or_path runs/mine "two dogs"`, the option accepts several models, so it takes the sentence as well.
-    The first value is always a model. The values after it are models up to the first one that is not a folder with a
-    config.json. Nothing changes if there are sentences elsewhere on the command line, or an input file.
+    Returns the corrected arguments. For example, in `--model_name_or_path runs/mine "two dogs"`, the sentence is parsed
+    as a second model, because the option accepts several models.
+
+    The first value of the option is always a model. The other values are models up to the first value that is not a
+    folder with a config.json, and the rest are sentences. Nothing changes if there are sentences elsewhere on the
+    command line, or an input file.
     """
     if args.text.sentences or args.text.input is not None:
         return args

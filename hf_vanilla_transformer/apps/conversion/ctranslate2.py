@@ -1,4 +1,4 @@
-"""Export trained models to the inference engine CTranslate2, and check that both models produce the same outputs."""
+"""Export trained models to the inference engine CTranslate2, and compare the exports with the original models."""
 
 import copy
 import json
@@ -172,7 +172,7 @@ def vocabularies(tokenizer: PreTrainedTokenizerBase, config: VanillaTransformerC
 
 
 def _fill_gaps(texts: dict[int, str], size: int) -> list[str]:
-    """Return a text for each token id from 0 to `size - 1`. An id without a text gets one such as `<unused7>`."""
+    """Return a text for each token id from 0 to `size - 1`. Missing texts become placeholders, such as `<unused7>`."""
     return [texts.get(token, f"<unused{token}>") for token in range(size)]
 
 
@@ -264,7 +264,7 @@ class _ExportedModel:
         return count_equal(_to_texts(expected_translations, self._target_texts), translations)
 
     def score(self, sources: Rows, targets: Rows) -> list[float]:
-        """Return the log-probability of each target token, in one list for all targets."""
+        """Return the log-probabilities of all target tokens in one list, target by target."""
         # CTranslate2 appends </s> to each target, so it is removed from the targets.
         targets_without_eos = []
         for target in targets:
@@ -494,7 +494,7 @@ def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequen
             heads = parameter.unflatten(0, (num_heads, -1))
             # `heads` is a view of the parameter. Indexing it with a list copies it before the parameter is overwritten.
             parameter.copy_(heads[new_order].flatten(0, 1))
-    # In the output projection, each head has a block of columns.
+    # In the output projection, each head has a block of columns. The bias does not depend on the heads.
     output_weight = reordered.out_proj.weight
     # (d_model, num_heads, head width)
     heads = output_weight.unflatten(1, (num_heads, -1))

@@ -299,7 +299,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return min(limit, self.max_positions)
 
     def _end_tokens(self, settings: GenerationConfig) -> list[int]:
-        """Return the ids of the tokens that end a translation: those in the settings, or else the model's EOS."""
+        """Return the ids of the tokens that end a translation. By default, the only one is the model's EOS."""
         end_tokens = settings.eos_token_id
         if end_tokens is None:
             return [self.config.eos_token_id]
@@ -324,10 +324,10 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return scores
 
     def attention(self, sources: Rows, targets: Rows) -> list[torch.Tensor]:
-        """Return each pair's cross-attention weights, with shape `(target, source)`, averaged over `alignment_heads`.
+        """Return the cross-attention weights of each sentence pair, averaged over `alignment_heads`.
 
-        Row i contains the weights in the decoding step that predicts target token i. A target need not end in `</s>`.
-        Raises the same errors as `generate`.
+        The weights of a pair have the shape `(target, source)`. Row i contains the weights in the decoding step that
+        predicts target token i. A target need not end in `</s>`. Raises the same errors as `generate`.
         """
         source_texts = self._to_source_texts(sources)
         prefixes = self._to_target_texts(targets)
@@ -365,7 +365,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 process.close()
 
     def _merge_settings(self, arguments: Mapping[str, Any]) -> Any:
-        """Merge `generation_config` with the arguments of a `generate()` call, which take precedence.
+        """Merge `generation_config` with the arguments of a `generate()` call. The arguments take precedence.
 
         Raises ValueError if the engine does not support the settings.
         """
@@ -541,7 +541,7 @@ def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -
 
 
 def _choose_num_returned(settings: GenerationConfig) -> int:
-    """Return the number of translations for each source. Raises ValueError if it exceeds the number of beams."""
+    """Return the number of translations for each source. Raises ValueError if there are not as many beams."""
     num_beams = settings.num_beams or 1
     num_returned = settings.num_return_sequences or 1
     if num_returned > num_beams:

@@ -460,7 +460,7 @@ def restore_positions(marian: MarianMTModel) -> None:
 
 
 def _set_epsilon(marian: MarianMTModel, epsilon: float) -> None:
-    """Set the epsilon of all LayerNorms in place. MarianConfig has no field for it."""
+    """Set the epsilon of all LayerNorms in place, because MarianConfig has no field for the epsilon."""
     for module in marian.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = epsilon

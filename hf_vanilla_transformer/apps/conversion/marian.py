@@ -181,7 +181,7 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
 
 
 def _find_vocabularies(weights: Path) -> list[Path]:
-    """Return the source and target vocabularies in the folder of a weight file.
+    """Return the paths of the source and target vocabularies that belong to a weight file.
 
     Raises ValueError if there are not two SentencePiece vocabularies.
     """
@@ -388,6 +388,7 @@ def tokenizer_files(
         ValueError: if a vocabulary is damaged, or if its size differs from the number of embeddings.
     """
     source_path, target_path = vocabularies
+    # Separate vocabularies have the embedding matrices encoder_Wemb and decoder_Wemb instead.
     has_joint_vocabulary = "Wemb" in arrays
     source_size, target_size = _count_embeddings(arrays)
     pad_token = max(source_size, target_size)
@@ -502,7 +503,7 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
 
 
 def _append_zero_rows(table: torch.Tensor, size: int) -> torch.Tensor:
-    """Append rows of zeros to an embedding matrix until it has `size` rows. The pad token's embedding is zero."""
+    """Append rows of zeros to an embedding matrix until it has `size` rows. The last row is for the pad token."""
     missing_rows = table.new_zeros(size - len(table), table.shape[1])
     return torch.cat([table, missing_rows])
 
@@ -535,6 +536,7 @@ def _to_marian_state(arrays: StateDict, config: MarianConfig, path: Path) -> Sta
             target_embeddings = remaining.pop("decoder_Wemb")
             state["model.encoder.embed_tokens.weight"] = _append_zero_rows(source_embeddings, vocab_size)
             state["model.decoder.embed_tokens.weight"] = _append_zero_rows(target_embeddings, vocab_size)
+        # (1, vocabulary) -> (vocabulary,)
         bias = remaining.pop("decoder_ff_logit_out_b").flatten()
         state["final_logits_bias"] = _extend_output_bias(bias, vocab_size)
         # Marian counts layers from 1, and transformers counts them from 0.
