@@ -76,6 +76,7 @@ def print_translations(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
 
     # The test numbers do not depend on the number of training pairs, so a few training pairs suffice.
     test_pairs = load_pairs("numbers", train_size=9)["test"]
+    # The rows are spread evenly over the test pairs, `distance` rows apart.
     distance = len(test_pairs) // EXAMPLES
     rows = range(0, len(test_pairs), distance)
     sources = list(test_pairs.select(rows)["source"])

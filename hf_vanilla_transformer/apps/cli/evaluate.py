@@ -95,6 +95,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     # All files are read before a model is loaded, because loading takes longer and a file may be invalid.
     # Some target languages, such as Chinese, need a different tokenization for BLEU.
     scoring = args.scoring.for_target(args.data.languages()[1])
+    # `load` returns a dict of data sets by split.
     pairs = args.data.load(evaluation.split)[evaluation.split]
     given_translations = None
     if evaluation.translations_file:

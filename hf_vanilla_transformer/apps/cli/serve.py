@@ -99,6 +99,7 @@ def main(arguments: list[str]) -> None:
     tokenizer, model = load_tokenizer_and_model(args.model, args.engine)
     card = _read_card(serve_args, args.model)
     has_target_codes = bool(codes_of(tokenizer))
+    # `--target_lang` alone is the default target language of a model that has several.
     if serve_args.target_lang is not None and serve_args.source_lang is None and not has_target_codes:
         raise InputError(_ONE_IS_MISSING)
 

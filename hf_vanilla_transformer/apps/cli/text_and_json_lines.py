@@ -179,6 +179,7 @@ def _parse(lines: Iterable[str], name: str, fields: JsonFields | None, first: in
 
 def _chunks(sentences: Iterator[Sentence], size: int) -> Iterator[list[Sentence]]:
     """Yield the sentences in lists of at most `size` sentences."""
+    # `islice` takes the next sentences from the iterator, and an empty list ends the loop.
     while chunk := list(islice(sentences, size)):
         yield chunk
 

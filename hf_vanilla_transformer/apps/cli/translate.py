@@ -315,7 +315,8 @@ def _translate_sentences(args: Arguments, processes: Processes) -> None:
     chunk_size = CHUNK_SIZE
     if processes.count > 1:
         chunk_size = CHUNK_SIZE_OF_SEVERAL
-    # This checks the input before the model is loaded. The sentences are read in the loop below.
+    # This call checks the input before the model is loaded. It returns an iterator, so the sentences are not read until
+    # the loop below.
     chunks = read_sentences(text_args.input, text_args.sentences, text_args.input_fields(), chunk_size)
     translator = _Translator(args, processes.device())
     # A sentence on the command line may contain line breaks, which --split_sentences keeps.

@@ -216,7 +216,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         process = self._choose_process(len(sources))
         _, hypotheses_by_source = process.translate(source_texts, watch, **options)
 
-        # A function that maps the length of a hypothesis to the divisor of its score.
+        # A function that maps the length of a hypothesis, in tokens, to the divisor of its log-probability.
         length_penalty = length_penalty_of(settings)
         translations = []
         for hypotheses in hypotheses_by_source:
@@ -353,7 +353,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         for hypotheses, target in zip(hypotheses_by_source, targets, strict=True):
             # Greedy search has one hypothesis. Its attention weights are a list with one row for each step.
             step_rows = hypotheses.attention[0]
-            # (target, source)
+            # A short target may have more steps than tokens. The rows of the extra steps are removed: (target, source)
             attention_matrices.append(torch.tensor(step_rows[: len(target)]))
         return attention_matrices
 
@@ -437,7 +437,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         """Return the child process for the next batch, and start one if necessary.
 
         If the process with the right setting is busy, a second one is used, so that a short call need not wait for a
-        long one. If both are busy, the one whose current call started last is used.
+        long one. If both are busy, the process whose current call started last is used, because an earlier call that is
+        still running may be a long one.
 
         `self._processes` maps each setting to its running processes. Processes that have ended are removed from it.
         """

@@ -100,6 +100,7 @@ def compare(
     differences = {"random": _largest_difference(model, oracle, random_sources, random_targets)}
 
     if real:
+        # The sources are limited by the position table only, but the targets by `max_length`.
         real_sources = [row[-max_positions:] for row in real]
         real_targets = translate_rows(oracle, real_sources, 1, max_length)
         differences["real"] = _largest_difference(model, oracle, real_sources, real_targets)
@@ -174,6 +175,7 @@ def add_scores(
         is_truncated = target_length > LONGEST_OF_MARIAN * source_length
         if is_truncated:
             continue
+        # Dividing by the length makes the difference comparable with the tolerance, which is per token.
         our_log_prob = _log_prob_of_target(model, inputs, target_ids)
         differences.append(abs(our_log_prob - hypothesis.log_prob) / target_length)
 
