@@ -1,4 +1,4 @@
-"""Write a model card, the README.md in a model's folder, which describes the model and how it was trained."""
+"""Write model cards. A model card is the README.md in a model's folder. It describes the model and its training."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ class About:
     target_code: str = ""
 
     def metadata(self) -> ModelCardData:
-        """Return the card's metadata, such as languages and scores. Values that the Hub does not know are left out."""
+        """Return the card's metadata, such as languages and scores, without values that the Hub does not know."""
         hub_dataset = _find_hub_name(self.dataset)
         # Names on the Hub begin with `user/`. A name without a slash may be a folder, even if it does not exist here.
         hub_base_model = None
@@ -114,7 +114,7 @@ class About:
         return languages
 
     def _make_eval_result(self, name: str, metric: "type[SacreBleuMetric]") -> EvalResult:
-        """Return the metadata for one score. `name` is the metric's key in the scores."""
+        """Return the card's metadata for the score that `scores` contains under `name`, computed by `metric`."""
         # The scores are a dict here, because there is a score to describe.
         scores: Any = self.scores
         # The metadata needs a type even if the dataset is not on the Hub.
@@ -150,7 +150,7 @@ def fill_model_card(
     *,
     converted: bool = False,
 ) -> ModelCard:
-    """Fill the template `model_card.md`, and return the card. Its `content` is the text for README.md.
+    """Fill in the template `model_card.md`, and return the model card. Its `content` is the text for README.md.
 
     Args:
         about: facts about the model, such as its languages and scores.
@@ -197,7 +197,7 @@ def fill_model_card(
 
 
 def _is_int8(config: PreTrainedConfig) -> bool:
-    """Return True if a model's weights are in int8. Such models can be loaded only with this package."""
+    """Return True if a model has int8 weights, which can be loaded only with this package."""
     quantization = getattr(config, "quantization_config", None)
     if not quantization:
         return False
@@ -210,7 +210,7 @@ def _is_int8(config: PreTrainedConfig) -> bool:
 
 
 def _metrics_with_scores(scores: dict[str, Any] | None) -> "dict[str, type[SacreBleuMetric]]":
-    """Return the classes of the metrics that occur in the scores, by the metric's name."""
+    """Return a dict from the name of each metric that the scores contain to the metric's class."""
     if not scores:
         return {}
     # Imported only now, because converted models have no scores, and the metrics need `evaluate`.
@@ -220,7 +220,7 @@ def _metrics_with_scores(scores: dict[str, Any] | None) -> "dict[str, type[Sacre
 
 
 def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
-    """Return the card's row about averaged checkpoints, or an empty dict if the model is not an average."""
+    """Return the card's row that lists the averaged checkpoints, or an empty dict if the model is not an average."""
     if not averaged_from:
         return {}
     return {"weights": f"average of {len(averaged_from)} checkpoints: {', '.join(averaged_from)}"}
@@ -229,6 +229,7 @@ def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
 def argument_facts(args: TrainingArguments) -> Facts:
     """Return the card's rows about settings in the Trainer's arguments, such as the batch size and the warm-up."""
     facts: Facts = {}
+    # `world_size` is the number of processes, each of which has its own batches.
     batches_per_update = args.gradient_accumulation_steps * args.world_size
     tokens_per_batch = getattr(args, "tokens_per_batch", None)
     if tokens_per_batch is None:
@@ -275,7 +276,7 @@ def _model_facts(config: PreTrainedConfig, parameters: int, converted: bool) -> 
 
 
 def location_of(folder: Path) -> str:
-    """Return a folder's path in the form in which the card's example shows it.
+    """Return the path of a model's folder for the example in the card.
 
     An absolute path is shortened to its last part, because the whole path would reveal details of this machine.
     """
@@ -296,7 +297,10 @@ def name_of_base(base: str | None) -> str | None:
 
 
 def _find_hub_name(name: str | None) -> str | None:
-    """Return a name unchanged if it may exist on the Hub, and None if it is a folder, a file or the built-in corpus."""
+    """Return a name unchanged if it may be a name on the Hub, and None otherwise.
+
+    Existing folders and files, the built-in corpus, and names that the Hub does not allow are not names on the Hub.
+    """
     if name is None or name == BUILT_IN or Path(name).exists():
         return None
     try:

@@ -96,7 +96,7 @@ def files_of_a_run(folder: Path) -> list[Path]:
 
 
 def check_holds_no_model(folder: Path, purpose: str) -> None:
-    """Raise OSError if the folder for a new model already contains files of a model, or if it is a file.
+    """Raise OSError if the folder for a new model already contains a model, or if it is not a folder but a file.
 
     `purpose` is the part of the message that tells the user what the folder is for.
     """
@@ -110,7 +110,7 @@ def check_holds_no_model(folder: Path, purpose: str) -> None:
 
 @contextmanager
 def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder for new files, and move them into `folder` when the block ends without an error.
+    """Yield a temporary folder, and move its files into `folder` when the `with` block ends without an error.
 
     If the block raises an error, the temporary folder is removed, and `folder` is left as it is. If a file cannot be
     moved, the temporary folder stays, and the error names it.
@@ -148,9 +148,12 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
 
 
 def _make_temporary_folder(folder: Path) -> Path:
-    """Create a temporary folder on the same disk as `folder`, which need not exist, so that files can be renamed."""
+    """Create a temporary folder on the disk of `folder`, so that its files can be renamed instead of copied.
+
+    `folder` need not exist.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # An existing folder may be on a different disk than its parent.
+    # An existing folder may be on a different disk than its parent. The name begins with a dot to hide the folder.
     parent = folder if folder.is_dir() else folder.parent
     return Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}-"))
 
@@ -167,9 +170,9 @@ def _move_into_existing_folder(temporary: Path, folder: Path, replace_run: bool)
 
 
 def _rename_folder(source: Path, target: Path) -> None:
-    """Rename a folder, and give it the permissions of the empty folder `target`, which it replaces.
+    """Rename the folder `source` to `target`, an empty folder, whose permissions it takes over.
 
-    This moves all files in one step, so other processes never see only some of them.
+    All files appear in one step, so other processes never see only some of them.
     """
     source.chmod(stat.S_IMODE(target.stat().st_mode))
     target.rmdir()
@@ -188,7 +191,7 @@ def _move_files(source: Path, target: Path) -> None:
 
 
 def _remove_earlier_run(folder: Path, new_names: Collection[str]) -> None:
-    """Remove the files of an earlier run from a folder, weights first, and with them the run's int8 weights.
+    """Remove the files of an earlier run from a folder, including its int8 weights. Weights are removed first.
 
     Files that are about to be replaced, because their names are in `new_names`, are kept unless they contain weights.
     """
@@ -212,7 +215,7 @@ def _remove_int8(folder: Path) -> None:
 
 
 def _separate_weights(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the files with weights, and all other files, each in their given order."""
+    """Split files into files with weights and other files. Both lists keep the order of `paths`."""
     weights = []
     other_files = []
     for path in paths:
@@ -225,4 +228,5 @@ def _separate_weights(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 def _has_weights(path: Path) -> bool:
     """Return True if a file contains safetensors weights, or an index of such files."""
+    # The suffixes of an index, "model.safetensors.index.json", are ".safetensors", ".index" and ".json".
     return ".safetensors" in path.suffixes

@@ -54,6 +54,7 @@ def prepare_repository(
     except LocalTokenNotFoundError as error:
         raise PermissionError(f"there is no token to push to {name}; {advice}") from error
     except HfHubHTTPError as error:
+        # The Hub has answered. This class derives from HTTPError, so it must be handled before the last clause.
         if error.response.status_code == 401:
             raise PermissionError(f"the Hub rejects the token to push to {name}; {advice}") from error
         if error.response.status_code == 403:
@@ -153,7 +154,7 @@ def push_run(
 
 
 def _paths_to_push(folder: Path) -> list[Path]:
-    """Return the files of a trained model's folder that are pushed.
+    """Return the files to push from the folder of a trained model.
 
     Raises ValueError if the folder does not contain a model, or if a file is a link that leads outside the folder.
     """
@@ -183,7 +184,7 @@ def _load_from_hub_in_card(card: Path, repo_id: str, revision: str | None) -> No
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its class if it has no message.
+    """Return the first line of an error's message, or the name of the error's class if there is no message.
 
     If huggingface_hub raises a RuntimeError, only its cause describes what happened. Therefore, the first line of the
     cause's message is appended.

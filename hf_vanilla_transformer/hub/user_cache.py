@@ -39,6 +39,7 @@ def convert_once(
     target.parent.mkdir(parents=True, exist_ok=True)
     # A second process that converts the same folder waits here for the first one.
     with FileLock(target.parent / f"{target.name}.lock"):
+        # Without this file, the result of an interrupted conversion is converted again.
         is_complete = (target / CERTIFICATE).is_file()
         if not is_complete:
             logger.info("converting %s into %s", folder, target)
@@ -71,7 +72,7 @@ def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, ob
 
 
 def hashes(paths: Iterable[Path]) -> dict[str, str]:
-    """Return a dict from each file's name, without its folder, to the SHA-256 hash of its content in hexadecimal."""
+    """Return the SHA-256 hash of each file's content in hexadecimal, by the file's name without its folder."""
     digests = {}
     for path in sorted(paths):
         with path.open("rb") as file:

@@ -29,15 +29,17 @@ _FUNCTIONS_FOR_PADDING_MASKS = (flash_attention_mask, flex_attention_mask)
 def choose_mask_config(
     config: VanillaTransformerConfig, output_attentions: bool | None, *masks: Tensor | None
 ) -> VanillaTransformerConfig:
-    """Return the configuration from which transformers' mask functions read the attention implementation.
+    """Return the configuration to pass to the functions of transformers that make attention masks.
 
-    If attention weights are requested, this is a copy of `config` with eager attention, because only eager attention
-    returns weights. Otherwise, it is `config` itself.
+    These functions read the attention implementation from the configuration. If attention weights are requested, the
+    result is a copy of `config` with eager attention, because only eager attention returns weights. Otherwise, the
+    result is `config` itself.
 
     Raises:
         ValueError: if the attention implementation accepts 2D masks only, and a mask has more dimensions.
     """
     if output_attentions:
+        # `config` belongs to the model, so only a copy may be changed.
         eager_config = copy.copy(config)
         eager_config._attn_implementation = "eager"
         return eager_config
@@ -50,7 +52,10 @@ def choose_mask_config(
 
 
 def _check_padding_mask(mask: Tensor | None, implementation: str | None) -> None:
-    """Raise ValueError if a mask has more than two dimensions, for an attention implementation without such masks."""
+    """Raise ValueError if a mask has more than two dimensions.
+
+    `implementation` is the name of an attention implementation that accepts only 2D padding masks.
+    """
     if mask is not None and mask.ndim > 2:
         raise InputError(
             f"a mask has the shape {tuple(mask.shape)}, but the attention implementation "
@@ -78,7 +83,8 @@ def look_ahead_mask(
     """
     make_mask = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
     if make_mask is flex_attention_mask and cache is not None and cache.is_compileable:
-        # Flex attention evaluates its mask later, when the static cache has already grown.
+        # `is_compileable` is True for static caches. Flex attention evaluates its mask later, when such a cache has
+        # already grown.
         raise InputError(
             'flex attention does not work with a static cache; use another cache, or attn_implementation="sdpa".'
         )
@@ -98,7 +104,7 @@ def flash_attention(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention (Eq. 1) with flash attention, where the padding mask applies to the keys only.
+    """Compute attention (Eq. 1) with flash attention. The padding mask applies to the keys, but not to the queries.
 
     This placeholder raises an error. Importing the package replaces it with an implementation. transformers' own
     function cannot be used, because it applies one padding mask to both queries and keys. That is correct only in

@@ -39,6 +39,8 @@ LENGTH_PENALTIES: dict[str, Callable] = {"gnmt": gnmt_length_penalty, "hf": hf_l
 
 def exists(scores: Tensor) -> Tensor:
     """Return True for each score that belongs to a hypothesis, and False for each empty slot."""
+    # The score of an empty slot may be below NO_HYPOTHESIS, because each step adds the log-probability of a token.
+    # Half of NO_HYPOTHESIS lies between such scores and the scores of hypotheses.
     return scores > NO_HYPOTHESIS / 2
 
 
@@ -60,16 +62,16 @@ def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _may_contain_true(flags: Tensor) -> bool:
-    """Return False only if all elements are known to be False.
+    """Return True unless all elements of a Boolean tensor are known to be False.
 
-    The result is always True on GPUs, because reading the elements would synchronize the device.
+    On GPUs, the result is always True, because reading the elements would synchronize the device.
     """
     return flags.device.type != "cpu" or bool(flags.any())
 
 
 @dataclass
 class Candidates:
-    """Running hypotheses extended by one token, from which a step chooses the next running hypotheses.
+    """Running hypotheses that a step has extended by one token. The next running hypotheses are chosen from them.
 
     Attributes:
         scores (`torch.FloatTensor` of shape `(active, candidates)`): log P of each candidate.
@@ -83,7 +85,9 @@ class Candidates:
 
 
 class _EndedHypotheses:
-    """The best hypotheses of each sentence that have ended. One object holds finished ones, another truncated ones.
+    """The best hypotheses of each sentence that have ended.
+
+    A search has one object of this class for finished hypotheses, and one for truncated hypotheses.
 
     Attributes:
         scores (`torch.FloatTensor` of shape `(batch, beams)`): log P / lp(Y) of each hypothesis, best first.
@@ -96,7 +100,7 @@ class _EndedHypotheses:
         self.ends = torch.zeros((num_sentences, num_beams, 3), dtype=torch.long, device=device)
 
     def add(self, sentences: Tensor, scores: Tensor, ends: Tensor) -> None:
-        """Add hypotheses of some sentences to the stored ones, and keep the best `beams` hypotheses of each sentence.
+        """Add new hypotheses of some sentences, and keep only the best `beams` hypotheses of each sentence.
 
         Args:
             sentences (`torch.LongTensor` of shape `(active,)`): the indices of the sentences in the batch.
@@ -104,7 +108,7 @@ class _EndedHypotheses:
             ends (`torch.LongTensor` of shape `(active, candidates, 3)`): the new entries for `ends`.
         """
         num_beams = self.scores.shape[1]
-        # Both have beams + candidates columns.
+        # (active, beams + candidates) and (active, beams + candidates, 3)
         all_scores = torch.cat([self.scores[sentences], scores], dim=1)
         all_ends = torch.cat([self.ends[sentences], ends], dim=1)
         best_scores, best_columns = all_scores.topk(num_beams)
@@ -113,10 +117,12 @@ class _EndedHypotheses:
 
 
 def _select_ends(ends: Tensor, columns: Tensor) -> Tensor:
-    """Select entries of `ends`, `(sentences, hypotheses, 3)`, by their columns `(sentences, selected)`.
+    """Select hypotheses of each sentence from `ends`, a tensor as in [`_EndedHypotheses`].
 
-    The result has the shape `(sentences, selected, 3)`.
+    `ends` has the shape `(sentences, hypotheses, 3)`. `columns` has the shape `(sentences, selected)`, and contains
+    indices of hypotheses. The result has the shape `(sentences, selected, 3)`.
     """
+    # gather() needs an index for each of the three numbers, so each column is repeated three times.
     return ends.gather(1, columns[..., None].expand(-1, -1, 3))
 
 
@@ -224,7 +230,10 @@ class BeamSearch:
         return self._rows_of(self._candidates.beams), self._candidates.tokens
 
     def _draw_candidates(self, log_probs: Tensor) -> Candidates:
-        """Draw candidates at random, given log-probabilities of the next token, `(active * beams, vocabulary)`."""
+        """Draw the candidates of each sentence at random, by their probabilities and without replacement.
+
+        `log_probs`, of shape `(active * beams, vocabulary)`, are the log-probabilities of the next token.
+        """
         num_active, num_beams = self._running_scores.shape
         vocabulary = log_probs.shape[-1]
         log_probs_by_beam = log_probs.view(num_active, num_beams, vocabulary)
@@ -234,7 +243,8 @@ class BeamSearch:
         all_scores = scores_by_beam.flatten(1)
 
         num_candidates = min(self.num_candidates, all_scores.shape[1])
-        # The columns of the candidates in `all_scores`, (active, candidates).
+        # The columns of the candidates in `all_scores`, (active, candidates). With a vocabulary of 100 tokens, for
+        # example, column 205 is the candidate that extends beam 2 by token 5. multinomial() draws without replacement.
         columns = torch.multinomial(all_scores.softmax(dim=-1), num_candidates)
         return Candidates(
             scores=all_scores.gather(1, columns),
@@ -243,7 +253,10 @@ class BeamSearch:
         )
 
     def _find_best_candidates(self, log_probs: Tensor) -> Candidates:
-        """Find the best candidates, given log-probabilities of the next token, `(active * beams, vocabulary)`."""
+        """Find the candidates of each sentence with the highest log P.
+
+        `log_probs`, of shape `(active * beams, vocabulary)`, are the log-probabilities of the next token.
+        """
         num_active, num_beams = self._running_scores.shape
         # All candidates of a sentence may extend the same beam, so this many of each beam's best tokens are needed.
         tokens_per_beam = min(self.num_candidates, log_probs.shape[-1])
@@ -257,7 +270,8 @@ class BeamSearch:
         all_tokens = best_tokens.view(num_active, -1)
 
         num_candidates = min(self.num_candidates, all_scores.shape[1])
-        # Both have the shape (active, candidates).
+        # Both have the shape (active, candidates). With 8 tokens per beam, for example, column 19 is the candidate that
+        # extends beam 2 by its fourth-best token.
         candidate_scores, columns = all_scores.topk(num_candidates)
         return Candidates(
             scores=candidate_scores,
@@ -266,7 +280,11 @@ class BeamSearch:
         )
 
     def _rows_of(self, beams: Tensor) -> Tensor:
-        """Return the rows of the model's batch that hold the given beams of the active sentences, `(active, ...)`."""
+        """Convert the beams of active sentences to rows of the model's batch. Both have the shape `(active, ...)`.
+
+        For example, with 4 beams per sentence, beam 1 of the third active sentence is in row 9.
+        """
+        # The model's batch contains only active sentences, so they use the first rows, whatever their indices are.
         return beams + self._first_rows[: len(beams)]
 
     def prune(self, is_finished: Tensor, is_truncated: Tensor) -> None:
@@ -322,9 +340,10 @@ class BeamSearch:
         ended_hypotheses.add(self._active, stored_scores, ends)
 
     def _have_all_ended(self, has_ended: Tensor) -> Tensor:
-        """Return True for each sentence, `(active, 1)`, of which no candidate is left to continue.
+        """Return True for each sentence whose candidates have all ended, so that none of them can continue.
 
-        `has_ended`, of shape `(active, candidates)`, is True for the candidates that have ended.
+        `has_ended`, of shape `(active, candidates)`, is True for the candidates that have ended. The result has the
+        shape `(active, 1)`.
         """
         can_continue = exists(self._candidates.scores) & ~has_ended
         return ~can_continue.any(dim=1, keepdim=True)
@@ -349,7 +368,11 @@ class BeamSearch:
         self._tokens_by_step.append(self._expand_to_batch(tokens))
 
     def _best_running(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the running hypotheses of the next step from candidates with scores `(active, candidates)`.
+        """Choose the candidates that become the running hypotheses of the next step.
+
+        Args:
+            scores (`torch.FloatTensor` of shape `(active, candidates)`): log P of each candidate that can continue, and
+                `NO_HYPOTHESIS` for each of the others.
 
         Returns:
             Their scores, best first, and their indices among the candidates, both `(active, beams)`.
@@ -360,11 +383,12 @@ class BeamSearch:
         """Expand values of shape `(active, beams)` to `(batch, beams)`, with 0 for sentences that were pruned."""
         if len(active_values) == self._num_sentences:
             return active_values
+        # `self._active` has the index of the sentence to which each row of `active_values` belongs.
         batch_values = active_values.new_zeros(self._num_sentences, self.num_beams)
         return batch_values.index_copy_(0, self._active, active_values)
 
     def _is_decided(self, best_running: Tensor) -> Tensor:
-        """Return True for each sentence whose result is certain by the rule that `early_stopping` selects.
+        """Return True for each sentence that is done according to `early_stopping`; see [`BeamSearch`].
 
         Args:
             best_running (`torch.FloatTensor` of shape `(active, 1)`): log P of the best running hypothesis.
@@ -377,8 +401,8 @@ class BeamSearch:
             num_needed = self.num_return_sequences
         else:
             num_needed = self.num_beams
-        # The scores of finished hypotheses, (batch, beams), are sorted, so this is the worst of the needed ones,
-        # (active, 1).
+        # The scores of finished hypotheses, (batch, beams), are sorted, so this is the worst of the needed ones. The
+        # index None adds the last axis: (active, 1).
         worst_needed = self._finished.scores[self._active, num_needed - 1, None]
         has_enough_finished = exists(worst_needed)
         if self.early_stopping is True:
@@ -414,7 +438,8 @@ class BeamSearch:
         """
         is_running = ~self._is_done[:, 0]
         remaining = is_running.nonzero()[:, 0]
-        # All tensors with one row per active sentence lose the rows of the removed sentences.
+        # All tensors with one row per active sentence lose the rows of the removed sentences. The exceptions are `rows`
+        # and `tokens`, which the next call of `prune` sets for the remaining sentences.
         self._active = self._active[remaining]
         self.limits = self.limits[remaining]
         self._running_scores = self._running_scores[remaining]
@@ -423,7 +448,7 @@ class BeamSearch:
 
     @property
     def are_full(self) -> Tensor:
-        """Flags of shape `(active, 1)`: True if a sentence's candidates have reached its length limit."""
+        """True for each sentence whose candidates have reached its length limit, of shape `(active, 1)`."""
         return self.length >= self.limits[:, None]
 
     @property
@@ -500,6 +525,7 @@ class BeamSearch:
             tokens[..., position] = torch.where(is_last, last_tokens, running_tokens)
             # The beam that this token extends holds the hypothesis at the position before.
             beams = torch.where(is_last, last_beams, running_beams)
+            # These are the rows in a batch of all sentences, as if none had been removed from it.
             rows[..., position] = beams + self._first_rows
 
         positions = torch.arange(num_generated, device=lengths.device)

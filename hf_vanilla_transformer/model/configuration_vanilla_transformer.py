@@ -75,11 +75,12 @@ def _name_of_class(reference: object) -> str:
 
 
 def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Return the entries `auto_map` and `custom_pipelines` of config.json.
+    """Return the fields `auto_map` and `custom_pipelines` of config.json, which name the classes in a saved folder.
 
-    transformers reads them to load a saved folder with `trust_remote_code=True`. When a model is saved, transformers
-    copies the files of the classes that these entries name, and the files that they import, into the folder.
+    transformers reads these fields to load a saved folder with `trust_remote_code=True`. When a model is saved,
+    transformers copies the files of these classes, and the files that they import, into the folder.
     """
+    # The model's file imports this one, so it can be imported only when the function is called.
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .pipeline_vanilla_transformer import PlainTranslationPipeline
 
@@ -97,7 +98,7 @@ def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]
 
 
 def _class_reference(shipped_class: type) -> str:
-    """Return the name by which config.json refers to a class: its file name without `.py`, a dot, and its own name."""
+    """Return the name of a class in config.json, such as "modeling_vanilla_transformer.VanillaTransformerModel"."""
     module_name = shipped_class.__module__.rpartition(".")[-1]
     return f"{module_name}.{shipped_class.__name__}"
 
@@ -220,7 +221,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             cls._auto_class = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "VanillaTransformerConfig":
-        """Raise ValueError if two arguments set one field to different values.
+        """Check that no two arguments set the same field to different values, and raise ValueError if they do.
 
         This cannot be checked after the fields are set, because aliases of one field overwrite each other.
         """
@@ -230,6 +231,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         """Set the arguments that are not fields, and raise ValueError if no model can be built."""
         if not _IS_REMOTE_CODE:
+            # The installed package has registered its own pipeline, so it ignores the pipeline of a saved folder.
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
         self.validate_architecture()
@@ -306,7 +308,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def _check_field_names(cls, names: Iterable[str]) -> None:
-        """Raise TypeError if a name is no field of the configuration, and suggest the most similar field."""
+        """Raise TypeError if a name is not a field of the configuration, and suggest the most similar field."""
+        # Its attributes include all fields and their aliases.
         defaults = cls()
         for name in names:
             # This argument is not stored under its own name.
@@ -345,7 +348,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """
         if self.alignment_heads is not None:
             return [(layer, head) for layer, head in self.alignment_heads]
-        # The fifth of six layers has the index 4. In other stacks, use the layer at five sixths of the height.
+        # The fifth of six layers has the index 4. In other stacks, use the layer at five sixths of the height. For
+        # example, 12 layers give the index 9, and 3 layers give the index 2.
         layer = (5 * self.decoder_layers - 1) // 6
         return [(layer, head) for head in range(self.num_heads)]
 
@@ -369,7 +373,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def validate_architecture(self) -> None:
         """Raise ValueError if no model can be built from this configuration.
 
-        transformers also calls this method after `__init__` and before saving.
+        transformers also calls this method after `__init__` and before saving, because its name begins with
+        `validate_`.
         """
         self._check_ranges()
         self._check_heads()

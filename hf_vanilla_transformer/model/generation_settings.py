@@ -1,4 +1,4 @@
-"""Settings of `generate()`: a table of them, their checks and defaults, how they are saved, and stopping criteria.
+"""The settings of `generate()`: their limits and defaults, how they are checked and saved, and stopping criteria.
 
 The settings are fields of transformers' `GenerationConfig`, some of which this package adds.
 """
@@ -130,7 +130,7 @@ class SettingsToSave(GenerationConfig):
 
 
 def _remove_stock_defaults(settings: GenerationConfig) -> None:
-    """Set every setting to None that equals transformers' default, except those that are saved as defaults."""
+    """Set each setting that equals transformers' default to None, unless its `is_saved_as_default` is True."""
     saved_defaults = [name for name, setting in SEARCH_SETTINGS.items() if setting.is_saved_as_default]
     for name, default in GenerationConfig._get_default_generation_params().items():
         if name in saved_defaults:
@@ -142,7 +142,7 @@ def _remove_stock_defaults(settings: GenerationConfig) -> None:
 def has_defaults_of_predict(settings: GenerationConfig) -> bool:
     """Return True if `Seq2SeqTrainer.predict` has written transformers' defaults into the settings.
 
-    The method sets every setting that has a default. A user would never set all of them by hand.
+    `predict` sets every setting that has a default. Users leave at least one of these settings at None.
     """
     for name, default in GenerationConfig._get_default_generation_params().items():
         if default is not None and getattr(settings, name, default) is None:
@@ -216,7 +216,11 @@ def _as_list(token_ids: int | list[int] | None) -> list[int]:
 
 
 def limits_length(settings: GenerationConfig) -> bool:
-    """Return True if the settings contain a length limit that takes precedence over `max_length_offset`."""
+    """Return True if the settings contain a length limit that takes precedence over `max_length_offset`.
+
+    `max_new_tokens` and `max_length` take precedence. The exception is a `max_length` of 20, transformers' default, if
+    `Seq2SeqTrainer.predict` has written it into the settings.
+    """
     if settings.max_new_tokens is not None:
         return True
     if settings.max_length is None:
@@ -286,6 +290,7 @@ class SentenceLengthLimit(StoppingCriteria):
             including a forced prefix and `</s>`.
     """
 
+    # transformers pads finished sentences only if a criterion has this attribute. `_get_stopping_criteria` sets it.
     eos_token_id: Tensor | None
 
     def __init__(self, max_lengths: Tensor):
@@ -305,7 +310,7 @@ class SentenceLengthLimit(StoppingCriteria):
 class SentenceForcedEOS(LogitsProcessor):
     """A logits processor that forces `forced_eos_token_id` as the last token at each sentence's own length limit.
 
-    The corresponding processor in transformers forces it at one limit for the whole batch.
+    The corresponding processor in transformers forces this token at one limit for the whole batch.
 
     Args:
         max_lengths (`torch.LongTensor` of shape `(batch,)`): the limits, as in [`SentenceLengthLimit`].
@@ -313,6 +318,7 @@ class SentenceForcedEOS(LogitsProcessor):
     """
 
     def __init__(self, max_lengths: Tensor, eos: int | list[int]):
+        # This criterion is True for hypotheses that are at most one token below their limit.
         self._needs_one_token = SentenceLengthLimit(max_lengths - 1)
         self._eos = eos
 
@@ -321,6 +327,7 @@ class SentenceForcedEOS(LogitsProcessor):
 
         `input_ids` has the shape `(rows, length)`. `scores` and the result have the shape `(rows, vocabulary)`.
         """
+        # (rows, vocabulary), with log-probability 0 for EOS and minus infinity for every other token.
         forced_scores = torch.full_like(scores, -torch.inf)
         forced_scores[:, self._eos] = 0
         needs_one_token = self._needs_one_token(input_ids, None)
@@ -328,7 +335,7 @@ class SentenceForcedEOS(LogitsProcessor):
 
 
 def only_watches(criterion: StoppingCriteria) -> bool:
-    """Return True if a stopping criterion never stops a hypothesis, i.e. has `stops_hypotheses = False`.
+    """Return True if a stopping criterion only observes the search: its attribute `stops_hypotheses` is False.
 
     Such a criterion returns False for every row. For example, it may show progress, or raise an error when the user
     cancels the search. It is called at each step, with the hypotheses that are still in the batch. It does not prevent
@@ -338,7 +345,8 @@ def only_watches(criterion: StoppingCriteria) -> bool:
 
 
 def is_implied_by_settings(criterion: StoppingCriteria, settings: GenerationConfig) -> bool:
-    """Return True if a stopping criterion only checks for the EOS tokens, or for a length limit, of the settings."""
+    """Return True if a stopping criterion only enforces the EOS tokens or a length limit of the settings."""
+    # The exact classes are compared, because a derived class may stop a hypothesis for a different reason.
     if type(criterion) is EosTokenCriteria:
         eos_tokens = settings._eos_token_tensor
         if eos_tokens is None:
@@ -347,6 +355,7 @@ def is_implied_by_settings(criterion: StoppingCriteria, settings: GenerationConf
     if type(criterion) is MaxLengthCriteria:
         return criterion.max_length == settings.max_length
     if type(criterion) is SentenceLengthLimit:
+        # `_get_stopping_criteria` passes the tensor in the settings to the criterion.
         return criterion.max_lengths is getattr(settings, "sentence_max_lengths", None)
     return False
 
@@ -413,6 +422,7 @@ class CandidateStops:
 
         # The tokens of all candidates, (active * candidates, length + 1).
         candidates = torch.cat([input_ids[rows.flatten()], tokens.view(-1, 1)], dim=1)
+        # Each list of criteria returns one Boolean per row, and False for every row if the list is empty.
         is_finished = self._finishing_criteria(candidates, scores)
         is_truncated = self._truncating_criteria(candidates, scores)
         return is_finished.view(tokens.shape), is_truncated.view(tokens.shape)

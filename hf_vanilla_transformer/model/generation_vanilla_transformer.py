@@ -67,14 +67,16 @@ def move_padding(ids: Tensor, mask: Tensor, side: str) -> tuple[Tensor, Tensor]:
         The ids and the mask in the new order.
     """
     is_token = mask.bool().long()
+    # A stable sort keeps the order of the real tokens. Padding, 0, comes first in an ascending sort.
     order = is_token.argsort(dim=-1, stable=True, descending=side == "right")
     return ids.gather(-1, order), mask.gather(-1, order)
 
 
 def requested_outputs(settings: GenerationConfig) -> dict[str, tuple]:
-    """Return a dictionary with an empty tuple for each per-step output that the settings request, such as scores.
+    """Create the dictionary that collects those outputs of each step, such as scores, that the settings request.
 
-    The keys are fields of transformers' output classes. The caller appends one entry to each tuple per decoding step.
+    Each requested output has an empty tuple, to which the caller adds one entry per decoding step. The keys are fields
+    of transformers' output classes.
     """
     requests = {
         "scores": settings.output_scores,
@@ -106,6 +108,7 @@ def tokens_to_read(cache: Cache | None, length: int, tokens_of_step: int | None)
         _check_no_token_is_omitted(length, tokens_of_step)
         return None
     if tokens_of_step is not None:
+        # This is a later step, in which transformers counts the new tokens.
         return tokens_of_step
     # In the first step, the caller's cache may hold the tokens of an earlier `generate()` call.
     past_length = int(cache.get_seq_length())
@@ -135,7 +138,7 @@ def _check_new_tokens(length: int, past_length: int) -> None:
 
 
 def _check_mask_of_prefix(mask: Tensor, prefix: Tensor | None) -> None:
-    """Raise ValueError unless the mask of the target's first tokens has the same shape as these tokens."""
+    """Raise ValueError unless the mask of a forced prefix of the target has the same shape as the prefix."""
     if prefix is None:
         fault = "is missing"
     elif mask.shape != prefix.shape:
@@ -151,7 +154,7 @@ def _check_mask_of_prefix(mask: Tensor, prefix: Tensor | None) -> None:
 def new_beam_search(prompts: Tensor, settings: GenerationConfig) -> BeamSearch:
     """Create the beam search that continues the prompts, with the settings of a `generate()` call.
 
-    The prompts have the shape `(batch, length)`.
+    The prompts, `(batch, length)`, are the target tokens before the first generated one, such as `<s>`.
     """
     eos = settings._eos_token_tensor
     num_eos = 0 if eos is None else len(eos)
@@ -159,7 +162,7 @@ def new_beam_search(prompts: Tensor, settings: GenerationConfig) -> BeamSearch:
 
 
 def search_options(prompts: Tensor, settings: GenerationConfig) -> dict[str, Any]:
-    """Return the arguments for [`BeamSearch`], except `num_beams` and `num_eos`, that follow from the settings.
+    """Return the arguments of [`BeamSearch`] that the settings determine, except `num_beams` and `num_eos`.
 
     Args:
         prompts (`torch.LongTensor` of shape `(batch, length)`): the tokens before the first generated one.
@@ -178,6 +181,7 @@ def search_options(prompts: Tensor, settings: GenerationConfig) -> dict[str, Any
         "num_return_sequences": settings.num_return_sequences,
         "length_penalty": length_penalty_of(settings),
         "early_stopping": settings.early_stopping,
+        # A search counts generated tokens only, without the prompt.
         "limits": max_lengths - prompts.shape[1],
         "fill": fill,
     }
@@ -214,6 +218,7 @@ class NextTokenSteps:
         outputs (`ModelOutput`, *optional*): the model's output in the last step.
     """
 
+    # This class has no method `select`, so finished sentences stay in the batch until the search ends.
     can_prune = False
 
     def __init__(
@@ -232,6 +237,7 @@ class NextTokenSteps:
         """
         is_first_step = self.outputs is None
         if is_first_step:
+            # This method of transformers runs the model on all tokens of the prompts.
             outputs = self.model._prefill(input_ids, self.settings, self.model_kwargs)
         else:
             # With a cache, the model reads only the last token.
@@ -292,7 +298,7 @@ def search_without_beams(
     streamer: BaseStreamer | None,
     model_kwargs: ModelKwargs,
 ) -> ModelOutput | Tensor:
-    """Run greedy search or sampling. The plain operation calls transformers' own decoding loop.
+    """Run greedy search or sampling with transformers' own decoding loop, unless a replacement is registered.
 
     Args:
         model (`VanillaTransformerGenerationMixin`): the model that decodes.
@@ -316,6 +322,7 @@ def pays_to_prune(unfinished: int, active: int) -> bool:
         unfinished (`int`): the number of sentences that are not finished.
         active (`int`): the number of sentences in the batch, including finished ones.
     """
+    # If all sentences are finished, the search ends without pruning.
     return 0 < unfinished <= _MAX_SHARE_TO_PRUNE * active
 
 
@@ -355,6 +362,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
         """Load `generation_config` from the model's folder, or use the paper's settings if the folder has none."""
         super().adjust_generation_fn(*args, **kwargs)
+        # transformers sets this flag if the folder has no generation_config.json.
         if self.generation_config._from_model_config:
             self.generation_config = create_default_generation_config(self.config)
 
@@ -388,7 +396,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _prepare_generation_config(
         self, generation_config: GenerationConfig | None, **kwargs: Any
     ) -> tuple[GenerationConfig, ModelKwargs]:
-        """Merge the settings of the model and of the call, check them, and separate the model's inputs from them."""
+        """Merge the settings of the model and of the call, and check them.
+
+        Returns:
+            The merged settings, and those arguments of the call that are inputs of the model.
+        """
         # Without this check, transformers would compare these numbers and raise an error that does not name the
         # argument.
         check_search(kwargs)
@@ -415,10 +427,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _merge_settings(
         self, generation_config: GenerationConfig | None, arguments: dict[str, Any]
     ) -> tuple[CallSettings, ModelKwargs]:
-        """Return a copy of the settings with the arguments of a call, and the arguments that are the model's inputs.
+        """Merge the arguments of a call into a copy of the settings.
 
         The settings that this package adds are removed from `arguments`, because transformers would ignore those that
         neither the model's nor the caller's settings contain.
+
+        Returns:
+            The merged settings, and those arguments that are inputs of the model.
         """
         own_settings: dict[str, Any] = {}
         for name in OWN_SETTINGS:
@@ -459,7 +474,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
-        """Return the decoder's padding mask `(batch, length)` unchanged, because it determines token positions."""
+        """Return the decoder's padding mask `(batch, length)` unchanged, because token positions are counted from it.
+
+        For a static cache, transformers would otherwise make a 4D mask.
+        """
         return attention_mask
 
     def _prepare_model_inputs(
@@ -563,6 +581,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             padded_source_length (`int`): the length of all sources with padding.
             prompt_length (`int`): the number of target tokens before the first generated one.
         """
+        # For example, an offset of 50 allows 55 new tokens for a source of 5 tokens, and 59 for a source of 9 tokens.
         source_lengths = settings.source_lengths
         if source_lengths is None:
             longest_source = padded_source_length
@@ -672,7 +691,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if settings.low_memory:
             raise InputError("low_memory is not supported; leave it out, or give fewer num_beams.")
 
-        # The hypotheses of all sentences, (active * beams, length). At first, all beams of a sentence have its prompt.
+        # The hypotheses of all sentences, (active * beams, length). At first, all beams of a sentence have its prompt,
+        # so every `num_beams`-th row is the prompt of a different sentence.
         hypotheses = input_ids
         prompts = hypotheses[::num_beams]
         search = new_search(prompts, settings)
@@ -712,6 +732,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 if can_prune and pays_to_prune(num_running, search.num_active):
                     remaining = search.drop_finished()
                     steps.select(remaining)
+                    # (active, beams, length)
                     hypotheses_by_sentence = hypotheses.unflatten(0, (-1, num_beams))
                     hypotheses = hypotheses_by_sentence[remaining].flatten(0, 1)
 
@@ -756,6 +777,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         processed_log_probs = logits_processor(hypotheses, log_probs).float()  # type: ignore[arg-type]
 
         outputs_of_step = {**model_outputs, "scores": processed_log_probs, "logits": precise_logits}
+        # The loop only replaces values of existing keys, which is safe during an iteration.
         for name, earlier_outputs in outputs_by_step.items():
             outputs_by_step[name] = (*earlier_outputs, outputs_of_step[name])
         return processed_log_probs

@@ -41,6 +41,7 @@ def can_read_values(x: Tensor) -> bool:
 
     Reading values would synchronize a GPU, and would break functions that torch compiles, traces or transforms.
     """
+    # A derived class such as FakeTensor may have no values, and transforms of torch.func such as vmap hide the values.
     is_ordinary = type(x) in (Tensor, nn.Parameter) and not torch._C._are_functorch_transforms_active()
     is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return x.device.type == "cpu" and is_ordinary and not is_traced
@@ -111,6 +112,7 @@ def check_labels(labels: Tensor, vocab_size: int) -> None:
     """Raise ValueError if a label is outside the vocabulary. Labels are checked only in eager mode on CPUs."""
     if not can_read_values(labels) or labels.numel() == 0:
         return
+    # Token 0 takes the place of -100, which marks positions without a target, because it is in every vocabulary.
     lowest, highest = labels.masked_fill(labels == -100, 0).aminmax()
     if lowest < 0 or highest >= vocab_size:
         raise InputError(
@@ -128,6 +130,7 @@ def check_right_padding(labels: Tensor) -> None:
     if not can_read_values(labels):
         return
     is_ignored = labels == -100
+    # (batch, target - 1): True if a position has no target, but the next position has one.
     precedes_token = is_ignored[:, :-1] & ~is_ignored[:, 1:]
     if precedes_token.any():
         raise InputError(
@@ -244,7 +247,7 @@ def check_generated(model: Any, tokenizer: PreTrainedTokenizerBase, sequences: T
 
     Args:
         model (`PreTrainedModel`, or an inference engine): the model that generated the sequences.
-        tokenizer (`PreTrainedTokenizerBase`): the tokenizer whose special tokens are meant.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer, which defines the special tokens.
         sequences (`torch.Tensor` of shape `(..., target)`): generated token ids.
     """
     # The id of a special token is None if the vocabulary lacks the token.
@@ -262,12 +265,12 @@ def check_weights(model: Any) -> None:
 
 
 def is_blank(text: str) -> bool:
-    """Return True if a text has no visible character. Such a text is its own translation."""
+    """Return True if a text has no visible character. Such texts are copied instead of translated."""
     return _BLANK.fullmatch(text) is not None
 
 
 def has_letters(text: str) -> bool:
-    """Return True if a text contains a letter of any script, i.e. a character of the Unicode categories L.
+    """Return True if a text contains a letter of any script, i.e. a character of a Unicode category for letters.
 
     Digits, Roman numerals such as U+216B, punctuation, symbols, emoji and combining marks are not letters.
     """
@@ -288,18 +291,19 @@ def copies_letterless(tokenizer: PreTrainedTokenizerBase, otherwise: bool) -> bo
 
 
 def saved_letterless_share(tokenizer: PreTrainedTokenizerBase) -> float | None:
-    """Return the share of training pairs that translate a text without letters, or None if the tokenizer lacks it.
+    """Return the share of training pairs that translate a text without letters, or None if it was not saved.
 
     `train` saves this share with the tokenizer; see [`teaches_letterless`].
     """
     share = getattr(tokenizer, "init_kwargs", {}).get(LETTERLESS_SHARE_FIELD)
+    # A damaged file may contain a value of any type. Python counts True and False as numbers.
     if isinstance(share, bool) or not isinstance(share, (int, float)):
         return None
     return float(share)
 
 
 def teaches_letterless(share: float) -> bool:
-    """Return True if enough training pairs translate texts without letters for a model to learn it.
+    """Return True if a model learns to translate texts without letters, because enough training pairs do so.
 
     Args:
         share (`float`): the share of training pairs whose source has no letter and whose target is a different text.

@@ -118,6 +118,7 @@ def eager_attention_forward(
 
     weights = nn.functional.softmax(scores, dim=-1)
     weights = drop(weights, dropout, module.training)
+    # (batch, heads, queries, d_v) becomes (batch, queries, heads, d_v).
     output = torch.matmul(weights, value).transpose(1, 2).contiguous()
     return output, weights
 
@@ -179,10 +180,13 @@ class VanillaTransformerAttention(nn.Module):
             if the attention implementation does not return them.
         """
         hidden_states = cast_for_matmul(hidden_states)
+        # The query has the shape (batch, heads, queries, d_k). In both cases below, the key has the shape (batch, heads,
+        # keys, d_k), and the value has the shape (batch, heads, keys, d_v).
         query = self._split_heads(linear(self.q_proj, hidden_states), self.key_dim)
         if key_value_states is None:
             key, value = self._project_keys_and_values(hidden_states)
             if cache is not None:
+                # The result contains the keys and values of the earlier tokens, followed by the new ones.
                 key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
         else:
             key, value = get_source_keys_and_values(
@@ -193,6 +197,7 @@ class VanillaTransformerAttention(nn.Module):
         if kwargs.get("output_attentions"):
             # Only eager attention returns attention weights.
             implementation = "eager"
+        # "eager" is not in transformers' table, so it selects the function that is the second argument.
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         if attention is flash_attention_forward:
             # transformers' own function would apply the padding mask of the keys to the queries as well.
@@ -202,6 +207,7 @@ class VanillaTransformerAttention(nn.Module):
         heads, weights = attention(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
+        # (batch, queries, heads * d_v)
         concatenated_heads = heads.flatten(-2)
         return linear(self.out_proj, concatenated_heads), weights
 
@@ -263,7 +269,7 @@ def get_source_keys_and_values(
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
-    """The parts that encoder and decoder layers share: self-attention, the feed-forward network, and their norms."""
+    """The base class of encoder and decoder layers: self-attention, the feed-forward network, and a norm for each."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool = False):
         super().__init__()
@@ -427,6 +433,7 @@ def count_positions(
             f"{length} new ones; pass a mask with one column per token."
         )
     is_token = attention_mask.to(device).bool()
+    # For example, the mask [0, 0, 1, 1] gives [-1, -1, 0, 1], and [1, 1, 0, 0] gives [0, 1, 1, 1].
     positions = is_token.cumsum(dim=-1, dtype=torch.long) - 1
     # The position of padding on the left would be -1, which is outside every table of positions.
     return positions[:, -length:].clamp(min=0)
@@ -563,6 +570,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 class VanillaTransformerEncoder(VanillaTransformerStack):
     """The encoder, a stack of N layers (section 3.1)."""
 
+    # If the caller requests these outputs, `capture_outputs` collects them during a forward pass: the result of each
+    # layer, and the attention weights, which are the second result of each attention layer.
     _can_record_outputs = {
         "hidden_states": VanillaTransformerEncoderLayer,
         "attentions": VanillaTransformerAttention,
@@ -646,6 +655,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     """The decoder, a stack of N layers that attend to earlier target tokens and to the source (section 3.1)."""
 
     _tp_plan = DECODER_TP_PLAN
+    # As in the encoder. The names of the modules distinguish self-attention from cross-attention.
     _can_record_outputs = {
         "hidden_states": VanillaTransformerDecoderLayer,
         "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
@@ -825,8 +835,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 def shift_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
     """Shift labels one position to the right, which makes them decoder inputs for teacher forcing (section 3.1).
 
-    The start token comes first, followed by all labels but the last. -100 is replaced by the pad token. Labels and
-    result have the shape `(batch, target)`.
+    The start token comes first, followed by all labels but the last. -100 is replaced by the pad token. For example,
+    with the start token 1 and the pad token 0, the labels `[7, 8, 2, -100, -100]` give `[1, 7, 8, 2, 0]`.
+
+    Labels and result have the shape `(batch, target)`.
     """
     start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
     shifted = torch.cat([start, labels[:, :-1]], dim=-1)
@@ -969,6 +981,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         If the user has replaced `loss_function`, all logits are computed and passed to that function.
         """
         if self.loss_function is not label_smoothed_cross_entropy:
+            # (batch, target, vocabulary)
             logits = self.lm_head(states)
             loss = self._compute_loss(logits, labels, num_items_in_batch=num_items_in_batch, **kwargs)
             return loss, token_sums(logits, labels).sum(dim=0)
@@ -1046,8 +1059,12 @@ def label_smoothed_cross_entropy(
 
 
 def per_token(total: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-    """Divide a sum over target tokens by `num_items_in_batch`, or by the number of targets in `labels` if None."""
+    """Divide a sum over target tokens by the number of these tokens.
+
+    The number is `num_items_in_batch`, or the number of labels other than -100 if `num_items_in_batch` is None.
+    """
     if num_items_in_batch is None:
         num_items_in_batch = (labels != -100).sum()
     num_tokens = torch.as_tensor(num_items_in_batch, device=total.device)
+    # Without any target, the sum is 0, and the result is 0 instead of NaN.
     return total / num_tokens.clamp(min=1)

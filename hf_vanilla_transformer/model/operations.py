@@ -48,6 +48,7 @@ def replace(operation: Callable[Arguments, Result], implementation: Callable[Arg
 
 def plain(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Return the plain formula of a replaceable operation, even if the operation is replaced."""
+    # `functools.wraps` stores the decorated function in this attribute.
     return operation.__wrapped__  # type: ignore[attr-defined]
 
 
@@ -150,6 +151,7 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: floa
         `torch.Tensor`: a scalar in nats, at least in float32.
     """
     precise_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    # By default, cross_entropy() ignores positions with the label -100.
     return nn.functional.cross_entropy(
         precise_logits.flatten(0, -2),
         labels.to(logits.device).flatten(),
@@ -173,16 +175,19 @@ def token_sums(logits: Tensor, labels: Tensor) -> Tensor:
     labels = labels.to(logits.device)
     is_target = labels != -100
     precise_logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
-    # gather() accepts no negative index, so tokens without a target take the logit of token 0, which is masked below.
+    # gather() accepts no negative index, so positions without a target take the logit of token 0. Below, `is_target`
+    # excludes these positions from all sums. `label_indices` has the shape (batch, target, 1), and `label_logits` the
+    # shape (batch, target).
     label_indices = labels.masked_fill(~is_target, 0).unsqueeze(-1)
     label_logits = precise_logits.gather(-1, label_indices).squeeze(-1)
 
-    # -log softmax(logits)[label]
+    # -log softmax(logits)[label], (batch, target)
     cross_entropy = precise_logits.logsumexp(dim=-1) - label_logits
     cross_entropy = cross_entropy.masked_fill(~is_target, 0)
     is_highest = label_logits >= precise_logits.amax(dim=-1)
     is_correct = is_highest & is_target
 
+    # Each sum has the shape (batch,). All of them need the same dtype to be stacked.
     sums = [cross_entropy.sum(dim=-1)]
     for counted in (is_correct, is_target):
         sums.append(counted.sum(dim=-1).to(cross_entropy.dtype))

@@ -39,7 +39,8 @@ class PlainTranslationPipeline(Pipeline):
             no `generate()`.
     """
 
-    # Pipeline declares these attributes with other types.
+    # Pipeline declares these attributes with other types. Of the four parts that a pipeline may load with a model, a
+    # translation pipeline needs only the tokenizer.
     model: Any
     tokenizer: Any
     _load_processor = False  # type: ignore[assignment]
@@ -122,7 +123,10 @@ class PlainTranslationPipeline(Pipeline):
         stop_sequence: str | None = None,
         **generate_kwargs: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Split the arguments of a call into the arguments for `preprocess`, `_forward` and `postprocess`."""
+        """Split the arguments of a call into the arguments for `preprocess`, `_forward` and `postprocess`.
+
+        transformers also calls this method with the arguments that were passed when the pipeline was created.
+        """
         preprocess_kwargs = self.language_parameters(src_lang, tgt_lang)
         if truncation is not None:
             preprocess_kwargs["truncation"] = truncation
@@ -194,7 +198,7 @@ class PlainTranslationPipeline(Pipeline):
         return {**encoded, "copied": copied}
 
     def is_copied(self, text: str) -> bool:
-        """Return True if a sentence is copied instead of translated; see `__call__`."""
+        """Return True if a sentence is copied instead of translated, by the rules in the docstring of `__call__`."""
         if is_blank(text):
             return True
         return copies_letterless(self.tokenizer, otherwise=False) and not has_letters(text)
@@ -209,7 +213,8 @@ class PlainTranslationPipeline(Pipeline):
         Raises:
             ValueError: if a translation is empty because weights are NaN or infinite.
         """
-        # transformers passes an entry for one sentence, or a list of entries if `batch_size` was set.
+        # transformers passes an entry for one sentence, or a list of entries if `batch_size` was set. The entry is
+        # removed from the inputs, because generate() does not accept it.
         copied = input_tensors.pop("copied")
         copied_texts = [copied]
         if isinstance(copied, list):

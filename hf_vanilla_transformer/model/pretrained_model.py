@@ -71,9 +71,10 @@ def give_weights_the_mode_of_config(folder: str | PathLike) -> None:
 
 
 def check_quantizer(config: VanillaTransformerConfig) -> None:
-    """Raise ValueError if the weights are int8 and the package, which supports them, is not imported.
+    """Raise ValueError if the weights are int8, but the package hf_vanilla_transformer is not imported.
 
-    transformers skips quantization methods that it does not know, so it would use the integers as weights.
+    Without the package, transformers does not know the quantization method. It would skip the method, and use the
+    integers as weights.
     """
     quantization = getattr(config, "quantization_config", None)
     if isinstance(quantization, dict):
@@ -223,6 +224,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 "the file of weights lacks int8 matrices that this class has; load an int8 model with the class that "
                 "saved it, or with a class without an LM head."
             )
+        # An LM head is also an nn.Linear, so the embeddings and the LM head come before the other linear layers.
         if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
@@ -275,6 +277,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """
         if self.config.position_embedding_type != "learned":
             return
+        # The loop replaces modules, so it iterates over a list of the modules that exist now.
         for module in list(self.modules()):
             embed_positions = getattr(module, "embed_positions", None)
             if embed_positions is not None:

@@ -19,17 +19,19 @@ class FairseqTokenizer(FSMTTokenizer):
 
     def __init__(self, *args: Any, eos_token: str = "</s>", **kwargs: Any):
         super().__init__(*args, eos_token=eos_token, **kwargs)
+        # FSMTTokenizer has two dicts: `encoder` maps source tokens to ids, and `decoder` maps ids to target tokens. It
+        # encodes every text with `encoder`, so the methods below replace that dict.
         self.source_encoder = self.encoder
         self.target_encoder = {token: index for index, token in self.decoder.items()}
         self._source_language = self.src_lang
 
     def _switch_to_input_mode(self) -> None:
-        """Encode texts as source sentences from now on."""
+        """Encode texts as source sentences until `_switch_to_target_mode` is called."""
         self.encoder = self.source_encoder
         self.src_lang = self._source_language
 
     def _switch_to_target_mode(self) -> None:
-        """Encode texts as target sentences from now on.
+        """Encode texts as target sentences until `_switch_to_input_mode` is called.
 
         `src_lang` becomes the target language, because `FSMTTokenizer` reads the language of its input from it.
         """

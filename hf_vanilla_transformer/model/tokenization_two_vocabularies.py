@@ -85,6 +85,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         )
         # Whether a call encodes targets instead of sources.
         self._encodes_targets = False
+        # The inherited constructor may add special tokens by `_add_tokens`, which needs both tokenizers.
         super().__init__(tokenizer_object=self.source_tokenizer.backend_tokenizer, **kwargs)
         self._check_special_tokens()
 
@@ -130,15 +131,15 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         return kwargs
 
     def _switch_to_input_mode(self) -> None:
-        """Encode texts as source sentences from now on."""
+        """Encode texts as source sentences until `_switch_to_target_mode` is called."""
         self._encodes_targets = False
 
     def _switch_to_target_mode(self) -> None:
-        """Encode texts as target sentences from now on."""
+        """Encode texts as target sentences until `_switch_to_input_mode` is called."""
         self._encodes_targets = True
 
     def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
-        """Encode texts as source or target sentences, whichever was selected last."""
+        """Encode texts as source sentences, or as target sentences after a call of `_switch_to_target_mode`."""
         if not self._encodes_targets:
             return super()._encode_plus(*args, **kwargs)
         self.target_tokenizer.padding_side = self.padding_side
@@ -167,7 +168,11 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         legacy_format: bool | None = None,
         filename_prefix: str | None = None,
     ) -> tuple[str, ...]:
-        """Save the source and the target tokenizer, and return `file_names` extended by the paths of their files."""
+        """Save the source tokenizer and the target tokenizer in one file each.
+
+        Returns:
+            The paths in `file_names`, followed by the paths of the two files.
+        """
         backends = {
             "source_file": self.backend_tokenizer,
             "target_file": self.target_tokenizer.backend_tokenizer,
