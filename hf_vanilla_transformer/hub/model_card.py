@@ -114,7 +114,7 @@ class About:
         return languages
 
     def _make_eval_result(self, name: str, metric: "type[SacreBleuMetric]") -> EvalResult:
-        """Return the card's metadata for the score that `scores` contains under `name`, computed by `metric`."""
+        """Return the card's metadata for the score that `self.scores` contains under `name`, computed by `metric`."""
         # The scores are a dict here, because there is a score to describe.
         scores: Any = self.scores
         # The metadata needs a type even if the dataset is not on the Hub.

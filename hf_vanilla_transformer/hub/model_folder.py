@@ -170,7 +170,7 @@ def _move_into_existing_folder(temporary: Path, folder: Path, replace_run: bool)
 
 
 def _rename_folder(source: Path, target: Path) -> None:
-    """Rename the folder `source` to `target`, an empty folder, whose permissions it takes over.
+    """Rename the folder `source` to `target`, and give it the permissions of `target`, which is an empty folder.
 
     All files appear in one step, so other processes never see only some of them.
     """

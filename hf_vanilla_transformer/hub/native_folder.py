@@ -1,4 +1,4 @@
-"""Find a model in a local folder or on the Hub. Models of other types are converted when they are first used."""
+"""Find a model in a local folder or on the Hub. Models in other formats are converted when they are first used."""
 
 from pathlib import Path
 

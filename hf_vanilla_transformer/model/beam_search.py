@@ -288,7 +288,7 @@ class BeamSearch:
         return beams + self._first_rows[: len(beams)]
 
     def prune(self, is_finished: Tensor, is_truncated: Tensor) -> None:
-        """Split the candidates of the last [`extend`] into finished, truncated and running hypotheses.
+        """Split the candidates from the last call of [`extend`] into finished, truncated and running hypotheses.
 
         The finished and the truncated ones are stored for the end of the search. The best of the others become the
         running hypotheses of the next step.
@@ -314,9 +314,9 @@ class BeamSearch:
             self._is_done = self._is_done | self._is_decided(best_running)
 
     def _store_ended(self, is_finished: Tensor, is_incomplete: Tensor) -> None:
-        """Store the candidates that are finished, and the candidates that are truncated before they are finished.
+        """Store the candidates that have ended: finished candidates, and truncated candidates that are incomplete.
 
-        Both arguments have the shape `(active, candidates)`.
+        Both arguments have the shape `(active, candidates)`, and are True for the candidates to store.
         """
         if _may_contain_true(is_finished):
             self._store(self._finished, is_finished)
@@ -430,7 +430,7 @@ class BeamSearch:
         return best_running / penalty
 
     def drop_finished(self) -> Tensor:
-        """Remove the sentences that are done from the batch.
+        """Prune the batch: remove each sentence whose result can no longer change.
 
         Returns:
             `torch.LongTensor` of shape `(remaining,)`: the indices of the remaining sentences among those that were

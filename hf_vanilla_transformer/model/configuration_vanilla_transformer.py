@@ -70,7 +70,7 @@ _IS_REMOTE_CODE = __name__.startswith("transformers_modules.")
 
 
 def _name_of_class(reference: object) -> str:
-    """Return the name of the class to which an entry of `auto_map` refers, such as "file.Class"."""
+    """Return the class name at the end of an entry of `auto_map`. For example, "file.Class" gives "Class"."""
     return str(reference).rpartition(".")[-1]
 
 
@@ -403,7 +403,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             raise InputError(f"{name} is {size}; it must be from 1 to {largest}.")
 
     def _check_heads(self) -> None:
-        """Raise ValueError if d_model cannot be split into heads, or if `alignment_heads` names a missing head."""
+        """Raise ValueError if d_model cannot be split into heads, or if `alignment_heads` names an unknown head."""
         needs_default_width = self.d_k is None or self.d_v is None
         if needs_default_width and self.d_model % self.num_heads != 0:
             raise InputError(
@@ -451,7 +451,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
 
     def _check_token_ids(self) -> None:
-        """Raise ValueError if the id of a special token is outside a vocabulary that needs the token."""
+        """Raise ValueError if a special token's id is outside a vocabulary, source or target, that needs the token."""
         for name in _TOKEN_ID_FIELDS:
             size_name = "vocab_size"
             # A token that occurs on both sides must be in both vocabularies, so the smaller one sets the limit.

@@ -98,10 +98,10 @@ class CallSettings(GenerationConfig):
 
 
 class SettingsToSave(GenerationConfig):
-    """A `GenerationConfig` that can be saved with `num_beams=1` and with settings for beam search.
+    """A `GenerationConfig` that can be saved with settings of beam search even if `num_beams` is 1.
 
-    transformers raises an error for this combination. It is useful, because a later call `generate(num_beams=4)` then
-    still uses the paper's beam search.
+    transformers raises an error for this combination. The combination is useful, because a later call
+    `generate(num_beams=4)` then still uses the paper's beam search.
     """
 
     @classmethod
@@ -112,7 +112,7 @@ class SettingsToSave(GenerationConfig):
         file would not.
         """
         settings_to_save = copy.copy(settings)
-        # transformers calls `validate` of this class when it saves the copy.
+        # The copy keeps all fields, but gets the `validate` of this class, which transformers calls to save the copy.
         settings_to_save.__class__ = cls
         if has_defaults_of_predict(settings):
             _remove_stock_defaults(settings_to_save)

@@ -188,7 +188,10 @@ def search_options(prompts: Tensor, settings: GenerationConfig) -> dict[str, Any
 
 
 def _warn_of_missing_translations(best_scores: Tensor) -> None:
-    """Warn if sentences have no translation, given the score of each sentence's best hypothesis, `(batch,)`."""
+    """Log a warning if some sentences have no translation.
+
+    `best_scores`, of shape `(batch,)`, has the score of each sentence's best hypothesis.
+    """
     num_missing = int((~exists(best_scores)).sum())
     if num_missing > 0:
         logger.warning(
@@ -724,7 +727,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 is_finished, is_truncated = stops(hypotheses, rows, tokens, search.are_full, scores_by_step)
                 search.prune(is_finished, is_truncated)
 
-                # `search.rows` and `search.tokens` are those of the candidates that continue.
+                # The rows that the new running hypotheses continue, and their last tokens, are in `search.rows` and
+                # `search.tokens`. These rows are counted in the batch before finished sentences are removed.
                 steps.reorder(search.rows)
                 hypotheses = torch.cat([hypotheses[search.rows], search.tokens], dim=1)
                 num_running = search.num_running

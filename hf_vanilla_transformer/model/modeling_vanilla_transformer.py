@@ -180,13 +180,13 @@ class VanillaTransformerAttention(nn.Module):
             if the attention implementation does not return them.
         """
         hidden_states = cast_for_matmul(hidden_states)
-        # The query has the shape (batch, heads, queries, d_k). In both cases below, the key has the shape (batch, heads,
-        # keys, d_k), and the value has the shape (batch, heads, keys, d_v).
+        # The shape of the query is (batch, heads, queries, d_k). In both cases below, the shape of the key is
+        # (batch, heads, keys, d_k), and the shape of the value is (batch, heads, keys, d_v).
         query = self._split_heads(linear(self.q_proj, hidden_states), self.key_dim)
         if key_value_states is None:
             key, value = self._project_keys_and_values(hidden_states)
             if cache is not None:
-                # The result contains the keys and values of the earlier tokens, followed by the new ones.
+                # The keys and values of all tokens so far. In a static cache, unused slots follow them.
                 key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
         else:
             key, value = get_source_keys_and_values(
@@ -655,7 +655,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     """The decoder, a stack of N layers that attend to earlier target tokens and to the source (section 3.1)."""
 
     _tp_plan = DECODER_TP_PLAN
-    # As in the encoder. The names of the modules distinguish self-attention from cross-attention.
+    # These outputs are collected as in the encoder. Names of modules distinguish self-attention from cross-attention.
     _can_record_outputs = {
         "hidden_states": VanillaTransformerDecoderLayer,
         "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
@@ -740,7 +740,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        # This maps the name of each tied weight to the name of the weight that it shares. transformers reads it.
+        # This maps the name of each tied weight to the name of the weight that it shares. `post_init` reads it.
         self._tied_weights_keys = {}
         shares_embeddings = config.has_joint_vocabulary and config.tie_word_embeddings
         if shares_embeddings:

@@ -96,6 +96,7 @@ class PlainTranslationPipeline(Pipeline):
                 return translations
             return [translations]
         if isinstance(inputs, torch.utils.data.Dataset):
+            # transformers reads datasets lazily.
             return super().__call__(inputs, **kwargs)
         if isinstance(inputs, Iterator):
             # transformers streams generators, but no other iterators.

@@ -119,6 +119,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         tied_names: set[str] = set()
         if not self.config.tie_word_embeddings:
             return tied_names
+        # By default, named_parameters() would return only one of the names of a tied weight.
         weights = dict(self.named_parameters(remove_duplicate=False))
         for name, source_name in self.all_tied_weights_keys.items():
             weight = weights.get(name)

@@ -18,6 +18,8 @@ _SPECIAL_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token")
 
 def _check_new_special_tokens(side_tokenizer: TokenizersBackend, new_tokens: Iterable[object]) -> None:
     """Raise ValueError if a new special token is already an ordinary token of the source or target tokenizer."""
+    # The tokens of the trained vocabulary. Those that are special tokens are also in `added_tokens_encoder`, and may be
+    # added again.
     vocabulary = side_tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     for token in map(str, new_tokens):
         if token in vocabulary and token not in side_tokenizer.added_tokens_encoder:
@@ -142,6 +144,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         """Encode texts as source sentences, or as target sentences after a call of `_switch_to_target_mode`."""
         if not self._encodes_targets:
             return super()._encode_plus(*args, **kwargs)
+        # A caller sets the padding side of this tokenizer, not of the tokenizer that it contains.
         self.target_tokenizer.padding_side = self.padding_side
         return self.target_tokenizer._encode_plus(*args, **kwargs)
 
