@@ -20,6 +20,7 @@ from transformers import BatchEncoding, DataCollatorForSeq2Seq, PreTrainedTokeni
 
 # The label of padding positions, which PyTorch's cross-entropy ignores by default.
 NO_LABEL = -100
+# The columns of tokenized pairs: source tokens and target tokens.
 COLUMNS = ("input_ids", "labels")
 
 
@@ -30,7 +31,7 @@ class PreparesDecoderInputs(Protocol):
 
 
 class TokenColumn:
-    """A column of token lists in an Arrow table, read in place so that memory-mapped files are not copied into memory.
+    """A column of token lists in an Arrow table. It is read in place, so memory-mapped files are not copied.
 
     Args:
         column (`pyarrow.ChunkedArray`): lists of integers, with no missing lists or integers.
@@ -53,7 +54,7 @@ class TokenColumn:
         self.first_rows = np.cumsum(sizes) - sizes
 
     def pad(self, rows: NDArray[np.integer], value: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return some of the token lists as one array, padded on the right to the longest of them.
+        """Return the token lists with the given indices as one array, padded on the right to the longest list.
 
         Args:
             rows: the indices of the lists, `(rows,)`.
@@ -100,7 +101,7 @@ class PaddedPairs:
 
 
 class ArrowPairs(torch.utils.data.Dataset):
-    """A view of a tokenized dataset from which a data loader gets whole padded batches instead of single pairs.
+    """A tokenized dataset that gives a data loader whole padded batches instead of single pairs.
 
     Args:
         data (`Dataset`): tokenized pairs in the columns `input_ids` and `labels`, with no missing lists or tokens.
@@ -133,6 +134,7 @@ class ArrowPairs(torch.utils.data.Dataset):
         """Return the given rows as a padded batch. PyTorch's data loader calls this with the indices of a batch."""
         rows_of_batch = np.asarray(rows, dtype=np.int64)
         if self.table_rows is not None:
+            # Convert rows of the dataset to rows of the table; the shape is still (rows,).
             rows_of_batch = self.table_rows[rows_of_batch].astype(np.int64)
         input_ids, is_source_token = self.source.pad(rows_of_batch, self.pad_token_id)
         labels, _ = self.target.pad(rows_of_batch, NO_LABEL)
@@ -152,6 +154,7 @@ class TensorsOfPairs:
         self.model = model
 
     def __call__(self, pairs: PaddedPairs) -> BatchEncoding:
+        # from_numpy() shares the memory of the arrays. This is safe, because the arrays were made for this batch alone.
         labels = torch.from_numpy(pairs.labels)
         batch = {
             "input_ids": torch.from_numpy(pairs.input_ids),
@@ -166,7 +169,8 @@ class TensorsOfPairs:
 def pad_from_arrow(loader: DataLoader) -> None:
     """Make a data loader build its batches directly from an Arrow table's memory, which is faster.
 
-    The batches stay the same, bit by bit. Nothing is changed unless both conditions hold:
+    The data loader is changed in place, and its batches stay the same, bit by bit. Nothing is changed unless both
+    conditions hold:
 
     - The data loader is PyTorch's own `DataLoader`, or accelerate's wrapper around one.
     - Its dataset and its collator meet the conditions of [`from_arrow`].
@@ -197,14 +201,16 @@ def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPai
         collator: any collator. It can be replaced only if it is a `DataCollatorForSeq2Seq` with default settings, and
             its tokenizer pads on the right.
     """
-    # Subclasses may make different batches.
+    # The batches are certain to be the same only for these exact classes, columns and settings. In all other cases, the
+    # result is None. A subclass may make different batches, so isinstance() would accept too much.
     if type(data) is not Dataset or type(collator) is not DataCollatorForSeq2Seq:
         return None
     if not _has_only_lists_of_tokens(data):
         return None
     if not _has_default_settings(collator) or not _pads_on_the_right_as_stock(collator.tokenizer):
         return None
-    # As in the stock collator, a model with this method makes the decoder's inputs of each batch.
+    # If the collator has a model with this method, it adds `decoder_input_ids` to each batch. The faster collator then
+    # does the same.
     model = None
     if hasattr(collator.model, "prepare_decoder_input_ids_from_labels"):
         model = collator.model
@@ -223,12 +229,14 @@ def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:
 
 def _pads_on_the_right_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return True if a tokenizer pads on the right and makes an attention mask, using transformers' own methods."""
-    # A class or an object that has `pad` itself, or `_pad`, which `pad` calls, may pad differently.
+    # `pad` calls `_pad`. If a subclass overrides one of these methods, or if one was replaced in this object, the
+    # tokenizer may pad differently.
     for method in ("pad", "_pad"):
         is_overridden_in_class = getattr(type(tokenizer), method) is not getattr(PreTrainedTokenizerBase, method)
         is_overridden_in_object = method in vars(tokenizer)
         if is_overridden_in_class or is_overridden_in_object:
             return False
+    # `pad` pads the first name in `model_input_names`, and makes an attention mask only if the list contains its name.
     return (
         tokenizer.padding_side == "right"
         and tokenizer.pad_token_id is not None

@@ -135,8 +135,8 @@ def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
     hashes = _measure_texts(pairs).hashes
     if count >= len(pairs):
         raise InputError(f"{count:,} of {len(pairs):,} training pairs are too many to hold out; hold out fewer.")
-    # In sorted order, `count` hashes come before this one. Some of them may be equal to it. These stay in the training
-    # pairs, because equal hashes belong to equal pairs.
+    # partition() puts at the index `count` the hash that is there in sorted order, so `count` hashes come before it.
+    # Pairs with a hash equal to it are not held out, because equal pairs have equal hashes and must stay together.
     smallest_training_hash = np.partition(hashes, count)[count]
     is_held_out = hashes < smallest_training_hash
     if not is_held_out.any():
@@ -167,12 +167,13 @@ def _measure_texts(pairs: Dataset) -> _TextMeasures:
         TypeError, ValueError: if `pairs` has no text in `source` and `target`.
     """
     check_are_texts(pairs)
+    # A filtered or shuffled dataset stores the selected rows of its table in `_indices`. Otherwise, this is None.
     is_selection = pairs._indices is not None
     if not is_selection:
         return _measure_in_chunks(pairs)
 
-    # The pairs are rows that were selected from a larger table. datasets would copy them one by one. Unless they are
-    # few, it is faster to measure the whole table, and to select from the result.
+    # The pairs are rows of the table `pairs.data`. To read only these rows, datasets would copy them one by one. Unless
+    # they are few, it is faster to measure the whole table, and to select from the result.
     are_few = 4 * len(pairs) < len(pairs.data)
     if are_few:
         return _measure_in_chunks(pairs)
@@ -203,26 +204,31 @@ def _measure_in_chunks(pairs: Dataset) -> _TextMeasures:
 
 def _measure_rows(rows: pa.Table) -> _TextMeasures:
     """Compute the measures of the pairs in a table with the columns `source` and `target`."""
+    # combine_chunks() makes one array of a column's chunks. A missing text counts as an empty text.
     source = pc.fill_null(rows.column("source").combine_chunks(), "")
     target = pc.fill_null(rows.column("target").combine_chunks(), "")
     stripped_source = pc.utf8_trim_whitespace(source)
     stripped_target = pc.utf8_trim_whitespace(target)
     return _TextMeasures(
-        # The factor gives a pair a different hash than the same pair with source and target exchanged.
+        # The factor gives a pair a different hash than the same pair with source and target exchanged. Results above 64
+        # bits wrap around.
         hashes=3 * _hash_texts(source) + _hash_texts(target),
         source_lengths=pc.utf8_length(stripped_source).to_numpy(),
         target_lengths=pc.utf8_length(stripped_target).to_numpy(),
+        # zero_copy_only=False, because Arrow stores booleans as single bits, which NumPy cannot read in place.
         has_identical_sides=pc.equal(stripped_source, stripped_target).to_numpy(zero_copy_only=False),
     )
 
 
 def _hash_texts(texts: pa.Array) -> NDArray[np.uint64]:
     """Hash each text. The hashes are the same in all processes, unlike those of Python's `hash()`."""
+    # Arrow's strings become Python strings, which needs a copy. categorize=True would first search for repeated texts,
+    # which are rare here.
     return pd.util.hash_array(texts.to_numpy(zero_copy_only=False), categorize=False)
 
 
 def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Find the pairs that the rule "length ratio" removes, because source and target differ too much in length.
+    """Find the pairs whose source and target differ too much in length. They are removed by the rule "length ratio".
 
     Args:
         measures: the hashes and the lengths of all pairs.
@@ -232,7 +238,8 @@ def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) 
         True for the candidates to remove, `(pairs,)`.
     """
     remains = is_candidate.copy()
-    # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until nothing changes.
+    # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until nothing changes. A
+    # removed pair never comes back, so the loop ends.
     while remains.any():
         still_remains = remains & _have_similar_lengths(measures, is_counted=remains)
         removes_nothing = still_remains.sum() == remains.sum()
@@ -254,7 +261,9 @@ def _have_similar_lengths(measures: _TextMeasures, is_counted: NDArray[np.bool_]
     """
     source_total = measures.source_lengths.sum(where=is_counted)
     target_total = measures.target_lengths.sum(where=is_counted)
-    # Sources are multiplied and targets divided by the same factor, so that their totals become equal.
+    # Sources are multiplied and targets divided by the same factor, so that their totals become equal. For example, the
+    # totals 100 and 400 give the factor 2, and both become 200. No total is 0, because counted pairs have text on both
+    # sides.
     scale = sqrt(target_total / source_total)
     scaled_source = measures.source_lengths.astype(np.float32) * scale
     scaled_target = measures.target_lengths.astype(np.float32) / scale

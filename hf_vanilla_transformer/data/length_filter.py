@@ -51,7 +51,7 @@ def filter_pairs(
     check_is_dataset(data)
     too_long_count = _count_too_long(data, max_tokens)
 
-    # One list for the source vocabulary, and one for the target vocabulary.
+    # One list of token ids for the source vocabulary, and one for the target vocabulary.
     blank_tokens = [_find_blank_tokens(side) for side in sides_of(tokenizer)]
     remaining = data.with_format("arrow").filter(
         _find_pairs_that_fit,
@@ -61,7 +61,7 @@ def filter_pairs(
         fn_kwargs={"blank_tokens": blank_tokens, "max_tokens": max_tokens},
         desc="removing pairs",
     )
-    # The filter removes both. A pair that is too long and empty counts as too long.
+    # The filter removes the empty pairs and the pairs that are too long. A pair that is both counts as too long.
     empty_count = len(data) - len(remaining) - too_long_count
     removed = {"empty": empty_count, "too long": too_long_count}
     if len(remaining) == 0:
@@ -76,7 +76,7 @@ def filter_pairs(
 
 
 def _count_too_long(data: Dataset, max_tokens: int | None) -> int:
-    """Return the number of pairs of which a side has more than `max_tokens` tokens, or 0 if it is None."""
+    """Count the pairs with more than `max_tokens` tokens on at least one side. Returns 0 if `max_tokens` is None."""
     if max_tokens is None:
         return 0
     source_lengths, target_lengths = pair_lengths(data)
@@ -113,12 +113,13 @@ def _find_pairs_that_fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tok
 def _have_text(token_lists: pa.ChunkedArray, blank_tokens: list[int]) -> NDArray[np.bool_]:
     """Return True for each list of tokens that contains at least one token that is not blank, `(lists,)`."""
     lists = token_lists.combine_chunks()
-    # The tokens of all lists, one list after the other, and the index of the list to which each token belongs.
+    # The tokens of all lists, one list after the other, and the index of the list to which each token belongs. For
+    # example, the lists [[7, 8], [], [9]] give the tokens [7, 8, 9] and the indices [0, 0, 2].
     all_tokens = pc.list_flatten(lists)
     list_of_token = pc.list_parent_indices(lists)
 
     is_text_token = pc.invert(pc.is_in(all_tokens, pa.array(blank_tokens)))
-    # The index of a list occurs here once for each of its text tokens.
+    # The index of a list occurs here once for each of its text tokens, and not at all if the list has none.
     lists_with_text = list_of_token.filter(is_text_token)
     has_text = np.zeros(len(lists), np.bool_)
     has_text[lists_with_text] = True
@@ -174,16 +175,18 @@ def _lengths_in_dataset(data: Dataset) -> tuple[NDArray[np.integer], NDArray[np.
             f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing_columns)}; "
             "tokenize_pairs() makes them."
         )
-    # The lengths in all rows of the table that stores the data set.
+    # `data.data` is the table that stores the data set. These are the lengths in all of its rows.
     source_lengths = _list_lengths(data.data.column("input_ids"))
     target_lengths = _list_lengths(data.data.column("labels"))
     is_whole_table = data._indices is None
     if is_whole_table:
         return source_lengths, target_lengths
-    # A filtered or shuffled data set stores which rows of its table it contains. datasets would copy these one by one.
+    # A filtered or shuffled data set stores in `_indices` which rows of its table it contains. To read only these rows,
+    # datasets would copy them one by one.
     selected_rows = data._indices.column(0).to_numpy()
     return source_lengths[selected_rows], target_lengths[selected_rows]
 
 
 def _list_lengths(column: pa.ChunkedArray) -> NDArray[np.integer]:
+    # A missing list has the length null in Arrow, and 0 here.
     return pc.fill_null(pc.list_value_length(column), 0).to_numpy()

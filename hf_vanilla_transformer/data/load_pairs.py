@@ -141,7 +141,7 @@ def _check_files(files: Files) -> list[Path]:
             f"one split is in {_join(paths)}; give tables of one format ({', '.join(TABLE_FORMATS)}), or two "
             "aligned text files, or several such pairs: a.en a.de b.en b.de."
         )
-    # Text files of sources and of targets alternate.
+    # Text files of sources and of targets alternate. strict=False, because the number of tables may be odd.
     for source_path, target_path in zip(paths[::2], paths[1::2], strict=False):
         if are_same_file(source_path, target_path):
             raise InputError(f"{source_path} and {target_path} are one file; give the sources and the targets.")
@@ -149,7 +149,7 @@ def _check_files(files: Files) -> list[Path]:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    """Raise ValueError if options of `datasets.load_dataset` ask for a stream, or for several splits by name."""
+    """Raise ValueError if options of `datasets.load_dataset` request a stream, or more than one split by name."""
     if options.get("streaming"):
         raise InputError("streamed pairs have no length; leave streaming out: memory-mapped pairs need little memory.")
     if not isinstance(options.get("split", ""), str):
@@ -190,7 +190,7 @@ def _load_files(files: Mapping[str, list[Path]], source: str, target: str, optio
 
 
 def _copy_if_pipe(path: Path, folder: str) -> Path:
-    """Copy a pipe into `folder`, because it can be read only once. Returns the copy's path, or a file's own path."""
+    """Copy a pipe to a file in `folder`, because a pipe can be read only once. Returns the path to read from."""
     if not is_stream(path):
         return path
     # Each copy gets a separate folder, because several pipes may have the same name.
@@ -204,6 +204,8 @@ def _load_text_files(paths: list[Path], options: Mapping[str, Any]) -> Dataset:
     """Load sentence pairs from aligned text files. Source files and target files alternate in `paths`."""
     if options:
         raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
+    # The pairs of all files, one pair of files after the other. The files are read only if the cache does not contain
+    # their pairs yet.
     pairs = chain.from_iterable(map(_read_aligned_lines, paths[::2], paths[1::2]))
     return _copy_to_cache(paths, "lines", pairs)
 
@@ -216,8 +218,10 @@ def _load_with_datasets(
     # load_dataset would expand patterns such as "*" in file names.
     literal_names = [glob.escape(str(path)) for path in paths]
     try:
+        # load_dataset() puts files without a split name into the split "train".
         table = load_dataset(table_format.builder, data_files=literal_names, split="train", **options)
     except Exception as error:
+        # datasets often wraps the error that names the fault.
         reason = error.__cause__ or error
         raise InputError(f"{origin} cannot be read as {table_format.builder}: {reason}") from error
     return _select_pairs(table, source, target, origin)
@@ -233,7 +237,7 @@ def _load_rows(
     if has_unknown_options:
         raise InputError(f"{', '.join(options)}: {suffix} files take {', '.join(table_format.options)} alone.")
 
-    # The files are read only if the cache does not contain their pairs yet.
+    # This is a generator, so the files are read only if the cache does not contain their pairs yet.
     def read_pairs() -> Iterator[tuple[str, str]]:
         for path in paths:
             yield from _read_cells(path, table_format.read_rows(path, **options), source, target)
@@ -278,7 +282,7 @@ def _warn_of_doubtful_text(pairs: Dataset, columns: Mapping[str, str], origin: s
 
 
 def _copy_to_cache(paths: list[Path], settings: object, pairs: Iterator[tuple[str, str]]) -> Dataset:
-    """Copy pairs into a file in the cache of `datasets`, and return it as a memory-mapped dataset.
+    """Copy pairs into a file in the cache of `datasets`, and return a dataset that is memory-mapped from this file.
 
     If an earlier call has copied the same files and they have not changed since, `pairs` is not read.
 
@@ -304,18 +308,20 @@ def _copy_to_cache(paths: list[Path], settings: object, pairs: Iterator[tuple[st
 
 
 def _write_arrow_file(path: Path, pairs: Iterator[tuple[str, str]]) -> None:
-    """Write pairs to an Arrow file, one chunk at a time, which is eight times faster than `Dataset.from_generator`."""
+    """Write pairs to an Arrow file in chunks. This is eight times faster than `Dataset.from_generator`."""
+    # whole_file() gives the file its name only when it is complete.
     with whole_file(path, binary=True) as file, pa.ipc.new_stream(file, _PAIR_SCHEMA) as writer:
         while True:
             chunk = list(islice(pairs, _PAIRS_PER_CHUNK))
             if not chunk:
                 break
+            # From a list of pairs to a tuple of sources and a tuple of targets.
             sources, targets = zip(*chunk, strict=True)
             writer.write_table(pa.table([sources, targets], schema=_PAIR_SCHEMA))
 
 
 def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[str, str]]:
-    """Yield line n of the first file with line n of the second. Raises ValueError if the numbers of lines differ."""
+    """Yield each source line with its target line. Raises ValueError if the files differ in their number of lines."""
     source_lines = iterate_lines(source_path)
     target_lines = iterate_lines(target_path)
     for pair_count, (source, target) in enumerate(zip_longest(source_lines, target_lines)):
@@ -367,6 +373,7 @@ def _read_cells(path: Path, rows: Iterator[NumberedRow], source: str, target: st
             if not isinstance(cells[column], str):
                 raise InputError(f'{path}, line {line}: column "{column}" holds {cells[column]!r}, not text.')
         yield cells[source], cells[target]
+    # Line numbers start from 1, so 0 means that the loop has not run.
     if line == 0:
         raise InputError(f"{path} has no rows; give a file with sentences.")
 
@@ -390,10 +397,10 @@ def _load_hub_dataset(name: str, source: str, target: str, options: Mapping[str,
 
 
 def _rename_validation_split(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
-    """Return the same splits in the same order, with the name "validation" for the validation split, if there is one.
+    """Return all splits of a Hub data set in the same order, with the validation split renamed to "validation".
 
-    Other common names of the validation split are in `_VALIDATION_NAMES`. If several of them occur, only the first is
-    renamed.
+    Its other common names, such as "dev", are in `_VALIDATION_NAMES`. If several of these names occur, only the split
+    with the first of them is renamed.
     """
     present_names = [name for name in _VALIDATION_NAMES if name in splits]
     if not present_names:
@@ -425,6 +432,7 @@ def _select_pairs(table: Dataset, source: str, target: str, origin: str) -> Data
         target = f"translation.{target}"
     for column in (source, target):
         check_has_column(table.column_names, column, origin)
+        # Some types of columns, such as dicts, have no `dtype`.
         if getattr(table.features[column], "dtype", None) not in ("string", "large_string"):
             raise InputError(f'{origin}: column "{column}" holds {table.features[column]}, not text.')
     pairs = table.select_columns([source, target]).rename_columns({source: "source", target: "target"})

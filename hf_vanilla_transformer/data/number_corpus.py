@@ -30,7 +30,9 @@ def number_pairs(
     max_digits: int = 9,
     seed: int = 0,
 ) -> DatasetDict:
-    """Spell random numbers from 0 to 10^max_digits - 1 in two languages. No number occurs in more than one split.
+    """Generate a corpus of random numbers, spelled out in two languages, such as "forty-two" and "zweiundvierzig".
+
+    The numbers range from 0 to 10^max_digits - 1, and no number occurs in more than one split.
 
     The training split has equally many numbers of each length in digits, as far as enough numbers of that length exist.
     In the validation and test splits, half of the numbers are long: they have more than two thirds of `max_digits`
@@ -58,10 +60,13 @@ def number_pairs(
     check_number("validation_size", validation_size, 0)
     check_number("test_size", test_size, 0)
     check_number("max_digits", max_digits, 1, 18)  # Longer numbers do not fit in 64 bits.
+    # All splits are drawn from one generator, the test split first. Therefore, the test numbers do not depend on the
+    # sizes of the other splits, and the validation numbers do not depend on `train_size`.
     generator = random.Random(seed)
     lengths = range(1, max_digits + 1)
     test = _draw_halves(generator, lengths, test_size, taken=set())
     validation = _draw_halves(generator, lengths, validation_size, taken=set(test))
+    # largest_share=1.0 lets training use all remaining numbers.
     train = _draw(generator, lengths, train_size, taken={*test, *validation}, largest_share=1.0)
 
     corpus = DatasetDict()
@@ -95,7 +100,9 @@ def _draw_halves(generator: random.Random, lengths: range, size: int, taken: set
         size: how many numbers to draw.
         taken: numbers that are already in other splits.
     """
+    # `lengths` starts from 1. With up to 9 digits, first_long is 6, and lengths[6:] are 7, 8 and 9 digits.
     first_long = (2 * len(lengths)) // 3
+    # The two halves have different numbers of digits, so they have no number in common.
     long_numbers = _draw(generator, lengths[first_long:], size - size // 2, taken, _LARGEST_HELD_OUT_SHARE)
     short_numbers = _draw(generator, lengths[:first_long], size // 2, taken, _LARGEST_HELD_OUT_SHARE)
     return short_numbers + long_numbers
@@ -120,7 +127,8 @@ def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], 
         # This is negative if more numbers are taken than the share allows.
         drawable_count = int(len(numbers) * largest_share) - len(taken_numbers)
 
-        # What is still to be drawn is divided evenly among this length and the following ones.
+        # The numbers still to be drawn are divided evenly among this length and the following ones. For example, 100
+        # numbers of 1 to 3 digits are 10, 45 and 45 numbers, because only 10 numbers have one digit.
         remaining_size = size - len(drawn)
         remaining_lengths = len(lengths) - index
         even_count = remaining_size // remaining_lengths
@@ -138,8 +146,8 @@ def _numbers_of_length(digits: int) -> range:
 
 
 def _draw_untaken(generator: random.Random, numbers: range, count: int, taken: set[int]) -> list[int]:
-    """Draw `count` different numbers that are not taken. There must be that many."""
-    # Even if all taken numbers are among the candidates, enough others remain.
+    """Draw `count` different numbers that are not taken. At least `count` untaken numbers must exist."""
+    # Even if all taken numbers are among the candidates, `count` others remain.
     candidate_count = min(len(numbers), count + len(taken))
     candidates = generator.sample(numbers, candidate_count)
     untaken = [number for number in candidates if number not in taken]
@@ -147,7 +155,7 @@ def _draw_untaken(generator: random.Random, numbers: range, count: int, taken: s
 
 
 def _spell_all(numbers: list[int], languages: tuple[str, str], split: str) -> Dataset:
-    """Spell the numbers of a split. If there are many, several processes work in parallel."""
+    """Spell the numbers of a split in two languages, in several processes if there are many numbers."""
     processes = min(os.cpu_count() or 1, len(numbers) // _PAIRS_PER_PROCESS)
     # With None, datasets works in this process. With 1, it would start a second process.
     num_proc = processes if processes > 1 else None

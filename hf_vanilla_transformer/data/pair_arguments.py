@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+# For example, "en", "pt-BR" or "zho_Hans".
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z0-9]{2,8})*")
-# The order matters: if the file names of several splits end in languages, the first of these splits decides.
+# The argument with the files of each split. The order matters: if the file names of several splits end in languages,
+# the first of these splits decides.
 _FILE_ARGUMENTS = {"train": "train_file", "test": "test_file", "validation": "validation_file"}
+# An immutable empty dict, so that it can be the default of an argument.
 _NO_RECIPE: Mapping[str, object] = MappingProxyType({})
 
 Files = str | Path | Sequence[str | Path]
@@ -42,8 +45,8 @@ class ResolvedSide:
 
     Args:
         declared_language: the language code that an argument or a recipe gives, or None.
-        language: the declared language. If there is none, the language in which the names of the text files end, or
-            None.
+        language: the declared language. If there is none, the language code that ends the names of the text files,
+            such as `de` in `train.de`, or None.
         column: the column's name in the table or the data set.
     """
 
@@ -89,12 +92,13 @@ def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, 
 
 
 def _find_declared_language(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, Any]) -> str | None:
-    """Return the language that an argument or a recipe gives, or None; see [`resolve_side`]."""
+    """Return the language code that an argument or a recipe gives, or None; see [`resolve_side`]."""
     language_argument = f"{side}_lang"
     column_argument = f"{side}_column"
     if language_argument in arguments:
         return arguments[language_argument]
-    # In these two cases the pairs are the user's own, so the recipe does not know their language.
+    # The recipe's language describes the recipe's own pairs. In the following two cases, the user gives other pairs, so
+    # the recipe's language does not apply.
     gives_column = bool(arguments.get(column_argument))
     if gives_column or _gives_files_without_languages(arguments, recipe):
         return None
@@ -102,7 +106,8 @@ def _find_declared_language(side: Side, arguments: Mapping[str, Any], recipe: Ma
 
 
 def _find_language_of_files(side: Side, arguments: Mapping[str, Any]) -> str | None:
-    """Return the language in which the names of one side's text files end, or None."""
+    """Return the language code that ends the names of the source or target files, e.g. `de` in `train.de`, or None."""
+    # The first split whose file names end in two different languages decides. Without one, `direction` is None.
     direction = find_direction(files_by_split(arguments).values())
     if direction is None:
         return None
@@ -112,7 +117,7 @@ def _find_language_of_files(side: Side, arguments: Mapping[str, Any]) -> str | N
 
 
 def _gives_files_without_languages(arguments: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
-    """Return True if the user's text files have no languages in their names, and the recipe names no files."""
+    """Return True if the user gives text files whose names end in no languages, and the recipe names no files."""
     recipe_names_files = any(files_by_split(recipe).values())
     if recipe_names_files:
         return False
@@ -125,7 +130,7 @@ def _gives_files_without_languages(arguments: Mapping[str, Any], recipe: Mapping
 
 
 def files_by_split(arguments: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return a dict from each split to its file names. Splits for which the arguments give no files are left out."""
+    """Return the file names of each split, as a dict. Splits for which the arguments give no files are left out."""
     files = {}
     for split, argument in _FILE_ARGUMENTS.items():
         if arguments.get(argument) is not None:
@@ -158,11 +163,12 @@ def find_direction(file_lists: Iterable[Sequence[str | Path]]) -> Direction | No
 
 
 def directions_of(files: Sequence[str | Path]) -> list[Direction]:
-    """Return the translation directions of aligned text files, one for each two files, read from the file names.
+    """Read the translation directions of aligned text files from their names, one direction for each pair of files.
 
-    Two files are left out if one of their names does not end in a known language. For example,
+    A pair of files is left out if one of the names does not end in a known language. For example,
     `["a.en", "a.de.gz", "b.txt", "b.de"]` gives `[Direction("en", "de")]`.
     """
+    # Source files and target files alternate. strict=False, because the number of files may be odd.
     directions = []
     for source_file, target_file in zip(files[::2], files[1::2], strict=False):
         source_language = language_of(suffix_of(source_file).removeprefix("."))
@@ -173,7 +179,7 @@ def directions_of(files: Sequence[str | Path]) -> list[Direction]:
 
 
 def _check_language_code(side: Side, code: object) -> None:
-    """Raise ValueError unless the language of a side is None or is spelled like a language code."""
+    """Raise ValueError unless `source_lang` or `target_lang` is None or is spelled like a language code."""
     if code is None:
         return
     if not isinstance(code, str) or not _LANGUAGE_CODE.fullmatch(code):
@@ -181,7 +187,7 @@ def _check_language_code(side: Side, code: object) -> None:
 
 
 def _join_names(paths: list[str]) -> str:
-    """Join the names of files, without their folders, with commas."""
+    """Join file names with commas. The folders are left out."""
     return ", ".join(Path(path).name for path in paths)
 
 
@@ -211,7 +217,7 @@ class DataArguments:
     train_size: int = option(200_000, "Training pairs of the built-in corpus.")
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a language is not a language code, or contradicts the text files' names."""
+        """Raise ValueError if a language is not spelled like a language code, or contradicts the text files' names."""
         _check_language_code("source", self.source_lang)
         _check_language_code("target", self.target_lang)
         direction = self._direction_of_files()
@@ -219,8 +225,8 @@ class DataArguments:
             self._check_languages_of_files(direction)
 
     def _check_languages_of_files(self, direction: Direction) -> None:
-        """Raise ValueError if a language contradicts the direction in which the names of the text files end."""
-        # None if this package does not know the code. Such a code cannot contradict the file names.
+        """Raise ValueError if `source_lang` or `target_lang` contradicts the file names, such as `a.en` and `a.de`."""
+        # None if the argument is not given, or if this package does not know the code. None contradicts nothing.
         source_language = language_of(self.source_lang)
         target_language = language_of(self.target_lang)
         has_other_source = source_language is not None and source_language != direction.source
@@ -267,7 +273,7 @@ class DataArguments:
         return paths
 
     def describe(self, split: str) -> str:
-        """Describe a split in words, by its data set's name or its file names, without the paths of their folders."""
+        """Describe a split by its data set's name, or by its file names without folders, such as "a.en, a.de"."""
         if self.dataset_name == "numbers":
             return f"numbers of up to {self.max_digits} digits written out in words ({split})"
         if self.dataset_name is not None:
@@ -281,7 +287,7 @@ class DataArguments:
         files = files_by_split(vars(self))
         if split in files:
             return _join_names(files[split])
-        # A split without files is held out of the training pairs.
+        # A split without files consists of pairs that were held out of the training pairs.
         return f"held out of {_join_names(files.get('train', []))}"
 
     def languages(self) -> tuple[str | None, str | None]:
@@ -299,6 +305,7 @@ class DataArguments:
 
         Raises ValueError if the model has no code for the language of the target files.
         """
+        # The first of these that applies decides: the argument, a model with one target language, and the file names.
         codes = codes_of(tokenizer)
         has_one_language = not codes
         if self.target_lang is not None or has_one_language:
@@ -312,6 +319,7 @@ class DataArguments:
                 f'the targets\' files end in "{direction.target}", but the model has no code for this language, only '
                 f"{', '.join(codes)}; give files that end in one of its languages, or in none, and --target_lang."
             )
+        # If the model has several codes for the language, the file names cannot choose one of them.
         if len(matching) > 1:
             return None
         return direction.target
@@ -320,7 +328,7 @@ class DataArguments:
         return find_direction(files_by_split(vars(self)).values())
 
     def _loading_options(self, split: str | None) -> dict[str, object]:
-        """Return the options to pass to `load_pairs`, which depend on where the pairs come from."""
+        """Return the options for `load_pairs`. They differ between the number corpus, Hub data sets and files."""
         if self.dataset_name == "numbers":
             # The validation and test pairs do not depend on the number of training pairs, so one is enough for them.
             loads_training_pairs = split in (None, "train")

@@ -57,8 +57,8 @@ def _train_model(texts: Iterable[str], vocab_size: int) -> bytes:
             sentence_iterator=iter(check_strings("texts", texts)),
             model_writer=model_file,
             vocab_size=vocab_size,
-            hard_vocab_limit=False,
-            byte_fallback=True,
+            hard_vocab_limit=False,  # A small corpus gives fewer tokens instead of an error.
+            byte_fallback=True,  # Unknown characters are encoded as bytes.
             minloglevel=2,  # Only errors are logged.
         )
     except RuntimeError as error:
@@ -67,12 +67,12 @@ def _train_model(texts: Iterable[str], vocab_size: int) -> bytes:
 
 
 def _make_tokenizer(model_bytes: bytes) -> MarianTokenizer:
-    """Make a tokenizer from the content of a SentencePiece file, which serves for sources and targets."""
+    """Make a tokenizer from the content of a SentencePiece file, with the same model for sources and targets."""
     import sentencepiece
 
     model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
     vocabulary = json.dumps(_make_vocabulary(model), ensure_ascii=False)
-    # `MarianTokenizer` can be made only from files.
+    # `MarianTokenizer` can be made only from files. It takes one SentencePiece file for each side.
     folder = Path(tempfile.mkdtemp(prefix="sentencepiece-"))
     source_path = folder / "source.spm"
     target_path = folder / "target.spm"
@@ -89,6 +89,7 @@ def _make_tokenizer(model_bytes: bytes) -> MarianTokenizer:
 
 def _make_vocabulary(model: "sentencepiece.SentencePieceProcessor") -> dict[str, int]:
     """Return the id of each token. The order is that of Marian models: `</s>`, `<unk>`, all other tokens, `<pad>`."""
+    # SentencePiece puts these tokens at different ids, and its `<s>` does not exist in Marian models.
     tokens = ["</s>", "<unk>"]
     for piece_id in range(model.get_piece_size()):
         piece = model.id_to_piece(piece_id)

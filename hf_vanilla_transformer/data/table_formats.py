@@ -46,7 +46,7 @@ class RowFormat:
 
 @dataclass(frozen=True)
 class DatasetsFormat:
-    """A table format that `datasets.load_dataset` reads. `builder` is the name by which it knows the format."""
+    """A table format that `datasets.load_dataset` reads. `builder` is its name for the format, such as "parquet"."""
 
     builder: str
 
@@ -86,7 +86,7 @@ def _read_csv_rows(
     column_names: list[str] | None = None,
     **options: Any,
 ) -> Iterator[NumberedRow]:
-    """Yield the rows of a CSV file as dicts, each with the number of the line in which it ends.
+    """Yield each row of a CSV file as a dict, together with the number of the line in which the row ends.
 
     Args:
         path: the file, which may be compressed with gzip.
@@ -100,7 +100,9 @@ def _read_csv_rows(
         ValueError: if a row has fewer or more cells than the header, or if the file is malformed or has a different
             encoding.
     """
+    # `quoting` stays None if the user did not give it, because a check below depends on this.
     csv_quoting = csv.QUOTE_MINIMAL if quoting is None else quoting
+    # With newline="", line breaks inside quoted cells stay as they are, as `csv` requires.
     with open_bytes(path) as binary_file, TextIOWrapper(binary_file, encoding, newline="") as file:
         rows = csv.reader(file, delimiter=delimiter, quoting=csv_quoting, strict=True, **options)
         with _errors_with_lines(path, rows):
@@ -125,7 +127,9 @@ def _read_csv_rows(
 
 
 def _advice_for_wrong_count(delimiter: str, quoting: int | None) -> str:
-    """Return the advice for a row with a wrong number of cells, which may contain the delimiter as a part of a text."""
+    """Return advice for a row with the wrong number of cells. The usual cause is a text that contains the delimiter."""
+    # With QUOTE_NONE, quotation marks are ordinary characters, so a delimiter also ends a cell between them. With other
+    # settings, a cell may contain the delimiter if it is quoted.
     if quoting == csv.QUOTE_NONE:
         return ADVICE_IF_QUOTED
     return f'quote cells that contain "{delimiter}"'
@@ -133,7 +137,7 @@ def _advice_for_wrong_count(delimiter: str, quoting: int | None) -> str:
 
 @contextmanager
 def _errors_with_lines(path: Path, rows: Any) -> Iterator[None]:
-    """Replace the errors of decoding and of `csv` by errors that name the file, the line, and what to do.
+    """Convert decoding errors and `csv` errors into errors that name the file and the line, and advise what to do.
 
     Args:
         path: the file.
@@ -142,7 +146,7 @@ def _errors_with_lines(path: Path, rows: Any) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        # The file is decoded in blocks, so the wrong byte may be in a later line than the next one.
+        # The file is decoded in blocks, so the wrong byte may be in the next line or in a later one.
         raise InputError(
             f"{path}, line {rows.line_num + 1} or later: {error}; convert it to UTF-8, or give its encoding "
             "(--encoding latin-1)."
@@ -155,9 +159,9 @@ def _errors_with_lines(path: Path, rows: Any) -> Iterator[None]:
 
 
 def _has_cell_like_several_rows(row: list[str], delimiter: str) -> bool:
-    """Return True if a cell contains a line break and a delimiter.
+    """Return True if a cell looks like several rows, because it contains a line break and the delimiter.
 
-    A stray quotation mark joins all rows up to the next quotation mark into such a cell.
+    Such a cell may be caused by a stray quotation mark, which joins all text up to the next quotation mark.
     """
     cells_with_line_breaks = [cell for cell in row if "\n" in cell]
     return any(delimiter in cell for cell in cells_with_line_breaks)
@@ -176,6 +180,7 @@ def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRo
         ValueError: if the file is not valid JSON, or does not have the field.
     """
     lines = iterate_lines(path)
+    # The first line shows which kind of file this is. chain() then puts it back before the other lines.
     first_line = next(lines, "")
     all_lines = chain([first_line], lines)
     # An array begins with a bracket, and only a single object has fields to choose from.

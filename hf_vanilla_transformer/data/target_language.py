@@ -17,6 +17,7 @@ from ..support.user_errors import InputError
 
 
 _CODE = re.compile(r">>[^\s<>]+<<")
+# For example, this matches ">>fr<< " in ">>fr<< Hello".
 _CODE_AT_BEGINNING = re.compile(rf"\s*(?P<code>{_CODE.pattern})\s*")
 # The attributes in which tokenizers store their languages. Marian's and this package's tokenizers use the first name,
 # and FSMT's tokenizer uses the second.
@@ -137,17 +138,18 @@ def codes_of(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
 # Cached, because reading the whole vocabulary for each sentence would take longer than tokenizing the sentence.
 @lru_cache(maxsize=8)
 def _codes_in_vocabulary(tokenizer: PreTrainedTokenizerBase, added_tokens: tuple[str, ...]) -> tuple[str, ...]:
-    """Find the codes for [`codes_of`] in a tokenizer's vocabulary and in its added tokens."""
+    """Find the target-language codes in a tokenizer's vocabulary and in its added tokens; see [`codes_of`]."""
     source_side, _ = sides_of(tokenizer)
     tokens = {*source_side.get_vocab(), *added_tokens}
     codes = sorted(token for token in tokens if _CODE.fullmatch(token))
+    # A single code leaves no choice between languages.
     if len(codes) <= 1:
         return ()
     return tuple(codes)
 
 
 def _find_saved_code(tokenizer: PreTrainedTokenizerBase, codes: Sequence[str]) -> str:
-    """Return the code of the target language that a tokenizer stores, or "" unless exactly one code matches it."""
+    """Return the code for the target language that a tokenizer stores, or "" unless there is exactly one such code."""
     language = tokenizer_language(tokenizer, "tgt_lang")
     if language is None:
         return ""
@@ -175,7 +177,7 @@ def find_code(codes: Sequence[str], target_lang: str, argument: str = "target_la
 
 
 def matching_codes(codes: Sequence[str], language: str) -> list[str]:
-    """Return the model's codes that match a language name, for example `[">>fra<<"]` for "fr".
+    """Find the target-language codes of a model that match a language name, for example `[">>fra<<"]` for "fr".
 
     The first of these rules that finds codes decides:
 
@@ -212,8 +214,9 @@ def matching_codes(codes: Sequence[str], language: str) -> list[str]:
 
 
 def short_name(codes: Sequence[str], code: str) -> str:
-    """Return the shortest name for which `find_code` returns a code, for example `"fr"` for `">>fra<<"`."""
+    """Return the shortest name for which `find_code` returns the given code, for example `"fr"` for `">>fra<<"`."""
     name = _name_in(code)
+    # The shortest code of the language is used only if no other code of the model matches it.
     language = language_of(name.lower())
     if language is not None and matching_codes(codes, language) == [code]:
         return language
@@ -238,7 +241,7 @@ class _LanguageName(NamedTuple):
 
 
 def _split_name(name: str) -> _LanguageName:
-    """Split a language name into its parts."""
+    """Split a language name into its parts. For example, "zho_Hant" gives "zh" and `["hant"]`."""
     subtags = re.split("[_-]", name.lower())
     language = subtags[0]
     shortest_code = language_of(language)
@@ -254,6 +257,7 @@ def tokenizer_language(tokenizer: PreTrainedTokenizerBase, side: Literal["src_la
         tokenizer: any transformers tokenizer.
         side: `"src_lang"` for the sources, `"tgt_lang"` for the targets.
     """
+    # The arguments with which the tokenizer was made, including fields of its configuration file.
     saved_arguments = getattr(tokenizer, "init_kwargs", {})
     # Different tokenizers store the language under different names.
     for name in _LANGUAGE_ATTRIBUTES[side]:
@@ -268,7 +272,7 @@ def tokenizer_language(tokenizer: PreTrainedTokenizerBase, side: Literal["src_la
 def are_same_language(code: str, other_code: str) -> bool:
     """Return True if two codes may stand for the same language, such as "eng_Latn" and "en".
 
-    The result is also True if one of the codes is unknown, because it may stand for any language.
+    The result is also True if one of the codes is unknown, because an unknown code may stand for any language.
     """
     language = language_of(code.lower())
     other_language = language_of(other_code.lower())
@@ -286,7 +290,7 @@ def check_language(
     code: str,
     argument: str | None = None,
 ) -> None:
-    """Raise ValueError if a tokenizer's source or target language differs from the one that the user gave.
+    """Raise ValueError if the user's language code contradicts the source or target language that a tokenizer stores.
 
     Args:
         tokenizer: any transformers tokenizer. If it stores no language, every code is accepted.

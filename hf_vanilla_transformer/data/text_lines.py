@@ -31,7 +31,7 @@ def is_gzip(path: Path) -> bool:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[gzip.GzipFile | BufferedReader]:
-    """Open a file or a pipe for reading bytes. If its name ends in .gz, it is decompressed.
+    """Open a file or a pipe for reading bytes. The content is decompressed if the name ends in .gz.
 
     Raises:
         OSError: if the file does not exist or cannot be read.
@@ -85,10 +85,11 @@ def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str
     unfinished_line = b""
     next_number = 1
     while True:
+        # read1() waits only if no byte has arrived. It returns no bytes at the end of the stream.
         arrived = stream.read1(_BYTES_AT_ONCE)
         if not arrived:
             break
-        # The last part has no line break yet, so it is unfinished, or empty.
+        # The last part has no line break yet, so it is an unfinished line. It is empty if a line has just ended.
         parts = (unfinished_line + arrived).split(b"\n")
         unfinished_line = parts.pop()
         lines = [part + b"\n" for part in parts]
@@ -131,7 +132,7 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
 
 
 def _is_joined_by_carriage_returns(first_line: str) -> bool:
-    """Return True if a file's first line is all of its lines, because they end in carriage returns, not in newlines."""
+    """Return True if the lines of a file end in carriage returns alone, so that the whole file was read as one line."""
     # A first line with a newline is not the whole file. In it, carriage returns are a part of the text.
     if first_line.endswith("\n"):
         return False

@@ -34,7 +34,8 @@ _ROWS_MULTIPLE = 8
 _STEPS_PER_WINDOW = 32
 
 
-# The base class tells the Trainer that this sampler yields whole batches, different ones in each process.
+# The base class tells the Trainer that this sampler yields whole batches, different ones in each process. It has no
+# other use: its public methods are overridden, and its `__init__` is not called.
 class TokenBudgetBatchSampler(BatchRebalanceSampler):
     """A batch sampler that groups pairs of similar lengths, and limits each batch by tokens instead of sentences.
 
@@ -173,14 +174,14 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         trainer.get_train_dataloader = partial(  # type: ignore[method-assign]
             _make_dataloader, trainer, original_get_dataloader
         )
-        # A second call replaces the callback of the first.
+        # If `use_in` was called before, its callback sets the epoch of an earlier sampler, so it is replaced.
         trainer.remove_callback(_SetEpochAndLogPadding)
         trainer.add_callback(_SetEpochAndLogPadding(holder))
         skip_unused_logits(trainer)
         return holder.sampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch whose batches the next iteration yields, counted from 0."""
+        """Set the epoch, counted from 0, whose batches the next iteration over the sampler yields."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -190,11 +191,14 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this process's batches for the current epoch, each as a list of pair indices."""
+        # All processes compute the same batches, because their generators have the same seed. Therefore, each process
+        # can pick its share without communication. `rank` must not affect anything that the generator draws.
         generator = np.random.default_rng((self.seed, self.epoch))
         # The pairs' indices, sorted by length. Each run of equal lengths, and each batch, is a slice of this order,
         # from one bound to the next.
         order = self._order.copy()
-        # The pairs of equal lengths exchange their places in `order`. The slice is a view, so `order` is changed.
+        # The pairs of equal lengths exchange their places in `order`, because the slice is a view. `self._order` does
+        # not change, so every epoch begins with the same order.
         for begin, end in pairwise(self._equal_length_bounds):
             generator.shuffle(order[begin:end])
 
@@ -218,7 +222,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
 
 class _SamplerHolder:
-    """A holder of a Trainer's sampler that builds a new sampler if the training data or the seed has been replaced."""
+    """Stores a Trainer's sampler, and builds a new one if the Trainer's training data or seed has been replaced."""
 
     def __init__(
         self, trainer: Trainer, tokens_per_batch: int, lengths: tuple[ArrayLike, ArrayLike] | None = None
@@ -301,7 +305,7 @@ class _SetEpochAndLogPadding(TrainerCallback):
 
 
 def _make_dataloader(trainer: Trainer, get_dataloader: Callable[[], DataLoader]) -> DataLoader:
-    """Return the Trainer's training data loader, which builds its batches from Arrow's memory where possible.
+    """Make the Trainer's training data loader. If possible, it builds its batches directly from Arrow's memory.
 
     accelerate 1.12 fails with this sampler if its setting `even_batches` is on. Evaluation needs the setting, so it is
     switched off only while the data loader is made.
@@ -406,7 +410,8 @@ def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -
         tokens_per_batch: maximum number of source tokens, and of target tokens, in a batch, including padding.
 
     Returns:
-        The index at which each batch starts, and the total number of pairs, as an array of shape `(batches + 1,)`.
+        The index at which each batch starts, and the total number of pairs, as an array of shape `(batches + 1,)`. For
+        example, the lengths [1, 1, 1, 2, 3] and a budget of 6 tokens give [0, 3, 5].
     """
     starts_of_closed_batches = []
     # The last batch so far is open: longer pairs may be added to it.
@@ -418,7 +423,7 @@ def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -
         length = int(longer_side[run_start])
         rows = _round_rows(tokens_per_batch // length)
         starts = np.arange(open_batch_start, run_end, rows)
-        # All new batches are full, except for the last one, which stays open.
+        # All batches from these starts are full, except for the last one, which stays open.
         starts_of_closed_batches.append(starts[:-1])
         open_batch_start = starts[-1]
     number_of_pairs = len(longer_side)
@@ -433,7 +438,7 @@ def _round_rows(rows: int) -> int:
 
 
 def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
-    """Halve the batch with the most rows until the number of batches is a multiple of the number of processes.
+    """Halve the largest batch repeatedly, until the number of batches is a multiple of the number of processes.
 
     Args:
         bounds: the index at which each batch starts, and the total number of pairs, `(batches + 1,)`.
@@ -458,6 +463,7 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
             )
         rows_of_first_half = _round_rows(most_rows // 2)
         start_of_second_half = bounds[largest] + rows_of_first_half
+        # The new start comes after the start of the batch. Neither half exceeds the token budget.
         bounds = np.insert(bounds, largest + 1, start_of_second_half)
 
 
@@ -497,7 +503,7 @@ def _deal_equal_work(
     by_size = _sort_by_size(batches, padded_tokens)
     batches_of_two_steps = 2 * processes
     smallest_batches = by_size[:batches_of_two_steps]
-    # These keep the shuffled order.
+    # These keep the shuffled order. If there are at most two steps, there are no other batches.
     other_batches = batches[~np.isin(batches, smallest_batches)]
 
     # Each row of these arrays is one step: `(steps, processes)`.
@@ -511,13 +517,14 @@ def _deal_equal_work(
         sorted_batches = _sort_by_size(window.ravel(), padded_tokens)
         equal_steps.append(sorted_batches.reshape(-1, processes))
 
+    # permutation() shuffles the rows, which are the steps. permuted() then shuffles the batches within each row.
     steps = generator.permutation(np.concatenate(equal_steps))
     # The batches of a step are sorted by size. Without shuffling them, the last process would always have the largest.
     return generator.permuted(steps, axis=1).ravel()
 
 
 def _sort_by_size(batches: NDArray[np.int64], padded_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort some batches' indices by the batches' numbers of tokens; see [`_deal_equal_work`] for the arguments."""
+    """Sort the indices of some batches by the batches' padded tokens; see [`_deal_equal_work`] for the arguments."""
     order = np.argsort(padded_tokens[batches], kind="stable")
     return batches[order]
 

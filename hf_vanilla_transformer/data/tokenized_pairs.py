@@ -55,7 +55,7 @@ def tokenize_pairs(
         return DatasetDict(tokenized)
     check_are_texts(pairs)
     codes = TargetCodes(tokenizer, target_lang)
-    # The result is cached under the hash of everything on which it depends.
+    # The result is cached under the hash of everything on which it depends. The fingerprint identifies the pairs.
     cache_key: list[object] = [pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]
     has_several_languages = len(codes.codes) > 0
     if has_several_languages:
@@ -75,7 +75,7 @@ def tokenize_pairs(
 
 
 def check_is_dataset(data: object) -> None:
-    """Raise TypeError unless `data` is a `datasets.Dataset`. For example, several splits or a stream are rejected."""
+    """Raise TypeError unless `data` is a `datasets.Dataset`. For example, a `DatasetDict` or a stream is rejected."""
     if not isinstance(data, Dataset):
         raise TypeError(
             f'the pairs are in a {type(data).__name__}; give a datasets.Dataset, such as load_pairs(...)["train"].'
@@ -96,7 +96,7 @@ def check_are_texts(pairs: Dataset) -> None:
 def describe_tokenizer(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[str, str, str] | PreTrainedTokenizerBase:
-    """Describe a tokenizer by everything that affects its token ids, so that it can be a part of a cache key.
+    """Describe a tokenizer by everything that affects its token ids. The description is a part of a cache key.
 
     Equal tokenizers have the same description in every process. The tokenizer itself would differ between processes,
     because it also stores its path and the padding of its last call.

@@ -66,6 +66,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         """
         if len(name) == 1:
             raise InputError(f"{name!r} stands for a byte of text, so it is no special token; give a longer name.")
+        # For example, the name "<sep>" gives the regular expression "<(?=sep>)".
         first_character = re.escape(name[0])
         following_characters = re.escape(name[1:])
         first_character_of_name = Regex(f"{first_character}(?={following_characters})")
@@ -109,14 +110,18 @@ def _split_at_spaces(tokenizer: Tokenizer) -> None:
     If a text contains the name of a special token, the `<` at its beginning becomes a separate word. Otherwise, merges
     could form the whole name, and it would be encoded as the special token.
     """
+    # The regular expression matches a "<" before the rest of such a name: <(?=pad>|s>|/s>).
     names_after_bracket = "|".join(token.removeprefix("<") for token in SPECIAL_TOKENS)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
+            # For example, " a new day" is split into " a", " new" and " day".
             pre_tokenizers.Split(" ", "merged_with_next"),
             pre_tokenizers.Split(Regex(f"<(?={names_after_bracket})"), "isolated"),
+            # This replaces each byte by a character, and with these settings it neither adds spaces nor splits.
             pre_tokenizers.ByteLevel(False, use_regex=False),
         ]
     )
+    # Strip removes at most 1 space at the beginning, and none at the end.
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
 
 
@@ -171,7 +176,7 @@ def train_tokenizer(
             unknown.
         TypeError: if `vocab_size` is not a whole number, or if `texts` is one string or contains anything but strings.
     """
-    # The 256 characters that stand for bytes.
+    # The 256 characters by which a byte-level encoding represents the bytes.
     byte_characters = sorted(pre_tokenizers.ByteLevel.alphabet())
     check_number("vocab_size", vocab_size, len(SPECIAL_TOKENS) + len(byte_characters))
     tokenizer = _new_tokenizer(whitespace_words, normalization, characters)
@@ -185,7 +190,7 @@ def train_tokenizer(
     )
     tokenizer.train_from_iterator(check_strings("texts", texts), trainer)
 
-    # Each text gets </s> at its end.
+    # Each text gets </s> at its end. "$A" stands for a text, and "$B" for the second text of a pair.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
     )

@@ -58,16 +58,21 @@ class States(NamedTuple):
     ends_in_letter: torch.Tensor
 
     def take(self, chosen: torch.Tensor) -> "States":
-        """Return the states of the chosen hypotheses, whose indices have the shape `(active, candidates)`."""
+        """Return the states of the hypotheses with the chosen indices, `(active, candidates)`."""
         return States(*(_take_hypotheses(values, chosen) for values in self))
 
     def select(self, sentences: torch.Tensor) -> "States":
-        """Return the states of the given sentences, which are indices into the batch, of shape `(remaining,)`."""
+        """Return the states of the sentences with the given indices in the batch, `(remaining,)`."""
         return States(*(values[sentences] for values in self))
 
 
 def _take_hypotheses(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Select the values `(active, hypotheses, ...)` of the hypotheses with the given indices `(active, candidates)`."""
+    """Select the values of the hypotheses with the given indices.
+
+    The values have shape `(active, hypotheses, ...)`, the indices `(active, candidates)`, and the result
+    `(active, candidates, ...)`.
+    """
+    # gather() needs indices with all axes of the values, so each index is repeated over the other axes.
     other_axes = values.shape[2:]
     ones = [1] * len(other_axes)
     indices = chosen.view(*chosen.shape, *ones).expand(-1, -1, *other_axes)
@@ -114,7 +119,7 @@ class Tables(NamedTuple):
 
 
 class _Continuations(NamedTuple):
-    """How next tokens continue the texts of hypotheses. Each tensor has shape `(active, hypotheses, next_tokens)`.
+    """Flags that say how next tokens continue the texts of hypotheses, each `(active, hypotheses, next_tokens)`.
 
     Args:
         letters_meet (`torch.BoolTensor`): whether the token begins with a letter that directly follows a letter, so
@@ -180,7 +185,7 @@ class _PositionGroups:
         num_active, num_hypotheses, _ = flags.shape
         num_groups = self.num_next_tokens * self.num_phrases
         # Each position marks its own group if its flag is True. Otherwise, it marks an additional last group, which is
-        # then removed.
+        # then removed. Padding belongs to group 0, but its flags are False, because padding is never matched.
         extra_group = num_groups
         group_to_mark = self.group_of_position.where(flags, extra_group)  # (active, hypotheses, positions)
         is_marked = flags.new_zeros(num_active, num_hypotheses, num_groups + 1)
@@ -195,6 +200,7 @@ class _PositionGroups:
         The counts have shape `(active, hypotheses, positions)`, and the result `(active, hypotheses, next_tokens)`.
         """
         num_active, num_hypotheses, _ = counts.shape
+        # The initial zeros take part in the maximum. No count is negative, and the counts of padding are 0.
         largest = counts.new_zeros(num_active, num_hypotheses, self.num_next_tokens)
         return largest.scatter_reduce_(2, self.next_token_of_position.expand_as(counts), counts, "amax")
 
@@ -227,7 +233,7 @@ class PhraseStates:
     """
 
     def __init__(self, phrases: list[list[Phrase]], letter_edges: torch.Tensor, eos: torch.Tensor):
-        # Each is a mask of the vocabulary, (vocabulary,).
+        # Each row is a mask of the vocabulary, (vocabulary,).
         self._begins_with_letter, self._ends_with_letter, self._has_no_text = letter_edges
 
         tables = [_build_tables(phrases_of_sentence, self._begins_with_letter, eos) for phrases_of_sentence in phrases]
@@ -327,11 +333,15 @@ class PhraseStates:
         return needed_if_letters_meet.where(letters_meet, needed_otherwise)
 
     def are_tracked(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return a mask of the tokens `(active, hypotheses, candidates)` that are tracked tokens of their sentence."""
+        """Return True for each token that is a tracked token of its sentence.
+
+        The tokens and the result have shape `(active, hypotheses, candidates)`.
+        """
+        # `_is_tracked` has one row per sentence, so the other two axes are on one axis during the look-up.
         return self._is_tracked.gather(1, tokens.flatten(1)).view(tokens.shape)
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep the given sentences, which are indices into the batch, of shape `(remaining,)`, and drop all others."""
+        """Drop all sentences except for the given ones, which are indices `(remaining,)` into the batch."""
         self._tables = Tables(*(table[sentences] for table in self._tables))
         self._group_positions()
         self._is_tracked = self._is_tracked[sentences]
@@ -385,6 +395,8 @@ class PhraseStates:
             letters_meet (`torch.BoolTensor` of shape `(active, hypotheses, positions or 1)`): whether the next token
                 would continue a word.
         """
+        # roll() shifts the flags by one position. The last flag arrives at position 0, where it is not used, because
+        # position 0 is the first of its alternative.
         previous_is_matched = states.matched.roll(1, dims=2)
         return torch.where(self._tables.is_first, ~letters_meet, previous_is_matched)
 
@@ -480,7 +492,7 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
         eos (`torch.LongTensor` of shape `(num_eos,)`): tokens that end a hypothesis.
     """
     device = begins_with_letter.device
-    # Phrases with the same alternatives are one phrase that must occur several times.
+    # Phrases with the same alternatives, in any order, are one phrase that must occur several times.
     count_of_phrase = Counter(tuple(sorted(phrase)) for phrase in phrases)
     distinct_phrases = list(count_of_phrase)
     required_counts = list(count_of_phrase.values())
@@ -553,12 +565,14 @@ def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
         phrases_of_alternatives.extend([phrase_index] * len(phrase))
 
     tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)
-    # These three tensors have shape (alternatives,).
+    # The examples in the following comments are for the alternatives [5, 6], [7] and [5, 8].
+    # These three tensors have shape (alternatives,). The lengths are [2, 1, 2], and the starts [0, 2, 3].
     lengths = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)
     starts = lengths.cumsum(0) - lengths
     phrase_of_alternative = torch.tensor(phrases_of_alternatives, dtype=torch.long, device=device)
 
-    # All other tensors have shape (positions,).
+    # All other tensors have shape (positions,). The alternatives of the positions are [0, 0, 1, 2, 2], which have
+    # [0, 1, 0, 0, 1] preceding tokens and [1, 0, 0, 1, 0] following tokens.
     alternative_of_position = torch.arange(len(alternatives), device=device).repeat_interleave(lengths)
     num_preceding = torch.arange(len(tokens), device=device) - starts[alternative_of_position]
     num_following = lengths[alternative_of_position] - num_preceding - 1
@@ -589,6 +603,7 @@ def _pad_tables(tables: list[Tables]) -> Tables:
     """
     padded = {}
     for field in Tables._fields:
+        # A phrase of padding must occur 0 times. A position of padding has no token, so it is never matched.
         padding = _NO_TOKEN if field in ("token_of_position", "tracked_tokens") else 0
         tensors_of_sentences = [getattr(tables_of_sentence, field) for tables_of_sentence in tables]
         stacked = pad_sequence(tensors_of_sentences, batch_first=True, padding_value=padding)
@@ -663,12 +678,12 @@ class ConstrainedBeamSearch(BeamSearch):
         self._eos = eos
         self._phrases = PhraseStates(phrases, letter_edges, eos)
 
-        # At first, each sentence has a single hypothesis, its prompt.
+        # At first, each sentence has a single hypothesis, its prompt. The axis of hypotheses has size 1.
         prompt_states = self._follow_prompts(prompts)
         needed_after_prompt = self._phrases.needed(prompt_states)[:, 0]  # (batch,)
         self._check_limits(needed_after_prompt)
 
-        # All running hypotheses are copies of this hypothesis, which has the index 0.
+        # All running hypotheses begin with the states of this hypothesis, which has the index 0.
         copied_hypotheses = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)  # (batch, beams)
         self._running_states = prompt_states.take(copied_hypotheses)
         # The bank of each candidate: the number of tokens that it still needs for its phrases, (active, candidates).
@@ -719,11 +734,13 @@ class ConstrainedBeamSearch(BeamSearch):
         # From here on, the candidates of all beams are on one axis: (active, candidates).
         scores = scores_by_beam.flatten(1)
         tokens = proposals.tokens.flatten(1)
-        # The bank of a candidate is the number of tokens that it still needs for its phrases.
+        # The bank of a candidate is the number of tokens that it still needs for its phrases. The banks must be set
+        # before `_keep_best_of_banks` reads them below. After this method, `prune` and `_best_running` read them, too.
         self._banks = proposals.needed.flatten(1)
         # The beam of each candidate, for example [0, 0, 0, 1, 1, 1] for 2 beams with 3 proposals each.
         beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_proposals).expand_as(tokens)
 
+        # `BeamSearch.prune` reads these candidates, and ignores the ones that are marked as nonexistent.
         self._candidates = Candidates(self._keep_best_of_banks(scores, tokens), beams, tokens)
         self.length += 1
         return self._rows_of(beams), tokens
@@ -751,7 +768,8 @@ class ConstrainedBeamSearch(BeamSearch):
         num_best = min(self.num_candidates, vocab_size)
         _, best_tokens = top_tokens(log_probs.flatten(0, 1), num_best)  # (active * beams, best)
         best_tokens = best_tokens.view(num_active, num_beams, num_best)
-        # A tracked token among the best tokens would become a candidate twice, so it is not one as a best token.
+        # A tracked token among the best tokens would become a candidate twice, so it is one only as a tracked token.
+        # Its number in `needed_after_best` may be wrong, because it may match a phrase, but this number is not used.
         best_are_candidates = ~self._phrases.are_tracked(best_tokens)
         needed_after_best = self._phrases.needed_after_other_tokens(self._running_states, best_tokens)
 
@@ -772,7 +790,8 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def prune(self, is_finished: torch.Tensor, is_truncated: torch.Tensor) -> None:
         """Drop candidates that end without all of their phrases, then continue as [`BeamSearch.prune`] does."""
-        # A candidate that needs no more tokens contains all phrases.
+        # A candidate that needs no more tokens contains all phrases. All others must be dropped first, because
+        # `BeamSearch.prune` stores the candidates that are finished or truncated as results.
         lacks_phrases = (is_finished | is_truncated) & (self._banks > 0)
         self._candidates.scores = _keep_scores(self._candidates.scores, ~lacks_phrases)
         super().prune(is_finished, is_truncated)
@@ -787,7 +806,8 @@ class ConstrainedBeamSearch(BeamSearch):
         best_scores, best_first = scores.gather(1, chosen_candidates).sort(dim=1, descending=True)
         best_candidates = chosen_candidates.gather(1, best_first)  # (active, beams)
 
-        # Each chosen candidate continues a running hypothesis by one token. All of these are (active, beams).
+        # Each chosen candidate continues a running hypothesis by one token. Both tensors are (active, beams). The new
+        # states must be in the same order as the result.
         continued_beams = self._candidates.beams.gather(1, best_candidates)
         new_tokens = self._candidates.tokens.gather(1, best_candidates)
         states_before = self._running_states.take(continued_beams)
@@ -820,6 +840,7 @@ class ConstrainedBeamSearch(BeamSearch):
     def drop_finished(self) -> torch.Tensor:
         """Remove finished sentences from the batch, and return the indices `(remaining,)` of the other sentences."""
         remaining = super().drop_finished()
+        # `self._banks` and `self._candidates` keep the removed sentences, because the next `extend` replaces both.
         self._phrases.select(remaining)
         self._running_states = self._running_states.select(remaining)
         return remaining
@@ -856,5 +877,6 @@ def _rank_within_banks(scores: torch.Tensor, banks: torch.Tensor) -> torch.Tenso
     start_of_bank = places.where(is_bank_start, 0).cummax(dim=1).values
     sorted_ranks = places - start_of_bank
 
-    # Put the ranks back into the order of the candidates.
+    # Put the ranks back into the order of the candidates. Each candidate occurs once in `sorted_candidates`, so every
+    # element of the empty tensor is set.
     return torch.empty_like(sorted_ranks).scatter_(1, sorted_candidates, sorted_ranks)

@@ -109,6 +109,7 @@ def _new_search(
     has_phrases = any(phrases)
     if not has_phrases:
         return new_beam_search(prompts, settings)
+    # If no token ends a hypothesis, the search still needs a tensor, so it gets an empty one.
     eos = settings._eos_token_tensor
     if eos is None:
         eos = prompts.new_empty(0)
@@ -154,7 +155,7 @@ def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> t
 
 
 def _check_sequence(value: object) -> Sequence:
-    """Return one of the nested lists of `phrases`; raise TypeError unless it is a sequence and not a string."""
+    """Return the given part of `phrases` unchanged. Raises TypeError if it is a string, or not a sequence."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"phrases contains {value!r}; {_SHAPE}.")
     return value
@@ -168,7 +169,8 @@ def _read_phrase(phrase: object) -> Phrase:
         ValueError: if the phrase or an alternative is empty.
     """
     items = _check_sequence(phrase)
-    # A phrase with a single alternative may be given as a list of tokens.
+    # A phrase with a single alternative may be given as a list of tokens. An empty phrase also becomes such a list, and
+    # is rejected below.
     is_list_of_tokens = all(isinstance(item, int) for item in items)
     lists_of_tokens = [items] if is_list_of_tokens else items
     alternatives = [tuple(_check_sequence(tokens)) for tokens in lists_of_tokens]
@@ -193,7 +195,7 @@ def _check_token_types(tokens: Iterable[object]) -> None:
 
 
 def _usable_phrases(phrases: list[list[Phrase]], vocab_size: int, settings: GenerationConfig) -> list[list[Phrase]]:
-    """Remove the alternatives that the search settings forbid, and return the remaining phrases of each sentence.
+    """Return the phrases of each sentence without the alternatives that the search settings forbid.
 
     Raises:
         ValueError: if a token id is out of range or ends a sentence, or the settings forbid all alternatives.
@@ -230,7 +232,7 @@ def _check_tokens(phrase: Phrase, vocab_size: int, ending_tokens: set[int | None
 
 
 def _without_forbidden(phrase: Phrase, forbidden: Sequence[tuple[int, ...]]) -> Phrase:
-    """Remove the alternatives of a phrase that contain a forbidden token sequence.
+    """Return a phrase without the alternatives that contain a forbidden token sequence.
 
     Raises:
         ValueError: if no alternative remains.

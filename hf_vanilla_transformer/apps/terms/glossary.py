@@ -22,7 +22,8 @@ from ...translation.required_phrases import Phrase, PhraseSizes
 from .forced_phrases import ForcedPhrases, check_is_beam_search
 
 
-# Characters of words. Scripts without spaces between words are excluded, because their word boundaries are unknown.
+# Characters of words. Scripts without spaces between words are excluded, because their word boundaries are unknown. In
+# the regex library, [A--B] matches the characters in A that are not in B.
 _LETTER = r"[[\w\p{M}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
 # A token may contain some bytes of a character, which are decoded as U+FFFD. The character may be a letter.
 _LETTER_OR_BYTE = rf"{_LETTER}|\uFFFD"
@@ -32,7 +33,8 @@ _PARTICLES = (
     "|마저|밖에|뿐|대로|들|나|이나|든지|이든지|라도|이라도|야|이야|라고|이라고|라는|이라는|란|이란|랑|이랑|하고|며|이며"
     "|고|이고|요|이다|입니다|인|였다|이었다"
 )
-# Regular expressions that match at a position between two characters.
+# The following regular expressions match at a position between two characters, and match no text. Up to four particles
+# may follow each other.
 _NOT_AFTER_LETTER = rf"(?<!{_LETTER})"
 _NOT_BEFORE_LETTER = rf"(?!{_LETTER})"
 _BEFORE_PARTICLES_AND_END_OF_WORD = rf"(?=(?:{_PARTICLES}){{1,4}}{_NOT_BEFORE_LETTER})"
@@ -98,7 +100,7 @@ class Glossary:
         self._forms = _read_forms(terms)
         self._phrases = _tokenize_forms(tokenizer, self._forms)
         self._sizes = {spelling: _measure_phrase(phrase) for spelling, phrase in self._phrases.items()}
-        # \L<terms> matches any of the terms, the longest one first.
+        # In the regex library, \L<terms> matches any of the terms, the longest one first.
         self._pattern = regex.compile(rf"{_BEGIN}\L<terms>{_END}", flags=regex.V1, terms=list(self._phrases))
 
     def __eq__(self, other: object) -> bool:
@@ -111,11 +113,11 @@ class Glossary:
         return hash(frozenset(self._forms))
 
     def check(self, settings: GenerationConfig) -> None:
-        """Raise ValueError unless the search settings choose beam search, which glossaries need."""
+        """Raise ValueError unless the search settings choose beam search. Glossaries work with no other search."""
         check_is_beam_search(settings)
 
     def phrases(self, sentence: str) -> list[Phrase]:
-        """Return the required translations of a sentence's terms as token ids, in the order of the sentence."""
+        """Return the required translations of the terms in a sentence, as token ids, in the order of the terms."""
         return [self._phrases[term] for term in self._find_terms(sentence)]
 
     def sizes(self, sentence: str) -> PhraseSizes:
@@ -145,6 +147,7 @@ class Glossary:
         """Return the normalized spelling of each term that occurs in a sentence, in the order of the sentence."""
         if not self._phrases:
             return []
+        # The pattern matches only the term itself, so the match is the term's normalized spelling.
         return [match[0] for match in self._pattern.finditer(_normalize_spelling(sentence))]
 
 
@@ -187,11 +190,12 @@ def _check_term(term: object, translations: object) -> list[str]:
 
 
 def _normalize_spelling(text: str) -> str:
-    """Normalize a text's Unicode, white space, apostrophes and invisible characters, to compare it with terms."""
+    """Return a text without the spelling differences that are ignored in terms, such as the type of apostrophe."""
+    # White space comes first, because some of it, such as a tab, also counts as invisible characters.
     spaced = regex.sub(_SPACES, " ", text)
     visible = regex.sub(_INVISIBLE, "", spaced)
     with_apostrophes = regex.sub(_APOSTROPHES, "'", normalize("NFC", visible))
-    # Without `_SPACES`, `split()` would also split at some of the invisible characters.
+    # `split()` would also split at some invisible characters, such as U+001C, but these were removed above.
     return " ".join(with_apostrophes.split())
 
 
@@ -240,7 +244,7 @@ def _tokenize_all_in_contexts(tokenizer: PreTrainedTokenizerBase, texts: Sequenc
 
     This takes a tenth of the time of one call per text.
     """
-    # For each context, the tokens that are removed from the beginning of the result.
+    # For each context, the tokens that are removed from the beginning of a text's tokens.
     removed_tokens = _encode_targets(tokenizer, [context.removed for context in _CONTEXTS])
 
     # All contexts of the first text, then all contexts of the second text, and so on.
@@ -251,6 +255,7 @@ def _tokenize_all_in_contexts(tokenizer: PreTrainedTokenizerBase, texts: Sequenc
             texts_in_contexts.append(context.preceding + words)
     tokens_in_contexts = _encode_targets(tokenizer, texts_in_contexts)
 
+    # With 4 contexts, for example, the items 4 to 7 belong to the second text.
     num_contexts = len(_CONTEXTS)
     alternatives_of_texts = []
     for index, text in enumerate(texts):
@@ -285,7 +290,7 @@ def _remove_contexts(
     alternatives: list[list[int]] = []
     for tokens, removed in zip(tokens_in_contexts, removed_tokens, strict=True):
         if tokens[: len(removed)] != removed:
-            # The tokenizer has joined the context with the text.
+            # The tokenizer has joined the context with the text, so the tokens of the text are unknown.
             continue
         alternative = tokens[len(removed) :]
         is_usable = len(alternative) > 0 and unknown_token not in alternative
@@ -312,6 +317,7 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
     letter = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
     is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
 
+    # A token without text has the first and last character "", which is not a letter.
     begins_with_letter = []
     ends_with_letter = []
     for text in _decode_after_letter(tokenizer, vocab_size, letter):
@@ -324,9 +330,9 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
 
 
 def _decode_after_letter(tokenizer: PreTrainedTokenizerBase, vocab_size: int, letter: list[int]) -> list[str]:
-    """Return the text of each token in the middle of a word, i.e. after the tokens of a letter.
+    """Return the text that each token of the vocabulary has after a letter, including a space at its start.
 
-    Tokenizers remove a space at the start of a text, so a token that is decoded alone would lose its space.
+    Tokenizers remove a space at the start of a text, so a token that is decoded without a letter would lose its space.
     """
     text_of_letter = str(tokenizer.decode(letter, skip_special_tokens=True))
     tokens_after_letter = [[*letter, token] for token in range(vocab_size)]
@@ -335,6 +341,7 @@ def _decode_after_letter(tokenizer: PreTrainedTokenizerBase, vocab_size: int, le
         if text.startswith(text_of_letter):
             texts_of_tokens.append(text.removeprefix(text_of_letter))
         else:
+            # The token has changed the text of the letter, so its own text is unknown.
             texts_of_tokens.append("")
     return texts_of_tokens
 
