@@ -167,7 +167,7 @@ class TensorsOfPairs:
 
 
 def pad_from_arrow(loader: DataLoader) -> None:
-    """Make a data loader build its batches directly from an Arrow table's memory, which is faster.
+    """Speed up a data loader by building its batches directly from an Arrow table's memory.
 
     The data loader is changed in place, and its batches stay the same, bit by bit. Nothing is changed unless both
     conditions hold:
@@ -218,7 +218,7 @@ def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPai
 
 
 def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:
-    """Return True if a collator has the default settings, which pad to the longest sentence of the batch."""
+    """Return True if a collator has the default settings, so that it pads to the longest sentence of the batch."""
     return (
         collator.padding is True
         and collator.pad_to_multiple_of is None
@@ -228,7 +228,7 @@ def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:
 
 
 def _pads_on_the_right_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return True if a tokenizer pads on the right and makes an attention mask, using transformers' own methods."""
+    """Return True if a tokenizer uses transformers' own methods to pad on the right and to make an attention mask."""
     # `pad` calls `_pad`. If a subclass overrides one of these methods, or if one was replaced in this object, the
     # tokenizer may pad differently.
     for method in ("pad", "_pad"):

@@ -30,7 +30,7 @@ _ADDED_CHARACTERS = 10
 
 @dataclass(frozen=True)
 class _TextMeasures:
-    """Hashes and lengths of the pairs' texts, which the cleaning rules compare. Each array has the shape `(pairs,)`.
+    """Hashes and lengths of the texts in each pair, for the cleaning rules. Each array has the shape `(pairs,)`.
 
     Args:
         hashes: a hash of both sides, which is the same in every process and on every machine.
@@ -96,7 +96,7 @@ def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Data
 
 
 def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset]) -> dict[str, NDArray[np.bool_]]:
-    """Return a dict from each rule of [`clean_pairs`] to the pairs that it removes, as a mask `(pairs,)`.
+    """Return the pairs that each rule of [`clean_pairs`] removes, as a dict from rule names to masks `(pairs,)`.
 
     Several rules may remove the same pair. The rules are in the order in which they are applied.
     """

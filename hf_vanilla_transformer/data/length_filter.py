@@ -111,7 +111,7 @@ def _find_pairs_that_fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tok
 
 
 def _have_text(token_lists: pa.ChunkedArray, blank_tokens: list[int]) -> NDArray[np.bool_]:
-    """Return True for each list of tokens that contains at least one token that is not blank, `(lists,)`."""
+    """Return True for each list that contains at least one token with text, as a mask `(lists,)`."""
     lists = token_lists.combine_chunks()
     # The tokens of all lists, one list after the other, and the index of the list to which each token belongs. For
     # example, the lists [[7, 8], [], [9]] give the tokens [7, 8, 9] and the indices [0, 0, 2].
@@ -165,7 +165,7 @@ def _are_source_and_target_lengths(arrays: list[NDArray]) -> bool:
 
 
 def _lengths_in_dataset(data: Dataset) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Return the source lengths and the target lengths, which Arrow computes without reading the tokens.
+    """Return the source lengths and the target lengths of a dataset. Arrow computes them without reading the tokens.
 
     Raises ValueError if a column of tokens is missing.
     """

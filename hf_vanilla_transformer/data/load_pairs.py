@@ -119,9 +119,10 @@ def load_pairs(
 
 
 def _check_files(files: Files) -> list[Path]:
-    """Return the paths of one split's files.
+    """Check the files of one split, and return their paths.
 
-    Raises an error if a file is missing or empty, or if they are neither tables of one format nor aligned text files.
+    Raises an error if a file is missing or empty, or if the files are neither tables of one format nor aligned text
+    files.
     """
     paths = [Path(name) for name in file_names(files)]
     for path in paths:
@@ -213,7 +214,7 @@ def _load_text_files(paths: list[Path], options: Mapping[str, Any]) -> Dataset:
 def _load_with_datasets(
     paths: list[Path], table_format: DatasetsFormat, source: str, target: str, options: Mapping[str, Any]
 ) -> Dataset:
-    """Load tables with `datasets`, which reads formats such as parquet."""
+    """Load tables in formats that `datasets` reads, such as parquet."""
     origin = _join(paths)
     # load_dataset would expand patterns such as "*" in file names.
     literal_names = [glob.escape(str(path)) for path in paths]
@@ -242,6 +243,7 @@ def _load_rows(
         for path in paths:
             yield from _read_cells(path, table_format.read_rows(path, **options), source, target)
 
+    # Besides the files, the pairs depend on these settings, so they are a part of the cache key.
     settings = (suffix, source, target, dict(options))
     try:
         pairs = _copy_to_cache(paths, settings, read_pairs())
@@ -344,7 +346,7 @@ def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[
 
 
 def _count_items(iterator: Iterator[object]) -> int:
-    """Count the remaining items of an iterator, which is then exhausted."""
+    """Count the remaining items of an iterator. The iterator is exhausted afterwards."""
     return sum(1 for _ in iterator)
 
 

@@ -291,7 +291,7 @@ class DataArguments:
         return f"held out of {_join_names(files.get('train', []))}"
 
     def languages(self) -> tuple[str | None, str | None]:
-        """Return the source language and the target language, each None if it is unknown; see [`resolve_side`]."""
+        """Return the source and the target language. A language is None if it is unknown; see [`resolve_side`]."""
         source_language = resolve_side("source", vars(self)).language
         target_language = resolve_side("target", vars(self)).language
         return source_language, target_language

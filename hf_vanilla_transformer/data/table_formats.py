@@ -200,7 +200,7 @@ def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRo
 
 
 def _parse_json(text: str, path: Path, line_number: int) -> object:
-    """Parse JSON. Raises ValueError with the path and the number of the text's first line if it is not valid."""
+    """Parse JSON. If the text is not valid, raises ValueError with the path and the number of its first line."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -102,7 +102,7 @@ class TargetCodes:
         return Source(text, code, written=text)
 
     def join(self, source: Source) -> str:
-        """Return the text to tokenize, which begins with the source's code if the model has target-language codes.
+        """Return the text to tokenize. It begins with the source's code if the model has target-language codes.
 
         Raises ValueError if the model has codes, but the source has none.
         """
@@ -116,7 +116,7 @@ class TargetCodes:
         return f"{source.code} {source.text}"
 
     def put_before(self, text: str) -> str:
-        """Return a text that begins with a target-language code. If it lacks one, add the code of `target_lang`.
+        """Return a text that begins with a target-language code. A text without a code gets the code of `target_lang`.
 
         If the model has no codes, the text is returned unchanged.
         """
@@ -206,6 +206,7 @@ def matching_codes(codes: Sequence[str], language: str) -> list[str]:
         if not code_parts.variety:
             codes_without_variety.append(code)
 
+    # The first of these lists that is not empty is the result, as described above.
     if codes_of_variety:
         return codes_of_variety
     if codes_without_variety:

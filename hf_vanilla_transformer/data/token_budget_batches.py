@@ -185,7 +185,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Return the number of batches per epoch for one process. It is the same in all processes and epochs."""
+        """Return the number of batches per epoch for one process. All processes and epochs have the same number."""
         batch_count = len(self._batch_bounds) - 1
         return batch_count // self.processes
 
@@ -257,7 +257,7 @@ class _SamplerHolder:
         return self.sampler
 
     def _make_sampler(self, data: Any) -> TokenBudgetBatchSampler:
-        """Build the sampler for the Trainer's training data, which may have any type if `lengths` were given."""
+        """Build the sampler for the given training data. If the lengths are known, the data may have any type."""
         _check_arguments(self.trainer)
         data_or_lengths = data
         if self.lengths is not None:

@@ -59,6 +59,7 @@ def tokenize_pairs(
     cache_key: list[object] = [pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]
     has_several_languages = len(codes.codes) > 0
     if has_several_languages:
+        # This code is put before each source that does not begin with a code, so the result depends on it.
         cache_key.append(codes.default)
     return pairs.map(
         _tokenize,
@@ -83,7 +84,7 @@ def check_is_dataset(data: object) -> None:
 
 
 def check_are_texts(pairs: Dataset) -> None:
-    """Raise ValueError if a data set has no text in `source` or `target`, and TypeError if it is not a data set."""
+    """Raise TypeError unless `pairs` is a `Dataset`, and ValueError unless `source` and `target` contain text."""
     check_is_dataset(pairs)
     for side in ("source", "target"):
         if pairs.features.get(side) not in (Value("string"), Value("large_string")):

@@ -60,7 +60,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         return super()._add_tokens(new_tokens, special_tokens)
 
     def _split_in_texts(self, name: str) -> None:
-        """Change the tokenizer so that it splits a special token's name in texts after its first character.
+        """Make the tokenizer split the name of a special token after its first character if a text contains the name.
 
         Raises ValueError if the name has only one character.
         """

@@ -39,7 +39,7 @@ Phrase = tuple[tuple[int, ...], ...]
 
 
 class States(NamedTuple):
-    """The progress of each hypothesis toward its sentence's phrases: partial matches and missing phrases.
+    """How far each hypothesis has matched the required phrases of its sentence, and which phrases it still lacks.
 
     Args:
         matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): for each position, whether a hypothesis
@@ -119,7 +119,7 @@ class Tables(NamedTuple):
 
 
 class _Continuations(NamedTuple):
-    """Flags that say how next tokens continue the texts of hypotheses, each `(active, hypotheses, next_tokens)`.
+    """Flags of possible next tokens of hypotheses. Each tensor has shape `(active, hypotheses, next_tokens)`.
 
     Args:
         letters_meet (`torch.BoolTensor`): whether the token begins with a letter that directly follows a letter, so
@@ -134,7 +134,7 @@ class _Continuations(NamedTuple):
 
 
 class _PositionGroups:
-    """The positions of each sentence, grouped by the next token that they are compared with, and by phrase.
+    """The positions of each sentence, grouped by phrase and by the next token with which each position is compared.
 
     The methods convert values between the axis of positions and the axes of the groups, which are next_tokens and
     phrases.
@@ -195,7 +195,7 @@ class _PositionGroups:
         return is_marked.unflatten(2, (self.num_next_tokens, self.num_phrases))
 
     def largest_of_next_token(self, counts: torch.Tensor) -> torch.Tensor:
-        """Return the largest of the counts at the positions of each next token, or 0 if it has no positions.
+        """Return the largest count among the positions of each next token, or 0 for a token that has no positions.
 
         The counts have shape `(active, hypotheses, positions)`, and the result `(active, hypotheses, next_tokens)`.
         """
@@ -249,6 +249,7 @@ class PhraseStates:
 
     def start(self) -> States:
         """Return the initial states: one empty hypothesis per sentence, for which all phrases are missing."""
+        # The tables have an axis of size 1 for the hypotheses, so they already have the shape of one hypothesis.
         required_counts = self._tables.required_counts  # (active, 1, phrases)
         return States(
             matched=torch.zeros_like(self._tables.token_of_position, dtype=torch.bool),
@@ -347,7 +348,7 @@ class PhraseStates:
         self._is_tracked = self._is_tracked[sentences]
 
     def _group_positions(self) -> None:
-        """Set the attributes `_groups_for_one_token` and `_groups_by_tracked_token`, which depend on the tables."""
+        """Group the positions of the current tables, and store the groups in two attributes."""
         tables = self._tables
         num_phrases = tables.required_counts.shape[2]
         # Each hypothesis has one next token, with which all positions are compared.
@@ -406,7 +407,8 @@ class PhraseStates:
         """Return how many more tokens hypotheses need for their phrases, of shape `(active, hypotheses, next_tokens)`.
 
         This is the number of tokens in all missing phrases, minus the largest number of tokens that a matched part of
-        an alternative saves.
+        an alternative saves. Only one matched part is subtracted, because the next token may continue one of them and
+        not the others.
 
         Args:
             matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
@@ -429,7 +431,7 @@ class PhraseStates:
         return self._tokens_of_missing(missing) - most_saved
 
     def _tokens_of_missing(self, missing: torch.Tensor) -> torch.Tensor:
-        """Return the number of tokens in all missing phrases, without regard to partial matches.
+        """Count the tokens of all missing phrases. Partial matches are not taken into account.
 
         `missing` has shape `(active, hypotheses, next_tokens, phrases)`, and the result has no axis for phrases.
         """
@@ -440,7 +442,7 @@ class PhraseStates:
 def _update_counts(
     states: States, occurs: torch.Tensor, continuations: _Continuations
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Count how many more times each phrase must occur after each next token, and its revocable occurrences.
+    """Update the counts of missing and revocable occurrences of each phrase, for each possible next token.
 
     An occurrence is revocable if it would no longer count if a letter followed; see [`States`].
 
@@ -463,7 +465,8 @@ def _update_counts(
 
     # All further tensors have the shape of the result.
     new_occurrences = occurs.long()
-    # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count.
+    # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count. Here and below,
+    # the product of a count and a flag is the count where the flag is True, and 0 elsewhere.
     revoked = revocable_before * letters_meet
     missing = missing_before + revoked - new_occurrences
 
@@ -475,7 +478,7 @@ def _update_counts(
 
 
 def _mark_tokens(tokens: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Return a mask `(batch, vocabulary)` of the tokens `(batch, tokens)`, which are padded with `_NO_TOKEN`."""
+    """Convert lists of tokens `(batch, tokens)`, padded with `_NO_TOKEN`, into a mask `(batch, vocabulary)`."""
     # Padding marks an additional last token, which is then removed.
     marked_tokens = tokens.where(tokens != _NO_TOKEN, vocab_size)
     is_marked = torch.zeros(len(tokens), vocab_size + 1, dtype=torch.bool, device=tokens.device)
@@ -553,7 +556,7 @@ class _Positions(NamedTuple):
 
 
 def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
-    """Lay out the tokens of all alternatives of the phrases, one alternative after the other.
+    """Concatenate all alternatives of the phrases, and describe the position of each of their tokens.
 
     A Python loop over tokens is avoided, because it would take a second for many long phrases, and would block other
     threads during this time.
@@ -580,7 +583,7 @@ def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
 
 
 def _count_saved_tokens(positions: _Positions, phrase_lengths: torch.Tensor) -> torch.Tensor:
-    """Return how many tokens fewer are needed after each position is matched, see [`Tables`], as `(positions,)`.
+    """Count the tokens that a hypothesis saves by having matched each position, `(positions,)`; see [`Tables`].
 
     Args:
         positions (`_Positions`): the positions of one sentence.
@@ -621,7 +624,7 @@ def check_number_of_lists(phrases: Sequence[Sequence], prompts: torch.Tensor) ->
 
 
 class _Proposals(NamedTuple):
-    """Next tokens that are proposed to each running hypothesis. Each tensor has shape `(active, beams, proposals)`.
+    """Possible next tokens of each running hypothesis. Each tensor has shape `(active, beams, proposals)`.
 
     Args:
         tokens (`torch.LongTensor`): the proposed tokens.
@@ -636,7 +639,7 @@ class _Proposals(NamedTuple):
 
 
 class ConstrainedBeamSearch(BeamSearch):
-    """A beam search that returns only hypotheses with all required phrases of their sentences.
+    """A beam search that returns only hypotheses that contain all required phrases of their sentence.
 
     A phrase also counts if it occurs in the prompt, i.e. in a forced prefix. The search differs from [`BeamSearch`] in
     three ways:
@@ -691,7 +694,7 @@ class ConstrainedBeamSearch(BeamSearch):
         self._banks = self._phrases.needed(self._running_states)
 
     def _follow_prompts(self, prompts: torch.Tensor) -> States:
-        """Return the states of the prompts `(batch, length)`, as one hypothesis for each sentence."""
+        """Return the states after the prompts `(batch, length)`, with one hypothesis for each sentence."""
         states = self._phrases.start()
         for tokens in prompts.split(1, dim=1):  # (batch, 1)
             states = self._phrases.follow(states, tokens)
@@ -751,7 +754,7 @@ class ConstrainedBeamSearch(BeamSearch):
         Candidates that end without all of their phrases are dropped first. The scores, the tokens and the result have
         shape `(active, candidates)`.
         """
-        # `self._banks` has the number of tokens that each candidate still needs for its phrases.
+        # `extend` has set `self._banks` to the number of tokens that each candidate still needs for its phrases.
         ends_too_early = torch.isin(tokens, self._eos) & (self._banks > 0)
         scores = _keep_scores(scores, ~ends_too_early)
         is_among_best = _rank_within_banks(scores, self._banks) < self.num_candidates
@@ -827,6 +830,7 @@ class ConstrainedBeamSearch(BeamSearch):
         """
         # The bank of each candidate is the number of tokens that it still needs, (active, candidates).
         banks = self._banks
+        # This is larger than every bank of every sentence, so that the turns of different ranks below do not overlap.
         num_banks = banks.max() + 1
         ranks = _rank_within_banks(scores, banks)
         # Each candidate gets a number by which it waits for its turn: sorted by rank, and within a rank by bank. For

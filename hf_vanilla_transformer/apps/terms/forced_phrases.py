@@ -20,7 +20,7 @@ _SHAPE = "give a list of phrases for each sentence; a phrase is a list of token 
 
 
 class ForcedPhrases:
-    """A beam search for translations that contain given phrases, which you pass to `generate(custom_generate=...)`.
+    """A beam search for translations that contain given phrases. You pass it to `generate(custom_generate=...)`.
 
     ```python
     model.generate(**inputs, custom_generate=ForcedPhrases([[[5, 6], [[7], [8, 9]]], []]), num_beams=10)
@@ -139,7 +139,7 @@ def check_is_beam_search(settings: GenerationConfig) -> None:
 
 
 def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> torch.Tensor:
-    """Check the shape and dtype of `letter_edges`, and return it.
+    """Return `letter_edges` after checking its shape and dtype.
 
     If it is None, return edges according to which no token begins or ends with a letter.
     """
@@ -162,7 +162,7 @@ def _check_sequence(value: object) -> Sequence:
 
 
 def _read_phrase(phrase: object) -> Phrase:
-    """Convert a phrase, which is a list of token ids or of alternatives, into a tuple of distinct alternatives.
+    """Convert a phrase into a tuple of its distinct alternatives. A phrase is a list of token ids or of alternatives.
 
     Raises:
         TypeError: if the phrase is not nested in this way, or a token id is not an integer.

@@ -50,7 +50,7 @@ _APOSTROPHES = "[\u2018\u2019\u02bc\uff07]"
 
 
 class _Context(NamedTuple):
-    """A text that may precede a term in a sentence, and change the term's tokens.
+    """A text before a term in a sentence. It may change how the term is tokenized.
 
     Args:
         preceding: the text before the term.
@@ -121,7 +121,7 @@ class Glossary:
         return [self._phrases[term] for term in self._find_terms(sentence)]
 
     def sizes(self, sentence: str) -> PhraseSizes:
-        """Return upper bounds on the sizes of a sentence's phrases, from which the cost of the search is estimated.
+        """Return upper bounds on the sizes of a sentence's phrases. They are used to estimate the cost of the search.
 
         The bounds are sums over the sizes of the sentence's terms. Those were computed in advance, so this method's
         time does not depend on the length of the translations.
@@ -140,7 +140,7 @@ class Glossary:
         return PhraseSizes(positions, tokens, phrases=len(count_of_term))
 
     def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> ForcedPhrases:
-        """Return a search for translations that contain the phrases of their sentence as whole words."""
+        """Return a beam search for translations that contain the phrases of their sentence as whole words."""
         return ForcedPhrases(phrases, letter_edges(self._tokenizer, model.config.vocab_size))
 
     def _find_terms(self, sentence: str) -> list[str]:
@@ -216,7 +216,7 @@ def tokenize_in_contexts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[
 def _tokenize_forms(
     tokenizer: PreTrainedTokenizerBase, forms_of_terms: Mapping[str, list[str]]
 ) -> dict[str, list[list[int]]]:
-    """Return the phrase of each term: a list of alternatives, which are all tokenizations of all of its forms."""
+    """Return the phrase of each term. Its alternatives are all tokenizations of all forms of the translation."""
     # Forms that several terms share are tokenized once. dict.fromkeys() removes repeated forms, and keeps the order.
     all_forms = chain.from_iterable(forms_of_terms.values())
     distinct_forms = list(dict.fromkeys(all_forms))
@@ -233,7 +233,7 @@ def _tokenize_forms(
 
 
 def _measure_phrase(phrase: Phrase) -> PhraseSizes:
-    """Return the sizes of a single phrase."""
+    """Count the positions and the distinct tokens of a phrase."""
     num_positions = sum(len(alternative) for alternative in phrase)
     distinct_tokens = set(chain.from_iterable(phrase))
     return PhraseSizes(num_positions, len(distinct_tokens), phrases=1)
@@ -313,7 +313,9 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
     Returns:
         `torch.BoolTensor` of shape `(3, vocab_size)`: one row for each of the three flags, in this order.
     """
-    # The tokens of a single letter, which stand next to each token when it is decoded.
+    # The result is cached, so all callers get the same tensor and must not change it.
+
+    # The tokens of a single letter. Each token of the vocabulary is decoded together with them.
     letter = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
     is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
 
