@@ -396,8 +396,8 @@ class PhraseStates:
             letters_meet (`torch.BoolTensor` of shape `(active, hypotheses, positions or 1)`): whether the next token
                 would continue a word.
         """
-        # roll() shifts the flags by one position. The last flag arrives at position 0, where it is not used, because
-        # position 0 is the first of its alternative.
+        # roll() shifts the flags by one position. The last flag arrives at position 0, where it has no effect, because
+        # position 0 is the first of its alternative, or padding.
         previous_is_matched = states.matched.roll(1, dims=2)
         return torch.where(self._tables.is_first, ~letters_meet, previous_is_matched)
 
