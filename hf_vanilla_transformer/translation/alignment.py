@@ -61,7 +61,7 @@ class Aligner:
         self._target_texts = TokenTexts(tokenizer, is_target=True)
 
     def __call__(self, source: TokenizedText, target: TokenizedText, attention: torch.Tensor) -> Links:
-        """Return a sentence pair's alignment links, given its attention weights of shape `(target, source)`."""
+        """Return the alignment links of a sentence pair, given its attention weights of shape `(target, source)`."""
         source_words = self._source_texts.find_words(source.text, source.token_ids, self.words)
         target_words = self._target_texts.find_words(target.text, target.token_ids, self.words)
         return link(attention, source_words, target_words, shift=self._shift, for_tags=self._for_tags)
@@ -100,12 +100,14 @@ def link(
     """
     weights = attention
     if shift:
-        # The last token, `</s>`, is never an input, so it keeps its own step.
+        # Row i becomes the weights of step i + 1. The last token, `</s>`, is never an input of the decoder, so it keeps
+        # the weights of its own step.
         weights = torch.cat([attention[1:], attention[-1:]])
 
     least_weight = _LEAST_WEIGHT_OF_TARGET if for_tags else 0
     links = _link_targets(weights, source_words, target_words, least_weight)
     if for_tags:
+        # This must be the second step, because it adds links only for source tokens that the first step has not linked.
         links = links | _link_unlinked_sources(weights, source_words, target_words, links)
     return sorted(links)
 
@@ -117,13 +119,14 @@ def _link_targets(
 
     `weights` has the shape `(target, source)`. Target tokens whose largest weight is below `least_weight` get no link.
     """
-    # For each target token, the weight and the index of the source token that it attends to most.
+    # For each target token, its largest weight and the index of the source token with this weight: `(target,)` each.
     largest_weights, best_sources = weights.max(dim=1)
     links: set[tuple[int, int]] = set()
     for words_of_target, weight, best_source in zip(
         target_words, largest_weights.tolist(), best_sources.tolist(), strict=True
     ):
         if weight >= least_weight:
+            # `</s>` belongs to no word, so its list of words is empty, and `product` yields no links.
             links.update(product(source_words[best_source], words_of_target))
     return links
 
@@ -134,13 +137,15 @@ def _link_unlinked_sources(
     target_words: list[list[int]],
     links: set[tuple[int, int]],
 ) -> set[tuple[int, int]]:
-    """Return additional links for source tokens whose words have none in `links`.
+    """Return additional links, for the source tokens that have no link in `links` yet.
 
-    The words of such a token are linked to the words of the target token with the largest weight in its column of
-    `weights`, which has the shape `(target, source)`, unless this weight is too small.
+    A source token has a link if one of its words has one. Otherwise, its words are linked to the words of the target
+    token that attends to it most, unless this weight is too small. `weights` has the shape `(target, source)`, so a
+    source token is a column.
     """
     linked_source_words = {source_word for source_word, _ in links}
-    # For each source token, the weight and the index of the target token that attends to it most.
+    # For each source token, the largest weight in its column and the index of the target token that has this weight:
+    # `(source,)` each.
     largest_weights, best_targets = weights.max(dim=0)
     additional_links: set[tuple[int, int]] = set()
     for words_of_source, weight, best_target in zip(
@@ -188,6 +193,7 @@ def align(
         reason = runtime_of(model, tokenizer).reason_without_alignments
         raise InputError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
+    # The longest pairs come first, so the links are collected by the index of their pair, and sorted at the end.
     links_of_rows = {}
     for pair in compute_attention(inference, sources, targets):
         links_of_rows[pair.row] = aligner(pair.source, pair.target, pair.attention)

@@ -19,7 +19,7 @@ _encoding = threading.RLock()
 
 @dataclass
 class _SavedMode:
-    """What `evaluating()` remembers about a module while at least one of its contexts is open.
+    """The mode to restore for a module when the last `evaluating()` context of the module ends.
 
     Args:
         was_training (`bool`): whether the module was in training mode before the first context.
@@ -36,12 +36,12 @@ _saved_modes_lock = threading.Lock()
 
 
 def encoding_alone() -> AbstractContextManager[Any]:
-    """Return a lock that makes it safe to call a tokenizer, because no other thread can encode inside its context."""
+    """Return the lock that a thread must hold while it calls a tokenizer, so that only one thread encodes at a time."""
     return _encoding
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> BatchEncoding:
-    """Call a tokenizer with the given arguments while no other thread is calling one.
+    """Call a tokenizer with the given arguments, but wait until no other thread is encoding.
 
     The tokenizer does not warn about texts that are longer than `model_max_length`.
     """
@@ -58,9 +58,10 @@ def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
     modules = list(model.modules())
     with _saved_modes_lock:
         for module in modules:
-            # Only the first context saves the mode.
+            # Only the first context saves the mode. Later contexts find evaluation mode, which is not to be restored.
             saved_mode = _saved_modes.setdefault(module, _SavedMode(was_training=module.training))
             saved_mode.open_contexts += 1
+        # This changes `module.training`, so it comes after the loop has saved the modes.
         model.eval()
     try:
         yield

@@ -56,13 +56,13 @@ class Engine(Protocol):
         """Return each sentence pair's cross-attention weights `(target, source)`, averaged over `alignment_heads`."""
 
     def modules(self) -> Iterator[Any]:
-        """Yield the modules that have a training mode to restore after evaluation; an engine may have none."""
+        """Yield the modules whose training mode is restored after evaluation. If there are none, yield nothing."""
 
     def eval(self) -> Any:
         """Switch to evaluation mode, in which dropout is off, as `torch.nn.Module.eval` does."""
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the tensor of each weight; an engine may have none.
+        """Yield the name and the tensor of each weight. If the engine does not expose its weights, yield nothing.
 
         The weights are checked for NaN if a translation is empty.
         """

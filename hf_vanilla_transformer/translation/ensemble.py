@@ -86,9 +86,10 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Seq2SeqLMOutput:
-        """Compute the models' mean log-probabilities for every target position; the output's `logits` field has them.
+        """Compute the models' mean log-probabilities for every target position.
 
-        The values are in float32. The arguments are those of a single model, with two differences:
+        The output contains them in its field `logits`, in float32. The arguments are the same as for a single model,
+        with two differences:
 
         - If no cache is given, none is created.
         - A cache must have the layers of all models, one model after the other. `DynamicCache()` and
@@ -105,8 +106,10 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         joined_states = encoder_outputs[0]
         joined_cache = self._cache_of_all_models(either_cache(cache, past_key_values))
 
+        # For each model, (batch, target, vocabulary).
         logits = []
         states_of_models = self._split_states(joined_states)
+        # Each model writes its keys and values to its own layers of `joined_cache`, which the output returns.
         caches_of_models = self._split_cache(joined_cache)
         for model, source_states, model_cache in zip(self.models, states_of_models, caches_of_models, strict=True):
             output = model(
@@ -131,7 +134,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         return logits.clone() if out is None else logits
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Shift labels to the right to get decoder inputs for teacher forcing; both have shape `(batch, target)`."""
+        """Shift labels to the right to get decoder inputs for teacher forcing. Both have shape `(batch, target)`."""
         return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def new_cpu_decoder(self, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int) -> "_Decoders | None":
@@ -152,14 +155,16 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
 
     def _split_states(self, states: torch.Tensor) -> Iterator[torch.Tensor]:
         """Split the output of [`_Encoders`] into each model's encoder states of shape `(batch, source, d_model)`."""
+        # For example, states with a last axis of 1536 are split into 512 and 1024.
         widths = [model.config.d_model for model in self.models]
         for model, model_states in zip(self.models, states.split(widths, dim=-1), strict=True):
             yield model_states.to(model.dtype).contiguous()
 
     def _cache_of_all_models(self, cache: Cache | None) -> EncoderDecoderCache | None:
-        """Prepare a caller's cache, so that self-attention and cross-attention have a layer for each decoder layer.
+        """Prepare a caller's cache for the ensemble: add layers until each decoder layer of each model has its own.
 
-        The decoder layers of all models count. A cache for self-attention only is extended by one for cross-attention.
+        Layers are added in place, for both self-attention and cross-attention. If the cache is only for self-attention,
+        the result combines it with a new cache for cross-attention.
 
         Raises:
             ValueError: if the cache has a different number of layers, for example because it was made for one model.
@@ -177,7 +182,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         return joined_cache
 
     def _split_cache(self, cache: EncoderDecoderCache | None) -> Iterator[EncoderDecoderCache | None]:
-        """Yield each model's part of a cache, or None for each model if there is no cache.
+        """Yield the part of the cache that belongs to each model. If there is no cache, yield None for each model.
 
         The parts share their layers with the whole cache, so what a model writes is visible in both.
         """
@@ -204,7 +209,8 @@ def _add_layers(cache: Cache, count: int) -> None:
     Raises:
         ValueError: if the cache cannot grow to `count` layers, or already has more.
     """
-    # This is the class of the layers that a cache adds itself. It is None if the number of layers is fixed.
+    # `layer_class_to_replicate` is the class of the layers that a cache adds itself. It is None if the number of layers
+    # is fixed.
     if cache.layer_class_to_replicate is not None:
         while len(cache.layers) < count:
             cache.layers.append(cache.layer_class_to_replicate())
@@ -218,12 +224,14 @@ def _add_layers(cache: Cache, count: int) -> None:
 def _slice_layers(cache: Cache, start: int, end: int) -> DynamicCache:
     """Return a cache that consists of layers `start` to `end - 1` of another cache, without copying them."""
     slice_of_cache = DynamicCache()
+    # The new list contains the same layer objects, so writes to them are visible in both caches.
     slice_of_cache.layers = cache.layers[start:end]
     return slice_of_cache
 
 
 def _mean_of_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
     """Compute the mean of several models' log-probabilities in float32, from their logits `(..., vocabulary)`."""
+    # `log_softmax` returns a new tensor, so the sum is computed in place without changing any model's logits.
     total = logits[0].float().log_softmax(dim=-1)
     for model_logits in logits[1:]:
         total += model_logits.float().log_softmax(dim=-1)
@@ -250,7 +258,7 @@ def _check_models(models: Sequence[nn.Module]) -> None:
 
 
 def _check_shared_fields(first_config: VanillaTransformerConfig, config: VanillaTransformerConfig) -> None:
-    """Raise ValueError if a model's configuration differs from the first model's in a vocabulary or a special token."""
+    """Raise ValueError if two models have different vocabulary sizes or special tokens."""
     for name in _SHARED_FIELDS:
         first_value = getattr(first_config, name)
         value = getattr(config, name)
@@ -259,9 +267,10 @@ def _check_shared_fields(first_config: VanillaTransformerConfig, config: Vanilla
 
 
 def _combine_configurations(configurations: Sequence[VanillaTransformerConfig]) -> VanillaTransformerConfig:
-    """Return the configuration of an ensemble, given those of its models.
+    """Combine the models' configurations into the configuration of the ensemble.
 
-    It is a copy of the configuration that limits the sequence length most, with the decoder layers of all models.
+    The result is a copy of the configuration with the strictest limit on the sequence length. Its number of decoder
+    layers is the sum over all models.
     """
     # Only learned positions limit the length, because sinusoids can be computed for any position.
     limiting = [config for config in configurations if config.position_embedding_type == "learned"]
@@ -299,6 +308,7 @@ class _Decoders:
     It implements [`~.cpu_search.StepDecoder`], the interface that the search expects.
     """
 
+    # The search may call `select` to remove finished sentences from the batch.
     can_prune = True
 
     def __init__(self, decoders: Sequence[StepDecoder]):
@@ -310,11 +320,11 @@ class _Decoders:
         return _mean_of_log_probs([decoder(input_ids) for decoder in self._decoders])
 
     def reorder(self, rows: torch.Tensor) -> None:
-        """Make hypothesis i continue the hypothesis in row `rows[i]`."""
+        """Update the caches, so that row i continues the hypothesis that was in row `rows[i]`."""
         for decoder in self._decoders:
             decoder.reorder(rows)
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep the given sentences, which are indices into the batch, and drop all others."""
+        """Keep the sentences with the given indices in the batch, and remove all other sentences from it."""
         for decoder in self._decoders:
             decoder.select(sentences)

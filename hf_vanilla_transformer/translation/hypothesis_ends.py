@@ -41,10 +41,13 @@ class HypothesisEnds:
 
         The result ends with the first EOS token, if there is one.
         """
+        # The slice is a copy, so the caller's list does not change below.
         token_ids = sequence[1:]
         for position, token in enumerate(token_ids):
             if token in self._eos_token_ids:
                 return token_ids[: position + 1]
+        # Without EOS, the sequence ended at the length limit or with a stop string. It has padding if a different
+        # sequence of the batch is longer.
         while token_ids and token_ids[-1] == self._pad_token_id:
             token_ids.pop()
         return token_ids
@@ -65,7 +68,7 @@ class HypothesisEnds:
         return len(token_ids) >= self._length_of_forced_eos(source_length)
 
     def _length_of_forced_eos(self, source_length: int) -> float:
-        """Return the number of tokens, EOS included, at which the search forces EOS, or infinity if it never does.
+        """Return the length in tokens, EOS included, at which the search forces EOS; infinity if it never forces EOS.
 
         The settings of OPUS-MT models force EOS at the length limit, so EOS at this length does not mean that the
         translation is complete.
@@ -73,6 +76,7 @@ class HypothesisEnds:
         settings = self._settings
         if settings.forced_eos_token_id is None:
             return math.inf
+        # If several settings limit the length, the first of the following ones has precedence.
         # Only models of this package have `max_length_offset`. It applies unless a different limit is set.
         offset = getattr(settings, "max_length_offset", None)
         if offset is not None and not limits_length(settings):

@@ -53,7 +53,7 @@ class Inference:
     def __post_init__(self) -> None:
         check_number("tokens_per_batch", self.tokens_per_batch, 1)
         check_vocabulary(self.model.config, self.tokenizer)
-        # Raises an error if the model does not translate into the target language.
+        # The result is not used. The call raises an error if the model does not translate into the target language.
         self.codes()
 
     @property
@@ -108,15 +108,16 @@ class Inference:
         Returns:
             `Iterator[list[int]]`: for each batch, its indices into `lengths`.
         """
-        # Indices into `lengths`, by decreasing length.
+        # Indices into `lengths`, by decreasing length: [1, 2, 0] for the lengths [3, 9, 5].
         rows = sorted(range(len(lengths)), key=lambda row: lengths[row], reverse=True)
         start = 0
         with tqdm(total=len(rows), desc=task, unit=f" {unit}", disable=not self.show_progress) as progress:
             while start < len(rows):
-                # The first row of a batch is the longest, and the others are padded to its length. It is 0 if the texts
-                # have no tokens.
+                # The first row of a batch is the longest, and the other rows are padded to its length. The length is 0
+                # if the texts have no tokens.
                 longest_row = rows[start]
                 padded_length = max(1, lengths[longest_row])
+                # A row that is longer than the token budget is a batch of its own.
                 batch_size = max(1, self.tokens_per_batch // padded_length)
                 batch = rows[start : start + batch_size]
                 yield batch
@@ -131,7 +132,7 @@ def forced_decoding(
     with_attention: bool = False,
     task: str = "",
 ) -> Iterator[tuple[int, ForcedTarget]]:
-    """Compute the token log-probabilities of given targets, and optionally the cross-attention weights.
+    """Compute the log-probability of each token of given translations, and optionally the cross-attention weights.
 
     Each batch takes one forward pass. The model must be in evaluation mode, and each text must have at least one token.
 

@@ -25,7 +25,7 @@ from .ensemble import Ensemble
 def explaining_missing_files(
     name: str | Path, files: Sequence[str] = ("config.json", "tokenizer_config.json")
 ) -> Iterator[None]:
-    """Explain loading errors that occur in the block: raise a one-sentence message that names the problem.
+    """Replace loading errors that occur in the block by errors whose message explains the problem in one sentence.
 
     Args:
         name (`str` or `Path`): the folder, or the name on the Hub, that the block loads.
@@ -37,13 +37,15 @@ def explaining_missing_files(
         NotADirectoryError: if `name` is a file.
         ValueError: if the files cannot be loaded.
     """
-    # A name on the Hub is no folder here.
+    # If `name` is a name on the Hub, there is normally no such path on this machine, and both tests below are False.
     folder = Path(name)
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
     if folder.is_dir():
         for file in files:
             _check_file(folder, file)
+    # Errors whose message already says what to do pass unchanged. All others get a new message. The last handler
+    # matches any exception, so it must follow the specific ones.
     try:
         yield
     except OSError as error:
@@ -115,7 +117,7 @@ def load(
 def load_ensemble(
     names: Sequence[str], device: str | torch.device | None = None, **options: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load a tokenizer and a model; if several names are given, the model is an [`Ensemble`] of all of them.
+    """Load a tokenizer and a model. If several names are given, load all models and combine them to an [`Ensemble`].
 
     The tokenizer is the first model's. Each name is loaded by [`load`], which explains the other arguments and raises
     further errors.
@@ -187,6 +189,7 @@ def _check_files(name: str | Path, is_quantized: bool, options: Mapping[str, Any
         read_layout(Path(name))
     meta_options = {**options, "device_map": "meta", "output_loading_info": True}
     with _quiet():
+        # Because of `output_loading_info`, the result is the model and a dictionary with the names of wrong weights.
         _, loading_info = AutoModelForSeq2SeqLM.from_pretrained(name, **meta_options)
     if loading_info["missing_keys"]:
         raise InputError(_describe_wrong_weights(name, loading_info["missing_keys"], "are not in"))
@@ -195,7 +198,10 @@ def _check_files(name: str | Path, is_quantized: bool, options: Mapping[str, Any
 
 
 def _describe_wrong_weights(name: str | Path, weights: Iterable[str], fault: str) -> str:
-    """Return the message about weights that "are not in" or "are left over in" a model's files, as `fault` says."""
+    """Return the error message about weights that are missing from a model's files, or unexpected in them.
+
+    `fault` is the part of the message that says which: "are not in" or "are left over in".
+    """
     sorted_weights = sorted(weights)
     examples = ", ".join(sorted_weights[:2])
     return (

@@ -9,7 +9,7 @@ from .concurrent_use import encoding_alone, evaluating
 
 
 class TranslationPipeline(PlainTranslationPipeline):
-    """A pipeline that translates sentences; `pipeline("translation", model=...)` returns one.
+    """A pipeline that translates sentences, as returned by `pipeline("translation", model=...)`.
 
     It also works with OPUS-MT models that have several target languages, and with other encoder-decoder models of
     transformers if they need no language tokens or prefixes. Several threads may call it concurrently.
@@ -34,7 +34,7 @@ class TranslationPipeline(PlainTranslationPipeline):
     """
 
     def save_pretrained(self, save_directory: str | PathLike, **kwargs: Any) -> None:
-        """Save the model and its tokenizer to a folder. The folder also gets the code of the model's pipeline."""
+        """Save the model, its tokenizer, and the code of the model's pipeline to a folder."""
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
 
@@ -48,7 +48,7 @@ class TranslationPipeline(PlainTranslationPipeline):
             check_language(self.tokenizer, "src_lang", src_lang)
         if tgt_lang is None:
             return {}
-        # Raises an error if the model does not translate into this language.
+        # The object is not used. Creating it raises an error if the model does not translate into this language.
         TargetCodes(self.tokenizer, tgt_lang, "tgt_lang")
         return {"target_language": tgt_lang}
 

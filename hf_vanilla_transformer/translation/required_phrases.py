@@ -19,7 +19,7 @@ Phrase = Sequence[Sequence[int]]
 
 
 class PhraseSizes(NamedTuple):
-    """Upper bounds on the size of a sentence's required phrases, from which the cost of the search is estimated.
+    """Upper bounds on the size of a sentence's required phrases, which are used to estimate the cost of the search.
 
     Args:
         positions (`int`): the total number of tokens in all alternatives of all phrases.
@@ -33,11 +33,11 @@ class PhraseSizes(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """The number of values that the search computes per step and hypothesis, which determines its cost."""
+        """The number of values that the search computes per step and hypothesis. Its cost grows with this number."""
         return self.positions + self.tokens * self.phrases
 
     def pad(self, other: "PhraseSizes") -> "PhraseSizes":
-        """Return the sizes to which two sentences in one batch are padded: the larger value of each size."""
+        """Return the sizes to which the phrases of two sentences in one batch are padded: the maximum of each field."""
         return PhraseSizes(
             positions=max(self.positions, other.positions),
             tokens=max(self.tokens, other.tokens),
@@ -59,7 +59,7 @@ class RequiredPhrases(Protocol):
         """Return the sizes of a sentence's phrases, which [`split_by_phrases`] uses to split batches."""
 
     def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> Callable[..., Any]:
-        """Return a function for `generate(custom_generate=...)` that searches for translations with the phrases.
+        """Return a function for `generate(custom_generate=...)`, which searches for translations with these phrases.
 
         `phrases` has one list of phrases for each sentence of the batch.
         """
@@ -86,11 +86,13 @@ def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: 
     parts: list[list[int]] = []
     # The number of cells that the last part needs, with and without padding.
     load_of_part = _PartLoad()
-    # Sorted, rows with phrases of similar size are neighbours. The sort is stable, so equal rows keep their order.
+    # After sorting, rows with phrases of similar size are next to each other, so parts need little padding. The sort is
+    # stable, so rows with equally many cells keep their order.
     sorted_rows = sorted(rows, key=lambda row: sizes[row].cells, reverse=True)
     for row in sorted_rows:
         # `add` returns a new load, so `load_of_part` is still the load without the row.
         load_with_row = load_of_part.add(sizes[row])
+        # The first row always starts a part, even if it exceeds `most_cells`.
         is_first_row = not parts
         if is_first_row or not load_with_row.fits(most_cells):
             parts.append([row])
@@ -102,7 +104,7 @@ def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: 
 
 
 class _PartLoad(NamedTuple):
-    """The cells that the search computes for a part of a batch, from which follows whether the part is too large.
+    """The cells that the search computes for a part of a batch. They determine whether another sentence fits into it.
 
     Args:
         num_sentences (`int`): the number of sentences in the part.
@@ -123,7 +125,8 @@ class _PartLoad(NamedTuple):
         )
 
     def fits(self, most_cells: int) -> bool:
-        """Return True if the part exceeds neither of the two limits of [`split_by_phrases`]."""
+        """Return True if the part exceeds neither of the two limits that [`split_by_phrases`] explains."""
+        # With padding, each sentence costs as much as a sentence with the largest sizes.
         computed_cells = self.num_sentences * self.padded_sizes.cells
         most_cells_with_padding = 2 * self.needed_cells + self.num_sentences * CELLS_PER_TOKEN
         return computed_cells <= most_cells and computed_cells <= most_cells_with_padding

@@ -51,7 +51,7 @@ class Runtime(ABC):
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """Compute the token log-probabilities of given targets, and optionally the cross-attention weights.
+        """Compute the log-probability of each token of given translations, and optionally the cross-attention weights.
 
         All pairs form one batch. The model must be in evaluation mode.
 
@@ -86,7 +86,7 @@ class EngineRuntime(Runtime):
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """Compute the token log-probabilities of given targets; attention weights take a second pass.
+        """Compute the log-probability of each target token. Attention weights take a second pass of the engine.
 
         See [`Runtime.decode_forced`].
         """
@@ -126,17 +126,19 @@ class TorchRuntime(Runtime):
     def decode_forced(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], with_attention: bool
     ) -> Iterator[ForcedTarget]:
-        """Compute the token log-probabilities, and optionally the attention weights, with one forward pass.
+        """Compute the log-probability of each target token, and optionally attention weights, with one forward pass.
 
         See [`Runtime.decode_forced`].
         """
+        # The `input_ids` and the `attention_mask` have the shapes (batch, padded source) and (batch, padded target).
         padded_source = self._pad(sources)
         padded_target = self._pad(targets)
-        # -100 marks padding in labels.
+        # -100 marks padding in labels. The method below shifts them to the right and puts the start token before them.
         labels = padded_target.input_ids.masked_fill(padded_target.attention_mask == 0, -100)
         inputs = {**padded_source, "decoder_input_ids": self._model.prepare_decoder_input_ids_from_labels(labels)}
         if with_attention:
-            # The attention weights are computed from the inputs of the decoder layers.
+            # The attention weights are computed from the inputs of the decoder layers: `decoder_hidden_states[i]`, of
+            # shape (batch, padded target, d_model), is the input of layer i.
             inputs["output_hidden_states"] = True
         output = self._model(**inputs, use_cache=False)
 
@@ -147,21 +149,22 @@ class TorchRuntime(Runtime):
                 output.decoder_hidden_states, output.encoder_last_hidden_state, padded_source.attention_mask
             )
             for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
-                # (target, source), without padding
+                # (target, source). Padding is on the right, so these slices contain exactly the tokens.
                 attention_of_pairs[row] = padded_attention[row, : len(target_ids), : len(source_ids)].cpu()
 
         # The loop goes row by row, because the log-probabilities of all rows would take as much memory as the logits.
         for row, target_ids in enumerate(targets):
+            # (padded target,)
             padded_log_probs = self._log_probs_of_tokens(output.logits[row], padded_target.input_ids[row])
             log_probs = padded_log_probs[: len(target_ids)].tolist()
             yield ForcedTarget(log_probs, attention_of_pairs[row])
 
     def _log_probs_of_tokens(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the log-probability of each token of one target, as a tensor of shape `(target)`.
+        """Return the log-probability of each token of one target, as a tensor of shape `(target,)`.
 
         Args:
             logits (`torch.Tensor` of shape `(target, vocabulary)`): the model's logits for each position.
-            tokens (`torch.Tensor` of shape `(target)`): the target's token ids.
+            tokens (`torch.Tensor` of shape `(target,)`): the target's token ids.
         """
         if hasattr(self._model, "log_probabilities"):
             # All models of this package have this method. The logits of an ensemble are log-probabilities already, and
@@ -169,6 +172,8 @@ class TorchRuntime(Runtime):
             log_probs = self._model.log_probabilities(logits.float())
         else:
             log_probs = torch.log_softmax(logits.float(), dim=-1)
+        # At each position, `gather` selects the token's entry on the vocabulary axis. The index must have as many axes
+        # as `log_probs`, so `tokens` gets the shape (target, 1). The result has this shape, too, before `[:, 0]`.
         return log_probs.gather(-1, tokens[:, None])[:, 0]
 
     def _pad(self, rows: Sequence[list[int]]) -> BatchEncoding:
@@ -179,25 +184,28 @@ class TorchRuntime(Runtime):
     def _average_attention(
         self, layer_inputs: Sequence[torch.Tensor], source_states: torch.Tensor, source_mask: torch.Tensor
     ) -> torch.Tensor:
-        """Average the cross-attention weights over the alignment heads, to shape `(batch, target, source)`, in float32.
+        """Return the mean of all alignment heads' attention weights, of shape `(batch, target, source)`, in float32.
 
         Args:
-            layer_inputs (`Sequence[torch.Tensor]`): the input of each decoder layer.
+            layer_inputs (`Sequence[torch.Tensor]` of shape `(batch, target, d_model)`): the input of each decoder
+                layer, by the index of the layer.
             source_states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
             source_mask (`torch.Tensor` of shape `(batch, source)`): 0 for padding.
         """
         decoder_layers = self._model.get_decoder().layers
-        # Several alignment heads may be in one layer, whose attention is computed only once. Each tensor has the shape
-        # (batch, heads, target, source).
+        # Maps the index of a layer to the weights of all its heads, (batch, heads, target, source). Several alignment
+        # heads may be in the same layer, so each layer is computed only once.
         attention_of_layer: dict[int, torch.Tensor] = {}
-        # The attention of each alignment head, (batch, target, source).
+        # The weights of each alignment head, (batch, target, source).
         attention_of_heads = []
+        # A list of index pairs, such as [(4, 0), (4, 1)] for the first two heads of the fifth layer.
         for layer, head in self.alignment_heads:
             if layer not in attention_of_layer:
                 attention_of_layer[layer] = _compute_cross_attention(
                     decoder_layers[layer], layer_inputs[layer], source_states, source_mask
                 )
             attention_of_heads.append(attention_of_layer[layer][:, head].float())
+        # `stack` adds an axis for the heads at the front, and `mean` averages over this axis.
         return torch.stack(attention_of_heads).mean(dim=0)
 
 
@@ -206,7 +214,8 @@ def _compute_cross_attention(
 ) -> torch.Tensor:
     """Compute the cross-attention weights of one decoder layer, of shape `(batch, heads, target, source)`.
 
-    If the model returned the weights itself, it would compute and keep the weights of all layers.
+    The layer's self-attention and cross-attention are computed again from the layer's input. The model could return the
+    weights itself, but then it would compute and keep the weights of all layers.
 
     Args:
         decoder_layer (`VanillaTransformerDecoderLayer`): the layer.

@@ -66,7 +66,9 @@ def score(
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     tokenized_sources, tokenized_targets = inference.tokenize_pairs(sources, targets)
     length_penalty = length_penalty_of(model.generation_config)
+    # `sides_of` returns the tokenizers of sources and of targets, which may have different vocabularies.
     target_tokenizer = sides_of(tokenizer)[1]
+    # The longest pairs come first, so the scores are collected by the index of their pair, and sorted at the end.
     scores: dict[int, Score] = {}
     with evaluating(model):
         for row, forced_target in forced_decoding(inference, tokenized_sources, tokenized_targets, task="scoring"):
@@ -76,6 +78,7 @@ def score(
                 # If a weight is NaN or infinite, this raises an error that names it.
                 check_weights(model)
             tokens = target_tokenizer.convert_ids_to_tokens(tokenized_targets[row].token_ids)
+            # `length_penalty` returns lp(Y) for the number of tokens, `</s>` included.
             normalized = total / length_penalty(len(log_probs))
             scores[row] = Score(tokens, log_probs, total, normalized)
     return [scores[row] for row in range(len(scores))]
