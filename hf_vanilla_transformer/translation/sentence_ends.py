@@ -165,7 +165,18 @@ _OPENING_MARKS = "([{\"'“„«‚‘¿¡"  # noqa: RUF001
 
 
 def is_sentence_end(before: str, after: str, language: str) -> bool:
-    """Return True if a sentence ends at a point where sentencex divides a line.
+    """Return True if a sentence ends where the library sentencex divides a line into `before` and `after`.
+
+    For example, sentencex divides a line after "Im 19. ", but the sentence continues with "Jahrhundert".
+
+    The rules are ordered, and the first one that applies decides:
+
+    1. Without white space between the two texts, [`_ends_without_space`] decides.
+    2. The sentence ends if `before` has no words, or if `after` has no letters and no digits.
+    3. If `before` is a label such as "1.", it belongs to the text after it, provided that this text has letters.
+    4. If `before` begins with a capital, a lower-case letter after it continues the sentence.
+    5. A mark other than a period ends the sentence.
+    6. At a period, [`_ends_at_period`] decides.
 
     Args:
         before (`str`): the line's text since the last accepted sentence end, with its white space.
@@ -176,12 +187,14 @@ def is_sentence_end(before: str, after: str, language: str) -> bool:
     if not has_space_between:
         return _ends_without_space(before, after, language)
 
+    # `before` may end in white space, which `split` removes, so the last word ends in the mark that is to be judged.
     words = before.split()
     letters_and_digits_after = [character for character in after if character.isalnum()]
     if not words or not letters_and_digits_after:
-        # One of the two texts is only white space or punctuation.
+        # `before` is only white space, or `after` is only white space and punctuation.
         return True
 
+    # For example, "(Dr." becomes "Dr.".
     last_word = words[-1].lstrip(_OPENING_MARKS)
     has_one_word = len(words) == 1
     if has_one_word and _is_label(last_word, language):
@@ -199,7 +212,7 @@ def is_sentence_end(before: str, after: str, language: str) -> bool:
 
 
 def _ends_at_period(stem: str, after: str, language: str) -> bool:
-    """Return True if a sentence ends at the period of its last word, which is given without the period.
+    """Return True if the period after a word ends a sentence. `stem` is the word without this period.
 
     After an abbreviation, a pair of initials or an ordinal, the period ends a sentence only if the next word is one
     that often begins sentences.
@@ -207,6 +220,7 @@ def _ends_at_period(stem: str, after: str, language: str) -> bool:
     if _is_abbreviation(stem, language):
         return _begins_with_opener(after, language)
     # The decision about a single initial is left to sentencex, because "A and B." may end a sentence.
+    # `_INITIALS` matches "J" and "J.-P", and the hyphen excludes the single initial.
     is_pair_of_initials = "-" in stem and _INITIALS.fullmatch(stem) is not None
     is_ordinal = language in _ORDINAL_LANGUAGES and _ORDINAL.fullmatch(stem) is not None
     if (is_pair_of_initials or is_ordinal) and after[:1].isalpha():
@@ -215,7 +229,7 @@ def _ends_at_period(stem: str, after: str, language: str) -> bool:
 
 
 def _ends_without_space(before: str, after: str, language: str) -> bool:
-    """Return True if a sentence ends at a punctuation mark that no white space follows.
+    """Return True if a punctuation mark at the end of `before` ends a sentence, although no white space follows it.
 
     An ASCII mark without a space is probably part of a name, such as "SFDocuments.Form" or a file name. It ends a
     sentence only if the next word is one that often begins sentences, because then the space was probably forgotten.
@@ -230,7 +244,7 @@ def _ends_without_space(before: str, after: str, language: str) -> bool:
         return True
 
     begins_with_capital = after[:1].isupper()
-    # A whole word is followed by white space. The next part of a name, as in "example.The.end", is not.
+    # If the next word is followed by white space, it is a whole word. In "example.The.end", "The" is part of a name.
     begins_with_whole_word = re.match(r"\w+\s", after) is not None
     return begins_with_capital and begins_with_whole_word and _begins_with_opener(after, language)
 
@@ -244,6 +258,7 @@ def _is_label(word: str, language: str) -> bool:
         return True
     if not word.endswith((".", ")")):
         return False
+    # For example, "a)" and "IV." become "a" and "IV".
     stem = word.rstrip(".)")
     if _INITIALS.fullmatch(stem) or _ROMAN_NUMERAL.fullmatch(stem):
         return True
@@ -280,8 +295,9 @@ def _begins_with_capital(text: str) -> bool:
 
 
 def _is_small(letter: str) -> bool:
-    """Return True if a letter is in lower case, and its script begins sentences with capitals.
+    """Return True if a letter is in lower case and belongs to a script whose sentences begin with capitals.
 
     Georgian is excluded: Unicode classifies its letters as lower case, but its sentences do not begin with capitals.
     """
+    # The title case of a Georgian letter is the letter itself.
     return letter.islower() and letter.title() != letter

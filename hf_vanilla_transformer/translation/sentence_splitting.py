@@ -98,9 +98,10 @@ def split_into_pieces(
 
 
 def _find_code(text: str, code: str) -> str:
-    """Return the beginning of a text up to the end of its target-language code and of the white space after it.
+    """Return the target-language code at the beginning of a text, with the white space before and after the code.
 
-    The result includes white space before the code. It is empty if the text does not begin with the code.
+    For example, the result for `" >>fr<< Two dogs."` is `" >>fr<< "`. It is empty if the text does not begin with the
+    code.
     """
     text_from_code = text.lstrip()
     if not code or not text_from_code.startswith(code):
@@ -110,9 +111,10 @@ def _find_code(text: str, code: str) -> str:
 
 
 def _put_code_before(pieces: list[Piece], prefix: str) -> list[Piece]:
-    """Return the pieces with a target-language code, which [`_find_code`] has found, before the first of them.
+    """Return the pieces with a target-language code at the beginning of the first piece.
 
-    White space before the code becomes a separate piece without text.
+    `prefix` is the code with the white space around it, as [`_find_code`] returns it. White space before the code
+    becomes a separate piece without text.
     """
     code_with_space = prefix.lstrip()
     leading_space = prefix.removesuffix(code_with_space)
@@ -152,7 +154,9 @@ def _split_line(line: str, language: str) -> list[str]:
     case, the sentence continues in the next segment.
     """
     sentences = []
-    # The positions in the line where the current sentence and the current segment start.
+    # The positions in the line where the current sentence and the current segment start. The text between them is the
+    # part of the sentence that has been read. The segments have the line's length in total, so their lengths give
+    # positions in the line.
     sentence_start = 0
     segment_start = 0
     for segment in _divide_into_segments(line, language):
@@ -183,7 +187,7 @@ def _divide_into_segments(line: str, language: str) -> Iterable[str]:
 
 
 def _without_middle(line: str, start: int, end: int) -> str:
-    """Return a line's text between two positions, and leave out its middle if it is long.
+    """Return the text between two positions of a line. If this text is long, its middle is left out.
 
     A line may have thousands of segments that all belong to one sentence. If each test for a sentence end copied the
     whole text before it, the time would grow with the square of the line's length.
@@ -208,7 +212,8 @@ def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
         pieces.append(Piece("", space_before))
 
     parts = split_at_clauses(text, fits)
-    # `text` lacks the white space after the sentence, which belongs to the last part.
+    # `text` lacks the white space after the sentence, so it is added to the last part. In the loop, `_trailing_space`
+    # separates it again, like the white space after any other part.
     parts[-1] += _trailing_space(sentence)
     is_split = len(parts) > 1
     for part in parts:
@@ -233,6 +238,7 @@ def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
     position = _find_split(sentence)
     if position is None:
         return [sentence]
+    # `_find_split` returns neither 0 nor the end, so both halves are shorter, and the recursion ends.
     return split_at_clauses(sentence[:position], fits) + split_at_clauses(sentence[position:], fits)
 
 
@@ -242,7 +248,8 @@ def _find_split(sentence: str) -> int | None:
     A position between clauses is better than one between words, and so on. Among equally good positions, the best one
     is the nearest to the middle.
     """
-    # Positions inside numbers and URLs, and the end of the sentence, where a split would leave an empty part.
+    # Positions inside numbers and URLs, and the end of the sentence, where a split would leave an empty part. For
+    # "a 250", these are 3, 4 and 5. A split at 2, before the number, is allowed.
     forbidden_positions = {len(sentence)}
     for number_or_url in _UNBREAKABLE.finditer(sentence):
         forbidden_positions.update(range(number_or_url.start() + 1, number_or_url.end()))
@@ -255,7 +262,7 @@ def _find_split(sentence: str) -> int | None:
             if match.end() not in forbidden_positions:
                 positions.append(match.end())
         if positions:
-            # If two positions are equally near to the middle, this is the first one.
+            # If two positions are equally near to the middle, `min` returns the first one.
             return min(positions, key=lambda position: abs(position - middle))
     return None
 
@@ -325,6 +332,7 @@ def _best_combinations(translations: list[Translation]) -> list[list[Translation
     best_combinations = [no_hypotheses_yet]
     for translation in translations:
         extended_combinations = _extend(best_combinations, translation)
+        # `nlargest` returns the combinations by decreasing score.
         best_combinations = nlargest(
             most_combinations, extended_combinations, key=lambda combination: combination.score
         )
@@ -332,7 +340,7 @@ def _best_combinations(translations: list[Translation]) -> list[list[Translation
 
 
 def _extend(combinations: list[_Combination], translation: Translation) -> list[_Combination]:
-    """Extend each combination by each hypothesis for the next sentence: its translation and the alternatives."""
+    """Extend each combination by each hypothesis for the next sentence: the translation and its alternatives."""
     hypotheses = [translation, *translation.alternatives]
     ranking_scores = _ranking_scores(hypotheses)
     extended_combinations = []
@@ -344,10 +352,10 @@ def _extend(combinations: list[_Combination], translation: Translation) -> list[
 
 
 def _ranking_scores(hypotheses: list[Translation]) -> list[float]:
-    """Return a score for each hypothesis, none of which is higher than the score before it.
+    """Return a score for each hypothesis, lowered where necessary so that the scores never increase along the list.
 
-    The search returns truncated hypotheses after all finished ones, even if their scores are higher. With these scores,
-    the best combinations keep this order.
+    For example, the scores -1, -3 and -2 become -1, -3 and -3. The search returns truncated hypotheses after all
+    finished ones, even if their scores are higher. With the lowered scores, the best combinations keep this order.
     """
     ranking_scores = []
     lowest_score = hypotheses[0].score

@@ -270,7 +270,7 @@ class TextTranslator:
         return text_translations
 
     def _split(self, text: Source) -> list[Piece]:
-        """Split a text into sentences, as `split_sentences` requests. If the text begins with a code, it is kept."""
+        """Split a text into sentences, as `split_sentences` requests. A target-language code of the text is kept."""
         language = None
         if isinstance(self._split_sentences, str):
             # Otherwise it is True, which stands for the language of the tokenizer.
@@ -278,8 +278,8 @@ class TextTranslator:
         return split_into_pieces(self._inference.tokenizer, text.written, language, code=text.code)
 
     def _translate_sentences(self, sources: list[Source]) -> list[Translation]:
-        """Translate sentences in batches, and copy the ones that need no translation, such as blank sentences."""
-        # Each sentence is copied first. The translations below replace the copies.
+        """Translate sentences in batches, and copy sentences that need no translation, such as blank ones."""
+        # Each sentence is copied first. The translations below replace these copies in the list.
         translations = [_copy_source(source, self._words) for source in sources]
         sentences_to_translate = self._prepare_sentences(sources)
         with evaluating(self._inference.model):
@@ -301,7 +301,7 @@ class TextTranslator:
             if not self._is_copied(sentence):
                 sentences_to_translate.append(sentence)
 
-        # Sentences that are copied need no phrase sizes and no token ids.
+        # The next two steps change the sentences in place. Copied sentences need neither phrase sizes nor token ids.
         if self._glossary is not None:
             for sentence in sentences_to_translate:
                 sentence.sizes = self._glossary.sizes(sentence.source.text)
@@ -343,6 +343,7 @@ class TextTranslator:
         """Translate a batch with one call of `generate()`, and return the translations with their details."""
         # (sentences, hypotheses, target), with the best hypothesis of each sentence first.
         sequences = self._search(batch)
+        # (sentences, target)
         best_sequences = sequences[:, 0]
         check_generated(self._inference.model, self._inference.tokenizer, best_sequences)
 
@@ -369,6 +370,8 @@ class TextTranslator:
         # `generate()` returns the token ids, or an object that contains them if scores or other outputs are requested.
         # Their shape is (sentences * hypotheses, target).
         token_ids_of_hypotheses: torch.Tensor = getattr(output, "sequences", output)
+        # The hypotheses of a sentence are next to each other, so the first axis can be split in two. -1 stands for the
+        # number of hypotheses per sentence.
         return token_ids_of_hypotheses.unflatten(0, (len(batch), -1))
 
 
@@ -398,6 +401,7 @@ def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
     if not isinstance(num_beams, int):
         # It is None for a greedy search; for other values `generate()` will raise an error.
         return inference
+    # For example, 16 beams halve the number of tokens. Up to 8 beams, the number stays the same.
     tokens_per_batch = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, num_beams)
     return replace(inference, tokens_per_batch=max(1, tokens_per_batch))
 
@@ -457,6 +461,7 @@ def _generate_with_progress(inference: Inference, inputs: BatchEncoding, generat
 def _add_token_counter(processors: LogitsProcessorList | None, progress: "tqdm[Any]") -> LogitsProcessorList:
     """Return the given logits processors, if any, and one that advances a progress bar at each step of a search."""
 
+    # `generate()` calls this at each step. It returns the scores unchanged, so it does not influence the search.
     def count_token(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         progress.update()
         return scores
@@ -474,6 +479,8 @@ def _collect_search_settings(model: PreTrainedModel | Engine, generate_kwargs: d
     Keyword arguments of the call have priority, then a `generation_config` that is passed to the call, and then the
     model's own `generation_config`.
     """
+    # Later values override earlier ones, so the source with the highest priority comes last. The copy keeps the model's
+    # own settings unchanged.
     settings: GenerationConfig = copy.copy(model.generation_config)
     config_of_call: GenerationConfig | None = generate_kwargs.get("generation_config")
     if config_of_call:

@@ -49,7 +49,7 @@ class DetailLevel(StrEnum):
     @classmethod
     def from_argument(cls, return_details: bool | str) -> "DetailLevel":
         """Convert the argument `return_details` into a level; raise ValueError if it is an unknown string."""
-        # A level is a string, too.
+        # A `DetailLevel` is also a `str`, so this branch accepts both levels and their values.
         if isinstance(return_details, str):
             names_of_levels = [level.value for level in cls]
             if return_details not in names_of_levels:
@@ -138,7 +138,7 @@ def describe(
 
 
 class _Hypothesis(NamedTuple):
-    """A hypothesis of the search, `target`, and the sentence that it translates, `source`."""
+    """A hypothesis of the search (`target`), and the sentence that it translates (`source`)."""
 
     source: TokenizedText
     target: TokenizedText
@@ -147,7 +147,7 @@ class _Hypothesis(NamedTuple):
 def _decode_sequences(
     tokenizer: PreTrainedTokenizerBase, ends: HypothesisEnds, sources: list[TokenizedText], sequences: torch.Tensor
 ) -> list[_Hypothesis]:
-    """Return all hypotheses with their texts in one list, in which the hypotheses of a sentence are neighbours.
+    """Decode all hypotheses, and return them in one list. The hypotheses of a sentence are next to each other.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
@@ -197,7 +197,7 @@ def _add_scores_and_alignments(
     aligner: Aligner,
     length_penalty: Callable[[int], float],
 ) -> list[Translation]:
-    """Return the translations with scores, log-probabilities and alignments, which forced decoding computes.
+    """Compute scores, log-probabilities and alignments by forced decoding, and return the translations with them.
 
     Translations without tokens stay as they are, because forced decoding needs at least one token.
 
@@ -210,8 +210,8 @@ def _add_scores_and_alignments(
             length is divided.
     """
     described_translations = list(translations)
-    # Forced decoding gets only the hypotheses that have tokens. For each row of these, this is its index among all
-    # hypotheses.
+    # Forced decoding gets only the hypotheses that have tokens. `index_of_row` maps the rows of its input to indices of
+    # `hypotheses`: it is [0, 2] if the second of three hypotheses has no tokens.
     index_of_row = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.target.token_ids]
     sources = [hypotheses[index].source for index in index_of_row]
     targets = [hypotheses[index].target for index in index_of_row]
@@ -229,7 +229,7 @@ def _add_scores_and_alignments(
 
 
 def _group_alternatives(translations: list[Translation], num_hypotheses: int) -> list[Translation]:
-    """Make each sentence's other hypotheses the alternatives of its best one, and return the best ones.
+    """Return the best hypothesis of each sentence, with the sentence's other hypotheses as its alternatives.
 
     Args:
         translations (`list[Translation]`): all hypotheses; each sentence has `num_hypotheses` of them in a row, the
@@ -278,7 +278,8 @@ def has_loop(tokens: Sequence[Hashable], most_tokens: int = 8, least_times: int 
     """
     for run_length in range(1, most_tokens + 1):
         needed_times = 3 * least_times if run_length <= 2 else least_times
-        # In a loop, each token equals the token one run earlier. The first occurrence of the run has none before it.
+        # In a loop, each token equals the token one run earlier, except in the first occurrence of the run. For
+        # example, "a b c" must occur 4 times, so the last 9 of the 12 tokens equal the token 3 positions before.
         needed_tokens = run_length * (needed_times - 1)
         repeated_tokens = 0
         for position in range(run_length, len(tokens)):

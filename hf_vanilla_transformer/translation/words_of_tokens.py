@@ -103,7 +103,7 @@ class TokenTexts:
         return [self._text_without_spaces(token_id) for token_id in ids]
 
     def find_words(self, text: str, ids: list[int], pattern: re.Pattern[str] = WORDS) -> list[list[int]]:
-        """Return, for each token of a text, the indices of the words that it belongs to.
+        """Return, for each token of a text, the indices of the words to which the token belongs.
 
         A token may span several words; see [`map_tokens_to_words`]. A target-language code, such as `>>fr<<`, belongs
         to no word, even if the text begins with it.
@@ -144,19 +144,21 @@ class TokenTexts:
         return map_tokens_to_words(normalized_words, token_texts)
 
     def _text_without_spaces(self, token_id: int) -> bytes:
-        """Return the text of a token without white space, which is empty for special tokens."""
+        """Return the text of a token without white space. The text of a special token is empty."""
+        # The unknown token may also be a special token, so it must be tested first. Unlike other special tokens, it
+        # stands for text.
         if token_id == self._unknown_id:
             return _UNKNOWN
         if token_id in self._ids_without_text:
             return b""
         text = self.text_with_spaces(token_id)
         if self._has_escapes:
-            # For example, "&amp;" stands for "&".
+            # For example, `unescape` converts "&amp;" to "&".
             text = unescape(text.decode()).encode()
         return b"".join(text.split())
 
     def text_with_spaces(self, token_id: int) -> bytes:
-        """Return the text of a token in UTF-8, in which spaces replace word-boundary markers such as `</w>`.
+        """Return the text of a token in UTF-8, with spaces instead of word-boundary markers such as `</w>`.
 
         The text of a special token is its name, such as `</s>`.
         """
@@ -164,7 +166,7 @@ class TokenTexts:
 
         # Added tokens, such as special tokens, have their text as their name even in a byte-level vocabulary.
         if self._is_byte_level and token_id not in self._added_ids:
-            # Each character of the name stands for one byte.
+            # Each character of the name stands for one byte. For example, "Ġ" stands for a space.
             return bytes(_BYTE_OF_CHARACTER[character] for character in name)
 
         byte_token = _SENTENCEPIECE_BYTE.fullmatch(name)
@@ -203,7 +205,7 @@ def word_at(text: str, position: int, pattern: re.Pattern[str] = WORDS) -> int:
 
 
 def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]]:
-    """Return, for each token, the indices of the words that it belongs to. A token may span several words.
+    """Return, for each token, the indices of the words to which the token belongs. A token may span several words.
 
     A tokenizer may change the text, for example by Unicode normalization, lowercasing or escaping. In this case, the
     texts of the tokens are compared with the original text to find the words that correspond to each token.
@@ -255,14 +257,16 @@ def _match_bytes(tokens: bytes, text: bytes) -> list[slice]:
 
 
 def _match_without_white_space(tokens: bytes, text: bytes) -> list[slice]:
-    """Find the slices of [`_match_bytes`] for tokens with white space, to which nothing in the text corresponds.
+    """Do the work of [`_match_bytes`] for tokens that contain white space.
 
-    Without their white space, the tokens are probably equal to the text, which saves a slow comparison.
+    The text has no white space, so nothing in the text corresponds to the white space of the tokens. Without their
+    white space, the tokens are probably equal to the text, which saves a slow comparison.
     """
     is_white_space = [False] * len(tokens)
     for match in _OTHER_WHITE_SPACE.finditer(tokens):
         for position in range(match.start(), match.end()):
             is_white_space[position] = True
+    # `_match_bytes` does not return to this function, because `visible_bytes` has no such white space.
     visible_bytes = _OTHER_WHITE_SPACE.sub(b"", tokens)
     slices_of_visible_bytes = iter(_match_bytes(visible_bytes, text))
 
@@ -276,11 +280,12 @@ def _match_without_white_space(tokens: bytes, text: bytes) -> list[slice]:
 
 
 def _match_different_bytes(tokens: bytes, text: bytes) -> list[slice]:
-    """Find the slices of [`_match_bytes`] for tokens that differ from the text, with a general comparison.
+    """Do the work of [`_match_bytes`] for tokens that differ from the text, with a general comparison of sequences.
 
     In the worst case, the time grows with the cube of the length.
     """
     slices_of_text = []
+    # With `autojunk`, SequenceMatcher would ignore elements that are frequent in a long text, such as most letters.
     matcher = SequenceMatcher(None, tokens, text, autojunk=False)
     # Each operation turns a range of the tokens into a range of the text. Together, the operations cover both.
     for operation, tokens_start, tokens_end, text_start, text_end in matcher.get_opcodes():
@@ -288,7 +293,9 @@ def _match_different_bytes(tokens: bytes, text: bytes) -> list[slice]:
             for position in range(text_start, text_end):
                 slices_of_text.append(slice(position, position + 1))
         else:
-            # The operation does not say which bytes correspond, so each byte gets the whole range.
+            # The operation replaces, deletes or inserts bytes. It does not say which bytes correspond, so each byte of
+            # the tokens gets the whole range of the text. This range is empty for a deletion. For an insertion,
+            # `num_bytes` is 0.
             num_bytes = tokens_end - tokens_start
             slices_of_text += [slice(text_start, text_end)] * num_bytes
     return slices_of_text
