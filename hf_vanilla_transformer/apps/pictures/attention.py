@@ -152,7 +152,7 @@ def plot_attention(
 
 
 def _check_style(style: str, layer: int | None, head: int | None) -> None:
-    """Raise ValueError if a style is unknown, or draws all layers or heads although one was chosen."""
+    """Raise ValueError if a style is unknown, or if it draws all layers or heads although the caller chose one."""
     check_choice("style", style, STYLES)
     if style in ("heads", "layers") and head is not None:
         raise InputError(f'head is {head}, but the style "{style}" draws all heads; choose "lines" or "matrix".')
@@ -176,7 +176,9 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     # The lines with the largest weights are drawn last, so that no other line covers them. In the flattened weights,
     # the keys of a query stand next to each other, so weight i belongs to query i // num_keys and key i % num_keys.
     flat_weights = drawing.weights.ravel()
+    # Indices into `flat_weights`, by increasing weight.
     order = np.argsort(flat_weights)
+    # The horizontal position is 0 for the column of queries, and 1 for the column of keys.
     end_points = []
     for index in order:
         query, key = divmod(index, num_keys)
@@ -188,7 +190,7 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
         end_points,
         array=sorted_weights,
         cmap=color_map(drawing.theme.sequential),
-        # In points.
+        # The widths are in points. Weights lie between 0 and 1, as do the limits of the colors (`clim`).
         linewidths=0.5 + 3 * sorted_weights,
         capstyle="round",
         clim=(0, 1),
@@ -205,7 +207,7 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
 
 def _label_column(axes: "Axes", num_rows: int, heights: np.ndarray, words: Sequence[str], label: str) -> None:
     """Write the tokens and the axis label of one column next to the lines."""
-    # The first row is at the top.
+    # The larger vertical limit comes first, so the axis points down and the first row is at the top.
     axes.set(xlim=(-0.02, 1.02), ylim=(num_rows - 0.5, -0.5), xticks=[], ylabel=label)
     axes.set_yticks(heights, words)
     axes.tick_params(length=0)
@@ -227,9 +229,10 @@ def _draw_one_matrix(drawing: _Drawing) -> "Figure":
     axes.set(xlabel=drawing.key_label, ylabel=drawing.query_label)
     if has_numbers:
         for (query, key), weight in np.ndenumerate(weights):
-            # Red, green and blue, without the opacity.
+            # `to_rgba` returns red, green, blue and opacity.
             cell_color = image.to_rgba(weight)[:3]
             text_color = readable_on(cell_color, drawing.theme)
+            # In an image, x is the column and y is the row.
             axes.text(key, query, f"{weight:.2f}", size=7, color=text_color, ha="center", va="center")
     _add_color_bar(figure, image, [axes])
     return figure
@@ -246,6 +249,7 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
     num_layers, num_heads, num_queries, num_keys = drawing.weights.shape
     num_panels = num_layers * num_heads
     num_columns = num_heads if has_layers else _choose_columns(num_heads, _side_of_panel(num_keys))
+    # `grid` has the shape (rows, columns), and `grid.flat` iterates over its axes row by row.
     figure, grid = _new_sheet(drawing, num_panels, num_columns)
 
     # (panels, queries, keys), with the heads of a layer next to each other.
@@ -254,6 +258,7 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
     for unused_axes in grid.flat[num_panels:]:
         unused_axes.set_axis_off()
     for panel, axes in enumerate(grid.flat[:num_panels]):
+        # For example, with 8 heads per layer, panel 10 is layers[1], head 2.
         layer, head = divmod(panel, num_heads)
         panel_title = f"layers[{layer}], head {head}" if has_layers else f"head {head}"
         axes.set_title(panel_title, size=SMALL_FONT_SIZE)
@@ -275,7 +280,10 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
 
 
 def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[Figure, np.ndarray]":
-    """Return a figure with room for the panels of a sheet and their labels, and its grid of axes, row by row."""
+    """Create a figure that is large enough for a sheet, and return the figure and its grid of axes.
+
+    The grid is an array of shape `(rows, columns)`, with one panel per axes.
+    """
     num_queries, num_keys = drawing.weights.shape[-2:]
     num_rows = math.ceil(num_panels / num_columns)
     # The labels of the queries stand once in each row, and the rotated labels of the keys below each panel.
@@ -290,14 +298,15 @@ def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[F
 
 
 def _side_of_panel(num_tokens: int) -> float:
-    """Return the width of a sheet's panels in inches for a number of keys, or their height for a number of queries."""
+    """Return the width of a panel in inches, given the number of keys, or its height, given the number of queries."""
     return max(num_tokens * _CELL_OF_SHEET, _SMALLEST_PANEL)
 
 
 def _choose_columns(num_heads: int, panel_width: float) -> int:
-    """Return the number of columns in which the panels of one layer's heads fit, with as few rows as possible.
+    """Return the number of columns for the panels of one layer's heads, such that there are as few rows as possible.
 
-    All rows but the last have the same number of heads.
+    Among the numbers with equally few rows, the smallest is chosen, because it leaves the fewest empty places. For
+    example, if at most 4 columns fit, 6 heads get 3 columns in 2 rows.
     """
     columns_that_fit = max(1, int(_WIDTH_OF_SHEET / panel_width))
     most_columns = min(num_heads, _MOST_HEADS_IN_A_ROW, columns_that_fit)
@@ -306,6 +315,6 @@ def _choose_columns(num_heads: int, panel_width: float) -> int:
 
 
 def _add_color_bar(figure: "Figure", drawn: "ScalarMappable", axes: "Sequence[Axes]") -> None:
-    """Add a color bar next to the given axes, which shows the color of each attention weight."""
+    """Add a color bar next to the given axes. It shows which color stands for which attention weight."""
     bar = figure.colorbar(drawn, ax=axes, label="attention weight", fraction=0.05, aspect=30, shrink=0.9)
     bar.outline.set_visible(False)

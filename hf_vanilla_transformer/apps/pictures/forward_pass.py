@@ -138,14 +138,14 @@ def forward_pass(
             use_cache=False,
         )
 
-    # (target, vocabulary)
+    # (target, vocabulary), because the batch has only one sentence pair.
     log_probs = output.logits[0].float().log_softmax(dim=-1)
     # (target, 1), the log-probability of each generated token.
     target_log_probs = log_probs.gather(-1, generated_tokens[0, :, None])
     return ForwardPass(
         source_tokens=token_texts(tokenizer, source_ids),
         read_tokens=token_texts(tokenizer, target_ids[:-1], of_target=True),
-        # The text of a token depends on its neighbours, so the start token is left out afterwards.
+        # The text of a token depends on the tokens next to it, so the start token is removed only after the conversion.
         target_tokens=token_texts(tokenizer, target_ids, of_target=True)[1:],
         encoder=_stack_layers(output.encoder_attentions),
         decoder=_stack_layers(output.decoder_attentions),
@@ -168,6 +168,7 @@ def _stack_layers(layers: tuple[Tensor, ...] | None) -> np.ndarray:
         raise InputError(
             'the model returned no attention weights; load it with attn_implementation="eager", which computes them.'
         )
+    # Each layer's first axis has the length 1, so concatenating along this axis makes it the axis of layers.
     return torch.cat(layers).float().cpu().numpy()
 
 
@@ -202,6 +203,7 @@ def masks_of(
     encoder_inputs = tokenizer.pad({"input_ids": source_rows}, return_tensors="pt").to(model.device)
     decoder_inputs = tokenizer.pad({"input_ids": read_rows}, return_tensors="pt").to(model.device)
 
+    # The hooks of `_recording_masks` fill this during the forward pass, whose output is not used.
     recorded_masks: dict[str, Tensor | None] = {}
     with evaluating(model), _recording_masks(model, recorded_masks):
         model(
@@ -228,9 +230,10 @@ def masks_of(
 def _recording_masks(
     model: VanillaTransformerForConditionalGeneration, recorded_masks: dict[str, Tensor | None]
 ) -> Iterator[None]:
-    """Store the attention masks that the first layers receive inside the block in `recorded_masks`.
+    """Record the attention masks that the first encoder layer and the first decoder layer receive inside the block.
 
-    The keys are the types of attention in [`KINDS`]. A mask is None if nothing is masked.
+    The masks are stored in `recorded_masks`. Its keys are the types of attention in [`KINDS`]. A mask is None if nothing
+    is masked.
     """
     encoder_layer = model.model.encoder.layers[0]
     decoder_layer = model.model.decoder.layers[0]
@@ -249,8 +252,10 @@ def _recording_masks(
 
 
 def _make_mask_recorder(recorded_masks: dict[str, Tensor | None], attention: str) -> Callable[..., None]:
-    """Return a hook that stores the attention mask of a layer under the given name."""
+    """Return a forward pre-hook that stores the attention mask of a module in `recorded_masks[attention]`."""
 
+    # PyTorch calls the hook before the module's `forward`, with the arguments of the call. The hook returns None, so
+    # the arguments stay as they are.
     def record(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
         recorded_masks[attention] = kwargs["attention_mask"]
 
@@ -267,8 +272,10 @@ def _read_mask(mask: Tensor | None, shape: tuple[int, int, int]) -> np.ndarray:
     """
     if mask is None:
         return np.ones(shape, dtype=bool)
+    # (batch, 1, queries or 1, keys)
     is_allowed = mask if mask.dtype == torch.bool else mask == 0
-    # The second axis stands for any head, and a mask with one row for any query.
+    # All heads have the same mask, so the second axis, of length 1, is removed. If the mask has only one row of keys,
+    # `expand` repeats this row for each query.
     return is_allowed[:, 0].expand(shape).cpu().numpy()
 
 
@@ -344,7 +351,7 @@ def _find_best_hypothesis(
         output = generate(input_ids=inputs, attention_mask=torch.ones_like(inputs), **generate_kwargs)
     # `generate()` returns the token ids, or an object that contains them, if the caller passes return_dict_in_generate.
     sequences: Tensor = getattr(output, "sequences", output)
-    # (1, target); the search returns the best hypothesis first.
+    # (1, target). `sequences` may contain several hypotheses, of which the first is the best.
     best_sequences = sequences[:1]
     check_generated(model, tokenizer, best_sequences)
     token_ids = best_sequences[0].tolist()

@@ -76,6 +76,7 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
     The axes have one row per sentence, and a column each for encoder self-attention, decoder self-attention and
     cross-attention.
     """
+    # `masks.cross` has the shape (batch, target, source), padding included.
     num_sentences, target_length, source_length = masks.cross.shape
     # Each token of the sentences labels a row or a column of a mask. These are the widths of the widest labels. All
     # sizes are in inches.
@@ -108,7 +109,8 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
 def _draw_mask(axes: "Axes", is_allowed: np.ndarray, queries: Sequence[str], keys: Sequence[str], theme: Theme) -> None:
     """Draw one mask of shape `(queries, keys)`, with token labels and a line around each cell."""
     draw_matrix(axes, is_allowed, queries, keys, SMALL_FONT_SIZE, (theme.background, theme.lines[0]))
-    # Minor ticks lie on the edges of the cells, and the grid is drawn at them.
+    # The center of cell i is at the position i, so its edges are at i - 0.5 and i + 0.5. The minor ticks lie on these
+    # edges, and the lines of the grid are drawn at the minor ticks.
     axes.set_yticks(np.arange(len(queries) + 1) - 0.5, minor=True)
     axes.set_xticks(np.arange(len(keys) + 1) - 0.5, minor=True)
     axes.grid(which="minor", linewidth=0.5)

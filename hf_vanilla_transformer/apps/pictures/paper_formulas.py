@@ -107,6 +107,7 @@ def _compute_positions(
         check_number("d_model", width, 2, _MOST_CHANNELS)
         if width % 2:
             raise InputError(f"d_model is {width}; it must be even: half of the channels are sines, half cosines.")
+        # The position ids have the shape (1, length), so the result has a batch axis, which `[0]` removes.
         return sinusoidal_positions(torch.arange(length)[None], width)[0].numpy()
 
     if d_model is not None:
@@ -115,7 +116,8 @@ def _compute_positions(
         raise InputError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
     encoder = model.get_encoder()
     position_ids = torch.arange(length, device=model.device)[None]
-    # The encoder adds positions to embeddings. If the embeddings are zero, the result is the positions.
+    # The encoder adds positions to embeddings. If the embeddings are zero, the result is the positions. It also applies
+    # dropout to the sum, but dropout is off in evaluation mode.
     zero_embeds = torch.zeros(1, length, model.config.d_model, device=model.device)
     with torch.inference_mode(), evaluating(model):
         return encoder.add_positions(zero_embeds, position_ids)[0].float().cpu().numpy()
@@ -149,7 +151,8 @@ def plot_schedule(
         _check_curves("warmup_steps", warmup_steps, len(_LINE_STYLES))
         figure = new_figure(7.5, 4.2)
         axes = figure.add_subplot()
-        # There are at least as many colors and line styles as values, and the rest of them is not used.
+        # `strict=False`, because there may be more colors and line styles than values. `_check_curves` has checked that
+        # there are not fewer.
         for color, width in zip(colors.lines, d_model, strict=False):
             for line_style, warmup in zip(_LINE_STYLES, warmup_steps, strict=False):
                 shown_updates = _choose_points(updates, warmup)
@@ -165,7 +168,7 @@ def plot_schedule(
 
 
 def _check_curves(name: str, numbers: Sequence[int], most: int) -> None:
-    """Raise ValueError unless an argument has between 1 and `most` numbers, each of them at least 1."""
+    """Raise ValueError unless the argument `name` contains 1 to `most` numbers, and each number is at least 1."""
     check_number(f"the number of values of {name}", len(numbers), 1, most)
     for number in numbers:
         check_number(name, number, 1)
@@ -173,6 +176,7 @@ def _check_curves(name: str, numbers: Sequence[int], most: int) -> None:
 
 def _choose_points(updates: int, warmup: int) -> list[int]:
     """Return the updates at which a curve is computed: evenly spaced ones, and the peak at the end of the warm-up."""
+    # With up to 400 updates, these are all updates.
     evenly_spaced = np.linspace(1, updates, min(updates, _POINTS)).astype(int).tolist()
     peak = min(warmup, updates)
     return sorted({*evenly_spaced, peak})

@@ -71,7 +71,7 @@ def _label_token(sentence: bytes, characters: Sequence[_Span], token: _Span) -> 
         # The text of the token is empty.
         return _SPACE
 
-    # The whole characters, which may begin before the token and end after it.
+    # The text consists of whole characters, so it may begin before the token and end after it.
     first_character = token_characters[0]
     last_character = token_characters[-1]
     text = sentence[first_character.start : last_character.end].decode(errors="replace")

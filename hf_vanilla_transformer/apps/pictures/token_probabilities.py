@@ -79,6 +79,7 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
 
     boxes = _place_boxes(tokens)
     num_lines = boxes[-1].line + 1
+    # In inches, like all positions and sizes in this function.
     right_edges = [box.x + box.width for box in boxes]
     width = max(_NARROWEST_FIGURE, *right_edges)
     title = f"log P(Y | X) = {sum(log_probs):.2f}"
@@ -91,7 +92,8 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
     for token, log_prob, box in zip(tokens, log_probs, boxes, strict=True):
         _draw_token(axes, box, token, log_prob, colors, theme)
 
-    # The vertical axis points down, so that the first line is at the top.
+    # The vertical axis points down, so that the first line is at the top. With `aspect="equal"`, inches have the same
+    # length on both axes.
     axes.set(xlim=(-0.05, width + 0.05), ylim=(num_lines * _LINE_HEIGHT, -0.05), aspect="equal")
     axes.set_axis_off()
     bar = figure.colorbar(colors, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
@@ -100,7 +102,10 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
 
 
 def _draw_token(axes: "Axes", box: _Box, token: str, log_prob: float, colors: "ScalarMappable", theme: Theme) -> None:
-    """Draw a token in its box, which `colors` fills according to the log-probability, and the number below the box."""
+    """Draw a token in a colored box, and its log-probability below the box.
+
+    `colors` maps the log-probability to the color of the box.
+    """
     from matplotlib.patches import Rectangle
 
     # The vertical axis points down, so `top` is the smallest vertical position of the box.
@@ -125,7 +130,7 @@ def _place_boxes(tokens: Sequence[str]) -> list[_Box]:
     for token in tokens:
         text_width = max(width_of([token]), number_width)
         widths.append(text_width + _PADDING_OF_BOX)
-    # A token that is wider than a line makes all lines as wide as itself.
+    # If a token is wider than a line, all lines become as wide as this token. So each box fits into an empty line.
     line_width = max(_WIDTH_OF_LINE, *widths)
     boxes = []
     line = 0

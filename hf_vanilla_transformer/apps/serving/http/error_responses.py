@@ -40,7 +40,10 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _answer_request_error(request: Request, error: Exception) -> Response:
-    """Answer a RequestError of the service. If the client should try again, the response has `Retry-After`."""
+    """Answer a RequestError of the service with the status of its class.
+
+    If the client should try again later, the response has the header `Retry-After`.
+    """
     assert isinstance(error, RequestError)
     headers: dict[str, str] = {}
     if isinstance(error, BusyError):
@@ -53,7 +56,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason = str(error.detail)
     if error.status_code == 400 and error.__cause__ is not None:
-        # FastAPI's message for a body that it cannot parse does not say what is wrong.
+        # FastAPI could not parse the body. Its message does not say why, but the error has the reason as its cause.
         reason = f"the body is not JSON in UTF-8 ({error.__cause__})."
     return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 

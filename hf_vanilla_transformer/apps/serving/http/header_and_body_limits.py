@@ -34,7 +34,10 @@ def protocol_with_time_limit(seconds: float) -> type[H11Protocol]:
     """
 
     class ProtocolWithTimeLimit(_TimeLimitedProtocol):
-        """A protocol with these limits, because uvicorn creates each protocol itself, without arguments for them."""
+        """A protocol with these time limits.
+
+        They are an attribute of the class, because uvicorn creates the protocols and cannot pass them as an argument.
+        """
 
         seconds_in_state: ClassVar = {h11.IDLE: seconds, h11.SEND_BODY: seconds + 1}
 
@@ -62,6 +65,7 @@ class _TimeLimitedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Restart the timer if the received data has moved the client to a new state, such as sending a body."""
+        # This passes the data to h11, which updates `self.conn.their_state`, the client's state.
         super().data_received(data)
         if self.transport.is_closing():
             self._update_timer(None)
@@ -88,6 +92,7 @@ class _TimeLimitedProtocol(H11Protocol):
         if is_same_state and is_same_request:
             return
 
+        # These must be set even if no timer starts, because the next call compares its state and request with them.
         self._timed_state = state
         self._timed_cycle = self.cycle
         if self._timer is not None:
@@ -130,6 +135,7 @@ class RequestLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # ASGI has the headers as pairs of bytes, with the names in lower case.
         error_response = _check_headers(scope["headers"])
         if error_response is not None:
             await error_response(scope, receive, send)
@@ -171,7 +177,8 @@ class _LimitedBody:
             reason = f"the body did not arrive within {self._seconds:g} seconds; send it faster."
             raise HTTPException(408, reason, headers=_CLOSE) from None
 
-        # A message that the client has disconnected has neither of these keys.
+        # A message "http.request" contains a part of the body, and `more_body` is True if other parts follow. A message
+        # "http.disconnect" has neither of these keys, so it also completes the body.
         self._received_bytes += len(message.get("body", b""))
         if self._received_bytes > self._most_bytes:
             reason = f"the body has more than {self._most_bytes:,} bytes; send fewer or shorter texts."
@@ -195,6 +202,6 @@ def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> JSONResponse | Non
 
 
 def _content_encoding(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the Content-Encoding of a request in lower case, such as "gzip"; empty if there is no such header."""
+    """Return the Content-Encoding of a request in lower case, such as "gzip", or "" if there is no such header."""
     encodings = [value.decode("latin-1") for name, value in headers if name == b"content-encoding"]
     return ", ".join(encodings).strip().lower()[:_MOST_CHARACTERS_OF_ENCODING]

@@ -34,14 +34,15 @@ async def read_libre_request(request: Request) -> LibreRequest:
     body_type = content_type(request) or _JSON
     if body_type not in (FORM, MULTIPART, _JSON):
         raise HTTPException(415, f"the Content-Type is {body_type!a}; send {_JSON}, {FORM} or {MULTIPART}.")
-    # The middleware limits the size of the body that is read here, so the parsers need no limits themselves.
+    # The middleware `RequestLimits` limits the size of the body that is read here, so the parsers need no limits
+    # themselves. The request stores the body, which `_read_form` relies on.
     body = await request.body()
 
     try:
         fields = _parse_form(request.scope["query_string"].decode())
     except ValueError:
         raise HTTPException(400, "the query of the address cannot be read; send UTF-8.") from None
-    # The body's values replace those of the query string.
+    # The body is parsed last, so that its values replace the values of the query string.
     if body_type == _JSON:
         fields.update(_parse_json(body))
     else:
@@ -55,17 +56,23 @@ async def read_libre_request(request: Request) -> LibreRequest:
 
 
 async def _read_form(request: Request, body: bytes, body_type: str) -> dict[str, object]:
-    """Return the fields of a body that contains a form: a URL-encoded one, or one of several parts.
+    """Return the fields of a form, which is either URL-encoded or multipart form data.
+
+    Args:
+        request (`Request`): the request. Its body must have been read, so that the request has stored it.
+        body (`bytes`): the body of the request.
+        body_type (`str`): the Content-Type of the body: [`FORM`] or [`MULTIPART`].
 
     Raises:
-        HTTPException: 400 if the body is not such a form, or not in UTF-8.
+        HTTPException: 400 if the body is not such a form, is not in UTF-8, or contains a file.
     """
     try:
-        # This also checks that a form of several parts is encoded in UTF-8.
+        # Multipart form data is decoded, too, although only to check that it is in UTF-8.
         text = body.decode()
         if body_type == FORM:
             return _parse_form(text)
-        # Starlette parses the same body, which the request has stored.
+        # Starlette parses multipart form data. It reads the body that the request has stored, so it does not wait for
+        # the client again. A field cannot be longer than the body, so this `max_part_size` allows fields of any length.
         form = await request.form(max_files=0, max_part_size=len(body))
         return _collect_fields(form.multi_items())
     except ValueError as error:
@@ -93,7 +100,8 @@ def _parse_json(body: bytes) -> dict[str, object]:
 
 
 def _parse_form(text: str) -> dict[str, object]:
-    """Return the fields of a URL-encoded form or a query string; raise ValueError if they are not UTF-8."""
+    """Return the fields of a URL-encoded form or a query string. Raise ValueError if they are not in UTF-8."""
+    # Without `keep_blank_values`, fields with empty values would be missing. The schema decides about such fields.
     return _collect_fields(parse_qsl(text, keep_blank_values=True, errors="strict"))
 
 
@@ -112,9 +120,10 @@ def _collect_fields(fields: Iterable[tuple[str, str | UploadFile]]) -> dict[str,
 
 
 def content_type(request: Request) -> str:
-    """Return the Content-Type of a request in lower case, without its parameters; empty if there is none.
+    """Return the Content-Type of a request in lower case and without its parameters, or "" if there is no such header.
 
-    It is shortened to 100 characters, because error messages quote it.
+    For example, "text/html; charset=utf-8" becomes "text/html". The result is shortened to 100 characters, because
+    error messages quote it.
     """
     header = request.headers.get("content-type", "")
     return header.partition(";")[0].strip().lower()[:_MOST_CHARACTERS_OF_TYPE]
@@ -122,8 +131,9 @@ def content_type(request: Request) -> str:
 
 def error_sentence(fault: ErrorDetails) -> str:
     """Return a sentence that describes one fault of a `ValidationError`, such as "q: Field required."."""
-    # A field name from a client may contain any characters, such as a lone surrogate, which cannot be encoded. `ascii`
-    # escapes these, and adds quotation marks, which are removed here.
+    # `loc` is the path of the wrong value, such as ("body", "inputs"), which becomes "body.inputs". A field name from a
+    # client may contain any characters, even a lone surrogate, which cannot be encoded. `ascii` escapes such
+    # characters, and adds quotation marks, which `[1:-1]` removes.
     field = ascii(".".join(map(str, fault["loc"])))[1:-1][:_MOST_CHARACTERS_OF_FIELD]
     if not field:
         return f"{fault['msg']}."

@@ -11,7 +11,9 @@ _ORIGIN = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
 
 class RelativeTargets:
-    """ASGI middleware that accepts requests for an absolute URL, such as `http://host/translate`, instead of a path.
+    """ASGI middleware that accepts requests whose target is an absolute URL, such as `http://host/translate`.
+
+    It replaces the target by the path of the URL.
 
     Clients send such requests to proxies. HTTP/1.1 requires that servers accept them (RFC 9112, section 3.2.2).
     """
@@ -33,6 +35,8 @@ class RelativeTargets:
         raw_path = target[origin.end() :]
         if not raw_path:
             raw_path = b"/"
+        # The scope belongs to the server, so only a copy is changed. `raw_path` contains the path as the client has
+        # sent it, and `path` contains the path without percent-encoding.
         relative_scope = dict(scope)
         relative_scope["raw_path"] = raw_path
         relative_scope["path"] = unquote(raw_path.decode("ascii"))

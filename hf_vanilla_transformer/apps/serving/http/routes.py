@@ -52,7 +52,8 @@ def build_app(service: Service) -> FastAPI:
     app = FastAPI(title="hf-vanilla-transformer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     # The server calls this function on shutdown. `add_page` replaces it with one that ends the streams of open pages.
     app.state.end_streams = lambda: None
-    # The middleware that is added last receives each request first.
+    # The middleware that is added last receives each request first, so a request passes through the classes below from
+    # the last to the first. For example, `CountRequests` also counts requests that `RequestLimits` rejects.
     app.add_middleware(
         RequestLimits, most_bytes=service.settings.max_body_bytes, seconds=service.settings.arrival_seconds
     )
@@ -146,11 +147,12 @@ def _libre_response(
     If the request has a list of texts, each field is a list with one item per text. Otherwise, each field is the value
     for the only text.
     """
-    # Each field has one item per text.
+    # Each list has one item per text. Optional fields that are missing here are None in the response, and FastAPI
+    # leaves them out.
     fields: dict[str, list[object]] = {}
     fields["translatedText"] = [translation.text for translation in translations]
     if request.source == "auto" and source_language is not None:
-        # The model has a single source language.
+        # The model has a single source language, so the items of the list may be the same object.
         fields["detectedLanguage"] = [DetectedLanguage(language=source_language)] * len(translations)
     if request.alternatives:
         fields["alternatives"] = []
@@ -202,7 +204,8 @@ async def _translate_for_client(
         RequestError: for the same reasons as `Service.translate`. In addition, BusyError if the request times out.
         HTTPException: 499 if the client has disconnected.
     """
-    # Both run at the same time, and the one that ends first decides.
+    # The two tasks run concurrently, and the first one that ends determines the result. If both have ended, the
+    # translation takes precedence. If neither has ended, the time limit has passed.
     translation = asyncio.ensure_future(service.translate(texts, options))
     disconnection = asyncio.ensure_future(_wait_for_disconnection(request))
     seconds = service.settings.request_seconds
@@ -215,7 +218,7 @@ async def _translate_for_client(
         reason = f"the translation took more than {seconds} seconds; retry, or send shorter texts."
         raise BusyError(reason, retry_seconds=5)
     finally:
-        # This has no effect on the one that has ended.
+        # This also runs if this coroutine is cancelled. It has no effect on a task that has ended.
         translation.cancel()
         disconnection.cancel()
 

@@ -37,8 +37,9 @@ def _quote(value: object) -> str:
 
 
 def _text_error(message: str) -> PydanticCustomError:
-    """Return an error with a message that may contain braces, such as those of a quoted JSON object."""
-    # The second argument is a template, into which pydantic inserts the values of the third.
+    """Return a validation error whose message may contain braces, for example because it quotes a JSON object."""
+    # The second argument is a template. Pydantic replaces `{message}` by the value from the third argument, and keeps
+    # the braces in this value as they are.
     return PydanticCustomError("texts", "{message}", {"message": message})
 
 

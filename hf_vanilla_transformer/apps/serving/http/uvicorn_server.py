@@ -44,7 +44,8 @@ def configuration(app: FastAPI, settings: ServingSettings) -> uvicorn.Config:
 
 def run(app: FastAPI, settings: ServingSettings, listener: socket.socket) -> None:
     """Serve the app until SIGTERM or Ctrl-C, and then finish the requests that have already arrived."""
-    # When uvicorn has finished, it raises the signal again for the handler that was installed earlier.
+    # When uvicorn has finished, it raises the signal again for the handler that was installed earlier. For Ctrl-C, this
+    # is Python's own handler, which raises KeyboardInterrupt.
     with contextlib.suppress(KeyboardInterrupt):
         _Server(app, configuration(app, settings)).run(sockets=[listener])
 
@@ -62,5 +63,6 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams of open web pages, and then shut down in uvicorn's usual way."""
+        # This must come first, because uvicorn waits for responses that are not complete, such as these streams.
         self._app.state.end_streams()
         await super().shutdown(sockets)
