@@ -195,7 +195,7 @@ class _Sentence:
 
 
 class TextTranslator:
-    """Translates texts with fixed settings; each call of `translate()` or `translate_documents()` creates one.
+    """Translates texts with fixed settings. Each call of `translate()` or `translate_documents()` creates a new object.
 
     Args:
         inference (`Inference`): the model and its tokenizer.
@@ -327,7 +327,7 @@ class TextTranslator:
             sentence.token_ids = token_ids
 
     def _batches(self, sentences: list[_Sentence]) -> Iterator[list[_Sentence]]:
-        """Group sentences of similar length into batches, which are smaller if required phrases are many or long."""
+        """Group sentences of similar length into batches. Many or long required phrases make the batches smaller."""
         source_lengths = [len(sentence.token_ids) for sentence in sentences]
         phrase_sizes = [sentence.sizes for sentence in sentences]
         # For each token of its sources, a batch may take memory and time for this number of values that the search for
@@ -376,7 +376,7 @@ class TextTranslator:
 
 
 def _check_former_arguments(generate_kwargs: dict[str, Any]) -> None:
-    """Raise ValueError with advice if an argument is one that only earlier versions of `translate` had."""
+    """Raise ValueError if the caller passes an argument that `translate` no longer has. The message gives advice."""
     for name, remedy in _FORMER_ARGUMENTS.items():
         if name in generate_kwargs:
             raise InputError(f"{name} is no longer an argument; {remedy}.")
@@ -429,7 +429,7 @@ def _copy_source(sentence: Source, words: re.Pattern[str]) -> Translation:
 
 
 def _generate(inference: Inference, inputs: BatchEncoding, generate_kwargs: dict[str, Any]) -> Any:
-    """Call `generate()`; if a sentence is long, log a warning and show a progress bar that counts tokens."""
+    """Call `generate()`. If a sentence is long, log a warning and show a progress bar that counts tokens."""
     # `input_ids` has the shape (sentences, padded source).
     source_length = inputs["input_ids"].shape[1]
     # A logits processor counts the tokens, so this needs a model that calls logits processors.
@@ -459,7 +459,7 @@ def _generate_with_progress(inference: Inference, inputs: BatchEncoding, generat
 
 
 def _add_token_counter(processors: LogitsProcessorList | None, progress: "tqdm[Any]") -> LogitsProcessorList:
-    """Return the given logits processors, if any, and one that advances a progress bar at each step of a search."""
+    """Return the given logits processors, if any, followed by a processor that counts each step in a progress bar."""
 
     # `generate()` calls this at each step. It returns the scores unchanged, so it does not influence the search.
     def count_token(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
@@ -474,10 +474,11 @@ def _add_token_counter(processors: LogitsProcessorList | None, progress: "tqdm[A
 
 
 def _collect_search_settings(model: PreTrainedModel | Engine, generate_kwargs: dict[str, Any]) -> GenerationConfig:
-    """Return the settings that a call of `generate()` will use, limited to the ones that this module needs.
+    """Return the search settings that a call of `generate()` will use.
 
     Keyword arguments of the call have priority, then a `generation_config` that is passed to the call, and then the
-    model's own `generation_config`.
+    model's own `generation_config`. Only the settings in `_DESCRIBING_SETTINGS`, which this module needs, are
+    determined in this way. All other settings have the model's values.
     """
     # Later values override earlier ones, so the source with the highest priority comes last. The copy keeps the model's
     # own settings unchanged.
@@ -490,7 +491,7 @@ def _collect_search_settings(model: PreTrainedModel | Engine, generate_kwargs: d
 
 
 def _override_unless_none(settings: GenerationConfig, values: Mapping[str, object]) -> None:
-    """Set the attributes of `settings` that this module needs, except those whose value is missing or None."""
+    """Overwrite the settings in `_DESCRIBING_SETTINGS` with the given values, unless a value is missing or None."""
     for name in _DESCRIBING_SETTINGS:
         value = values.get(name)
         if value is not None:

@@ -48,7 +48,7 @@ class DetailLevel(StrEnum):
 
     @classmethod
     def from_argument(cls, return_details: bool | str) -> "DetailLevel":
-        """Convert the argument `return_details` into a level; raise ValueError if it is an unknown string."""
+        """Convert the argument `return_details` into a level. Raise ValueError if it is an unknown string."""
         # A `DetailLevel` is also a `str`, so this branch accepts both levels and their values.
         if isinstance(return_details, str):
             names_of_levels = [level.value for level in cls]
@@ -248,7 +248,7 @@ def _group_alternatives(translations: list[Translation], num_hypotheses: int) ->
 def _find_flags(
     source: TokenizedText, hypothesis: TokenizedText, ends: HypothesisEnds, longest_source: float
 ) -> frozenset[str]:
-    """Return the flags that warn of likely errors in a hypothesis; [`Translation`] lists them.
+    """Return the flags that warn of likely errors in a hypothesis. The class [`Translation`] explains each flag.
 
     Args:
         source (`TokenizedText`): the source.

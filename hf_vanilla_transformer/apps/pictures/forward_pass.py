@@ -232,8 +232,8 @@ def _recording_masks(
 ) -> Iterator[None]:
     """Record the attention masks that the first encoder layer and the first decoder layer receive inside the block.
 
-    The masks are stored in `recorded_masks`. Its keys are the types of attention in [`KINDS`]. A mask is None if nothing
-    is masked.
+    The masks are stored in `recorded_masks`. Its keys are the types of attention in [`KINDS`]. A mask is None if
+    nothing is masked.
     """
     encoder_layer = model.model.encoder.layers[0]
     decoder_layer = model.model.decoder.layers[0]

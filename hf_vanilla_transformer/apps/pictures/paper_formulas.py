@@ -116,8 +116,8 @@ def _compute_positions(
         raise InputError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
     encoder = model.get_encoder()
     position_ids = torch.arange(length, device=model.device)[None]
-    # The encoder adds positions to embeddings. If the embeddings are zero, the result is the positions. It also applies
-    # dropout to the sum, but dropout is off in evaluation mode.
+    # The encoder adds positions to embeddings, and applies dropout to the sum. If the embeddings are zero and dropout is
+    # off, which it is in evaluation mode, the result is the positions.
     zero_embeds = torch.zeros(1, length, model.config.d_model, device=model.device)
     with torch.inference_mode(), evaluating(model):
         return encoder.add_positions(zero_embeds, position_ids)[0].float().cpu().numpy()
