@@ -18,7 +18,7 @@ ENGINES = LazyFunctions()
 
 @runtime_checkable
 class Engine(Protocol):
-    """The interface of an inference engine: a model that runs outside PyTorch. [`load_engine`] returns such an object.
+    """The interface of an inference engine, which runs a model outside PyTorch. [`load_engine`] returns an engine.
 
     `isinstance(model, Engine)` is False for PyTorch models, because they have neither `log_probs` nor
     `alignment_heads`. Only [`~.runtime.runtime_of`] makes this test; other code uses the runtime that it returns.

@@ -175,7 +175,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             joined_cache = cache
         else:
             joined_cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
-        # The configuration of an ensemble counts the decoder layers of all models.
+        # In the configuration of an ensemble, `decoder_layers` is the sum of the models' decoder layers.
         num_layers = self.config.decoder_layers
         _add_layers(joined_cache.self_attention_cache, num_layers)
         _add_layers(joined_cache.cross_attention_cache, num_layers)
@@ -241,8 +241,8 @@ def _mean_of_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
 def _check_models(models: Sequence[nn.Module]) -> None:
     """Raise ValueError if the models cannot form an ensemble.
 
-    There must be at least one, all must be models of this package, and they must share vocabulary sizes and special
-    tokens.
+    There must be at least one model, all of them must be models of this package, and they must have the same vocabulary
+    sizes and special tokens.
     """
     if not models:
         raise InputError("an ensemble needs models; give at least one.")
@@ -272,7 +272,8 @@ def _combine_configurations(configurations: Sequence[VanillaTransformerConfig]) 
     The result is a copy of the configuration with the strictest limit on the sequence length. Its number of decoder
     layers is the sum over all models.
     """
-    # Only learned positions limit the length, because sinusoids can be computed for any position.
+    # Only learned positions limit the sequence length, because sinusoids can be computed for any position. If no model
+    # has learned positions, all configurations are compared.
     limiting = [config for config in configurations if config.position_embedding_type == "learned"]
     if not limiting:
         limiting = list(configurations)

@@ -68,7 +68,7 @@ class HypothesisEnds:
         return len(token_ids) >= self._length_of_forced_eos(source_length)
 
     def _length_of_forced_eos(self, source_length: int) -> float:
-        """Return the length in tokens, EOS included, at which the search forces EOS; infinity if it never forces EOS.
+        """Return the number of tokens, EOS included, at which the search forces EOS; infinity without a forced EOS.
 
         The settings of OPUS-MT models force EOS at the length limit, so EOS at this length does not mean that the
         translation is complete.

@@ -58,7 +58,7 @@ class Inference:
 
     @property
     def runtime(self) -> Runtime:
-        """The model's runtime, which provides forced decoding for PyTorch models and engines alike."""
+        """The model's runtime. It provides the same interface for PyTorch models and engines."""
         return runtime_of(self.model, self.tokenizer)
 
     def codes(self) -> TargetCodes:

@@ -71,7 +71,7 @@ def runtime_of(model: PreTrainedModel | Engine, tokenizer: PreTrainedTokenizerBa
 
 
 class EngineRuntime(Runtime):
-    """The runtime of an inference engine, which supports translation and forced decoding only."""
+    """The runtime of an inference engine. It supports only translation and forced decoding."""
 
     description = "a different engine than torch"
     reason_without_alignments = "CTranslate2 averages heads of one layer only"
@@ -92,6 +92,7 @@ class EngineRuntime(Runtime):
         """
         source_ids = list(sources)
         target_ids = list(targets)
+        # For each pair, (target, source), or None.
         attention_of_pairs: Sequence[torch.Tensor | None] = [None] * len(target_ids)
         if with_attention:
             attention_of_pairs = self._engine.attention(source_ids, target_ids)
@@ -113,7 +114,7 @@ class TorchRuntime(Runtime):
         model_type = model.config.model_type
         # Completes the sentence "terms do not work with ...".
         self.description = f'a model of the type "{model_type}"'
-        # Only models of this package can search for translations with required phrases.
+        # Only models of this package can search for translations that contain required phrases.
         self.takes_phrases = model_type == VanillaTransformerConfig.model_type
         # An ensemble has a configuration with alignment heads, but no decoder layers of its own to read them from.
         has_decoder_layers = hasattr(model, "get_decoder") and hasattr(model.get_decoder(), "layers")
@@ -198,7 +199,7 @@ class TorchRuntime(Runtime):
         attention_of_layer: dict[int, torch.Tensor] = {}
         # The weights of each alignment head, (batch, target, source).
         attention_of_heads = []
-        # A list of index pairs, such as [(4, 0), (4, 1)] for the first two heads of the fifth layer.
+        # For example, `alignment_heads` is [(4, 0), (4, 1)] for the first two heads of the fifth layer.
         for layer, head in self.alignment_heads:
             if layer not in attention_of_layer:
                 attention_of_layer[layer] = _compute_cross_attention(
@@ -229,7 +230,7 @@ def _compute_cross_attention(
     all_positions = torch.ones(target_length, target_length, dtype=torch.bool, device=layer_input.device)
     # (1, 1, target, target); the first two axes stand for any sentence of the batch and any head.
     look_ahead_mask = all_positions.tril()[None, None]
-    # (batch, 1, 1, source)
+    # (batch, 1, 1, source); the second and the third axis stand for any head and any target position.
     padding_mask = source_mask[:, None, None].bool()
 
     # The annotation is Any because the type of a module lacks the layer's own method and attribute.

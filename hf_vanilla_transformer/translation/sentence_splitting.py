@@ -128,7 +128,7 @@ def _put_code_before(pieces: list[Piece], prefix: str) -> list[Piece]:
 
 
 def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> list[Piece]:
-    """Split a text into sentences, and split sentences for which `fits` returns False into parts.
+    """Split a text into sentences. Sentences for which `fits` returns False are split into parts.
 
     A line break always ends a sentence, because a line break inside a sentence could not be kept in the translation.
     The period of an abbreviation does not end a sentence.

@@ -310,7 +310,7 @@ class TextTranslator:
         return sentences_to_translate
 
     def _is_copied(self, sentence: _Sentence) -> bool:
-        """Return True if a sentence needs no translation, because it is blank or has no letters."""
+        """Return True if a sentence is copied instead of translated, because it is blank or has no letters."""
         text = sentence.source.text
         if is_blank(text):
             return True
@@ -330,8 +330,7 @@ class TextTranslator:
         """Group sentences of similar length into batches. Many or long required phrases make the batches smaller."""
         source_lengths = [len(sentence.token_ids) for sentence in sentences]
         phrase_sizes = [sentence.sizes for sentence in sentences]
-        # For each token of its sources, a batch may take memory and time for this number of values that the search for
-        # required phrases computes.
+        # The maximum number of cells (see `PhraseSizes.cells`) per batch. It grows with the token budget of the batch.
         most_cells = self._inference.tokens_per_batch * _CELLS_PER_SOURCE_TOKEN
         # `inference.batches` groups the indices of sentences by length, and shows a progress bar. A batch without
         # required phrases is not divided further.
@@ -397,7 +396,7 @@ def _check_glossary(glossary: object, inference: Inference, generate_kwargs: dic
 
 
 def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
-    """Return a copy of the settings with smaller batches if there are many beams, because each beam takes memory."""
+    """Return the settings of a call, with smaller batches if there are many beams, because each beam takes memory."""
     if not isinstance(num_beams, int):
         # It is None for a greedy search; for other values `generate()` will raise an error.
         return inference

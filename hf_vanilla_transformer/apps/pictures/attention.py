@@ -161,7 +161,7 @@ def _check_style(style: str, layer: int | None, head: int | None) -> None:
 
 
 def _draw_lines(drawing: _Drawing) -> "Figure":
-    """Draw one head's weights as lines between two columns of tokens; a larger weight gives a wider line."""
+    """Draw one head's weights as lines between two columns of tokens. The larger the weight, the wider the line."""
     from matplotlib.collections import LineCollection
 
     num_queries, num_keys = drawing.weights.shape
@@ -215,7 +215,7 @@ def _label_column(axes: "Axes", num_rows: int, heights: np.ndarray, words: Seque
 
 
 def _draw_one_matrix(drawing: _Drawing) -> "Figure":
-    """Draw one head's weights as a matrix; the cells of a small matrix also show the numbers."""
+    """Draw one head's weights as a matrix. If the matrix is small, each cell also shows its number."""
     weights = drawing.weights
     num_queries, num_keys = weights.shape
     has_numbers = weights.size <= _MOST_NUMBERS

@@ -286,7 +286,7 @@ def _tokenize_or_translate(
     targets: Iterable[str] | None,
     generate_kwargs: Mapping[str, Any],
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Tokenize sources and targets; if there are no targets, translate the sources.
+    """Tokenize sources and targets. If there are no targets, generate them by translating the sources.
 
     Returns:
         The token ids of each source, and the token ids of each target, which begin with the decoder's start token.

@@ -116,8 +116,8 @@ def _compute_positions(
         raise InputError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
     encoder = model.get_encoder()
     position_ids = torch.arange(length, device=model.device)[None]
-    # The encoder adds positions to embeddings, and applies dropout to the sum. If the embeddings are zero and dropout is
-    # off, which it is in evaluation mode, the result is the positions.
+    # The encoder adds positions to embeddings, and applies dropout to the sum. If the embeddings are zero, the result
+    # is the positions, because dropout is off in evaluation mode.
     zero_embeds = torch.zeros(1, length, model.config.d_model, device=model.device)
     with torch.inference_mode(), evaluating(model):
         return encoder.add_positions(zero_embeds, position_ids)[0].float().cpu().numpy()
@@ -175,7 +175,7 @@ def _check_curves(name: str, numbers: Sequence[int], most: int) -> None:
 
 
 def _choose_points(updates: int, warmup: int) -> list[int]:
-    """Return the updates at which a curve is computed: evenly spaced ones, and the peak at the end of the warm-up."""
+    """Return the updates at which a curve is computed: evenly spaced updates, and the last update of the warm-up."""
     # With up to 400 updates, these are all updates.
     evenly_spaced = np.linspace(1, updates, min(updates, _POINTS)).astype(int).tolist()
     peak = min(warmup, updates)

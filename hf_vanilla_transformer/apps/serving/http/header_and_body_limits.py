@@ -131,7 +131,7 @@ class RequestLimits:
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request with an error if its headers exceed a limit; otherwise pass it on with a limited body."""
+        """Answer a request with an error if its headers exceed a limit. Otherwise, pass it on with a limited body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

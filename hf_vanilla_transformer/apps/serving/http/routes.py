@@ -170,7 +170,8 @@ def _libre_response(
 
 
 def _english_name(code: str) -> str:
-    """Return the English name of a language, such as "German" for "de"; the code itself if it is unknown."""
+    """Return the English name of a language, such as "German" for "de". If it is unknown, return the code itself."""
+    # Babel separates the parts of a code by underscores, as in "pt_BR".
     try:
         return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
     except (UnknownLocaleError, ValueError):

@@ -20,7 +20,7 @@ _QUOTED_CHARACTERS = 50
 
 
 def _check_texts(value: object) -> object:
-    """Return a field's value if it is a string or a list of strings; otherwise raise PydanticCustomError."""
+    """Return a field's value if it is a string or a list of strings. Otherwise, raise PydanticCustomError."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -44,7 +44,7 @@ def _text_error(message: str) -> PydanticCustomError:
 
 
 def _check_is_not_empty(value: object) -> object:
-    """Return a field's value; raise PydanticCustomError if it is an empty list."""
+    """Return a field's value, or raise PydanticCustomError if the value is an empty list."""
     if value == []:
         raise PydanticCustomError("texts", "the list is empty; give a text, or a list with at least one text")
     return value

@@ -16,6 +16,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         OSError: if the address is in use, or does not belong to this machine.
     """
+    # Only IPv6 addresses contain a colon, as in "::1".
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
@@ -28,7 +29,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def configuration(app: FastAPI, settings: ServingSettings) -> uvicorn.Config:
-    """Return the server's uvicorn configuration, which sets time limits and disables WebSockets and the access log."""
+    """Return the uvicorn configuration of the server.
+
+    It sets time limits and a limit on the headers, and disables WebSockets and the access log.
+    """
     return uvicorn.Config(
         app,
         http=protocol_with_time_limit(settings.arrival_seconds),
