@@ -104,6 +104,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         # (batch, source, sum of the models' d_model)
         joined_states = encoder_outputs[0]
+        # transformers passes the cache as `cache`, or as `past_key_values` in versions before 5.24.
         joined_cache = self._cache_of_all_models(either_cache(cache, past_key_values))
 
         # For each model, (batch, target, vocabulary).

@@ -34,6 +34,7 @@ class PhraseSizes(NamedTuple):
     @property
     def cells(self) -> int:
         """The number of values that the search computes per step and hypothesis. Its cost grows with this number."""
+        # The search computes a value for each position, and a table with a row per token and a column per phrase.
         return self.positions + self.tokens * self.phrases
 
     def pad(self, other: "PhraseSizes") -> "PhraseSizes":

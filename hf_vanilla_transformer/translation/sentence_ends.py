@@ -159,7 +159,7 @@ _ROMAN_NUMERAL = re.compile(r"[IVXLC]+")
 # Ordinals from 1 to 99, and Roman numerals. Zero and larger numbers are mostly values or years, which may end a
 # sentence.
 _ORDINAL = re.compile(rf"[1-9]\d?|{_ROMAN_NUMERAL.pattern}")
-# Initials without the last period, such as "J" or "J.-P".
+# Initials without the last period, such as "J" or "J.-P". `[^\W\d_]` matches any letter.
 _INITIALS = re.compile(r"[^\W\d_](?:\.-[^\W\d_])*")
 _OPENING_MARKS = "([{\"'“„«‚‘¿¡"  # noqa: RUF001
 

@@ -18,8 +18,8 @@ from .translation_details import Translation
 from .words_of_tokens import WORDS
 
 
-# Matches the empty string after each line break. `str.splitlines()` would also split at control characters such as
-# U+001E, which tokenizers remove from the middle of words.
+# Matches the empty string after each line break, but not inside "\r\n". `str.splitlines()` would also split at control
+# characters such as U+001E, which tokenizers remove from the middle of words.
 _LINE_ENDS = re.compile(r"(?<=[\n\v\f\x85\u2028\u2029])|(?<=\r)(?!\n)")
 # Where an overlong sentence may be split, best places first.
 _BETWEEN_CLAUSES = re.compile(r"[;:—–…؛；：]\s*")  # noqa: RUF001
@@ -27,7 +27,8 @@ _AFTER_COMMAS_AND_BRACKETS = re.compile(r"[,)\]،、，。]\s*")  # noqa: RUF001
 _BETWEEN_WORDS = re.compile(r"\s+")
 _ANYWHERE = re.compile("(?s:.)")
 _BREAKS = (_BETWEEN_CLAUSES, _AFTER_COMMAS_AND_BRACKETS, _BETWEEN_WORDS, _ANYWHERE)
-# Text that is never split: numbers such as 1,250,000 or 1 250 000, times of day, URLs and e-mail addresses.
+# Text that is never split: numbers such as 1,250,000 or 1 250 000 and times such as 10:30 (the first line), URLs, and
+# e-mail addresses (the second line).
 _UNBREAKABLE = re.compile(
     r"(?:\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3}){1,4}(?!\d)|\d+)(?:[^\w\s]\d+)*"
     r"|(?:[a-z][a-z0-9+.-]{0,15}://|www\.|mailto:)[^\s、，。；：！？]+|[a-z0-9_.%+-]{1,64}@[a-z0-9.-]+",  # noqa: RUF001

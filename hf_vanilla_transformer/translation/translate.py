@@ -261,7 +261,8 @@ class TextTranslator:
                 # A piece that does not begin with a target-language code gets the code of its text.
                 sentences.append(codes.read(piece.text, default=text.code))
 
-        # One translation per piece, in the order of `sentences`, so each text takes as many as it has pieces.
+        # There is one translation per piece, in the order of `sentences`. For each text, the loop takes as many of them
+        # as the text has pieces.
         remaining_translations = iter(self._translate_sentences(sentences))
         text_translations = []
         for pieces in pieces_of_texts:

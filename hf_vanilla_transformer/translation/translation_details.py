@@ -130,7 +130,8 @@ def describe(
     num_hypotheses = 1 if aligner is None else sequences.shape[1]
     hypotheses = _decode_sequences(inference.tokenizer, ends, sources, sequences[:, :num_hypotheses])
     translations = _describe_texts(inference.tokenizer, ends, hypotheses)
-    # This raises an error if the settings are wrong, even if no score is computed.
+    # This raises an error if the settings are wrong. It runs even if no score is computed, so that wrong settings are
+    # always reported.
     length_penalty = length_penalty_of(settings)
     if aligner is not None:
         translations = _add_scores_and_alignments(translations, hypotheses, inference, aligner, length_penalty)

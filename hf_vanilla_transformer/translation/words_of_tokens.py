@@ -131,6 +131,7 @@ class TokenTexts:
         """Find the words of each token, as [`find_words`] does, for a text that does not begin with a code."""
         words: list[str] = pattern.findall(text)
         token_texts = [self._text_without_spaces(token_id) for token_id in ids]
+        # Usually, the tokens contain exactly the bytes of the words, and nothing has to be normalized.
         tokens_equal_words = b"".join(token_texts) == "".join(words).encode()
         if tokens_equal_words or self._normalizer is None:
             return map_tokens_to_words(words, token_texts)
@@ -169,6 +170,7 @@ class TokenTexts:
             # Each character of the name stands for one byte. For example, "Ġ" stands for a space.
             return bytes(_BYTE_OF_CHARACTER[character] for character in name)
 
+        # For example, the name "<0xE2>" stands for the byte E2.
         byte_token = _SENTENCEPIECE_BYTE.fullmatch(name)
         if byte_token is not None:
             return bytes.fromhex(byte_token["hexadecimal"])
@@ -200,6 +202,8 @@ def _names_of_tokens(tokenizer: PreTrainedTokenizerBase, is_target: bool) -> dic
 
 def word_at(text: str, position: int, pattern: re.Pattern[str] = WORDS) -> int:
     """Return the index of the first word of a text that ends after a position."""
+    # `word_ends` is sorted, so this is the number of words that end at or before the position. The next word has this
+    # index.
     word_ends = [word.end() for word in pattern.finditer(text)]
     return bisect_right(word_ends, position)
 

@@ -10,7 +10,8 @@ from ...support.figure_style import VISIBLE
 from ...translation.words_of_tokens import TokenTexts
 
 
-# A UTF-8 sequence, or a stray byte, because models can generate invalid UTF-8.
+# A UTF-8 sequence of two, three or four bytes, or else a single byte. This is an ASCII character, or a stray byte,
+# because models can generate invalid UTF-8.
 _CHARACTER = re.compile(rb"[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf7][\x80-\xbf]{3}|.", re.DOTALL)
 # Shown for each space of a token that consists of spaces only, because its label would be empty otherwise.
 _SPACE = "\N{OPEN BOX}"
@@ -64,6 +65,7 @@ def _label_token(sentence: bytes, characters: Sequence[_Span], token: _Span) -> 
     """
     token_characters = []
     for character in characters:
+        # Both ranges exclude their end, so ranges that only touch do not overlap.
         overlaps_token = character.start < token.end and character.end > token.start
         if overlaps_token:
             token_characters.append(character)

@@ -94,6 +94,7 @@ def _parse_json(body: bytes) -> dict[str, object]:
         fields = from_json(text)
     except ValueError as error:
         raise HTTPException(400, f"Invalid JSON: {error}.") from None
+    # The text is valid JSON, such as a list or a number, but only an object has fields.
     if not isinstance(fields, dict):
         raise HTTPException(422, "the body is JSON of another kind; send an object, {...}.")
     return fields

@@ -50,6 +50,9 @@ def _check_is_not_empty(value: object) -> object:
     return value
 
 
+# Pydantic applies the validators of an annotation from the last to the first, so `_check_texts` comes before
+# `_check_is_not_empty`. `min_length` only describes the list in the OpenAPI schema, because the error message of
+# `_check_is_not_empty` is clearer.
 Texts = Annotated[str | list[str], BeforeValidator(_check_texts)]
 SomeTexts = Annotated[
     str | Annotated[list[str], Field(min_length=1)], BeforeValidator(_check_is_not_empty), BeforeValidator(_check_texts)
