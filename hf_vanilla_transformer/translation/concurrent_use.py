@@ -19,7 +19,7 @@ _encoding = threading.RLock()
 
 @dataclass
 class _SavedMode:
-    """The mode to restore for a module when the last `evaluating()` context of the module ends.
+    """The training mode of a module, which is restored when the last `evaluating()` context of the module ends.
 
     Args:
         was_training (`bool`): whether the module was in training mode before the first context.

@@ -68,7 +68,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         )
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return a single module that runs the encoders of all models; see [`_Encoders`]."""
+        """Return a single module that runs the encoders of all models: an [`_Encoders`] object."""
         return _Encoders([model.get_encoder() for model in self.models])
 
     def forward(

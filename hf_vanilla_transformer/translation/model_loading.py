@@ -117,7 +117,7 @@ def load(
 def load_ensemble(
     names: Sequence[str], device: str | torch.device | None = None, **options: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load a tokenizer and a model. If several names are given, load all models and combine them to an [`Ensemble`].
+    """Load a tokenizer and a model. If several names are given, load all of them as an [`Ensemble`].
 
     The tokenizer is the first model's. Each name is loaded by [`load`], which explains the other arguments and raises
     further errors.

@@ -33,7 +33,7 @@ class PhraseSizes(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """The number of values that the search computes per step and hypothesis. Its cost grows with this number."""
+        """The number of values that the search computes per step and hypothesis, a measure of its cost."""
         # The search computes a value for each position, and a table with a row per token and a column per phrase.
         return self.positions + self.tokens * self.phrases
 
@@ -60,7 +60,7 @@ class RequiredPhrases(Protocol):
         """Return the sizes of a sentence's phrases, which [`split_by_phrases`] uses to split batches."""
 
     def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> Callable[..., Any]:
-        """Return a function for `generate(custom_generate=...)`, which searches for translations with these phrases.
+        """Return a search for `generate(custom_generate=...)` that finds translations with the given phrases.
 
         `phrases` has one list of phrases for each sentence of the batch.
         """
@@ -105,7 +105,7 @@ def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: 
 
 
 class _PartLoad(NamedTuple):
-    """The cells that the search computes for a part of a batch. They determine whether another sentence fits into it.
+    """The cells that the search computes for a part of a batch. They determine whether the part is too large.
 
     Args:
         num_sentences (`int`): the number of sentences in the part.

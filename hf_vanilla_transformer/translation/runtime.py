@@ -30,7 +30,7 @@ class ForcedTarget(NamedTuple):
 
 
 class Runtime(ABC):
-    """The common interface to a PyTorch model or an inference engine: what it supports, and its forced decoding."""
+    """The common interface to PyTorch models and inference engines, for forced decoding and for their capabilities."""
 
     # Completes the sentence "terms do not work with ...".
     description: str

@@ -282,9 +282,9 @@ def _begins_with_opener(text: str, language: str) -> bool:
 
 
 def _begins_with_capital(text: str) -> bool:
-    """Return True if a text's first letter that has a case is a capital.
+    """Return True if a capital is the first letter of a text, not counting letters without upper and lower case.
 
-    If it is, the text's sentences begin with capitals, so a lower-case letter does not begin a new sentence.
+    If so, the text's sentences begin with capitals, so a lower-case letter does not begin a new sentence.
     """
     for letter in text:
         if letter.isupper():

@@ -319,7 +319,7 @@ class TextTranslator:
         return self._copy_letterless and not has_letters(text) and not sentence.phrases
 
     def _set_token_ids(self, sentences: list[_Sentence]) -> None:
-        """Set `token_ids` of each sentence. They begin with a target-language code if the model needs one."""
+        """Set `token_ids` of each sentence, beginning with a target-language code if the model needs one."""
         codes = self._inference.codes()
         coded_texts = [codes.join(sentence.source) for sentence in sentences]
         # A single call tokenizes all sentences, because this is faster.

@@ -280,9 +280,10 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
 
 
 def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[Figure, np.ndarray]":
-    """Create a figure that is large enough for a sheet, and return the figure and its grid of axes.
+    """Create the figure of a sheet, which has one panel per attention head, and return it with its grid of axes.
 
-    The grid is an array of shape `(rows, columns)`, with one panel per axes.
+    The figure is large enough for the panels and their labels. The grid is an array of shape `(rows, columns)`, with
+    one panel per axes.
     """
     num_queries, num_keys = drawing.weights.shape[-2:]
     num_rows = math.ceil(num_panels / num_columns)
@@ -298,7 +299,7 @@ def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[F
 
 
 def _side_of_panel(num_tokens: int) -> float:
-    """Return the width of a panel in inches, given the number of keys, or its height, given the number of queries."""
+    """Return the width (or height) in inches of a panel with the given number of keys (or queries)."""
     return max(num_tokens * _CELL_OF_SHEET, _SMALLEST_PANEL)
 
 

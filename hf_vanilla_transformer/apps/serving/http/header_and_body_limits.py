@@ -34,9 +34,9 @@ def protocol_with_time_limit(seconds: float) -> type[H11Protocol]:
     """
 
     class ProtocolWithTimeLimit(_TimeLimitedProtocol):
-        """A protocol with these time limits.
+        """A protocol that enforces the time limits of `protocol_with_time_limit`.
 
-        They are an attribute of the class, because uvicorn creates the protocols and cannot pass them as an argument.
+        The limits are an attribute of the class, because uvicorn creates the protocols, and passes no such argument.
         """
 
         seconds_in_state: ClassVar = {h11.IDLE: seconds, h11.SEND_BODY: seconds + 1}

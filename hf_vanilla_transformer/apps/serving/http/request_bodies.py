@@ -107,7 +107,7 @@ def _parse_form(text: str) -> dict[str, object]:
 
 
 def _collect_fields(fields: Iterable[tuple[str, str | UploadFile]]) -> dict[str, object]:
-    """Convert pairs of field names and values to a dictionary.
+    """Collect pairs of field names and values in a dictionary.
 
     If a name occurs several times, as `q` may, the value is the list of all its values.
     """

@@ -170,7 +170,7 @@ def _libre_response(
 
 
 def _english_name(code: str) -> str:
-    """Return the English name of a language, such as "German" for "de". If it is unknown, return the code itself."""
+    """Return the English name of a language, such as "German" for "de", or the code if the name is unknown."""
     # Babel separates the parts of a code by underscores, as in "pt_BR".
     try:
         return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
