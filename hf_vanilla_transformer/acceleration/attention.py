@@ -67,7 +67,7 @@ def attention(
     """
     mask = attention_mask
     if mask is not None and not mask.is_floating_point():
-        # Integers become True unless they are 0.
+        # In a boolean mask, True means that the query may attend to the key. Integers become True unless they are 0.
         mask = mask.bool()
 
     if _unfused_is_faster(query, key):
@@ -169,10 +169,11 @@ def make_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """
     lowest = torch.finfo(dtype).min / 2
     if mask.stride(-2) == 0:
-        # The mask was expanded along the queries, so all of its rows are equal, and one of them is enough.
+        # A stride of 0 means that all queries share the memory of one row, because the mask was expanded along the
+        # queries. So all of its rows are equal, and one of them is enough.
         mask = mask[..., :1, :]
     if mask.dtype != torch.bool:
-        # These are already values to add. Only values such as minus infinity are changed.
+        # The mask already holds values to add. Only values below the lowest one, such as minus infinity, are changed.
         return mask.to(dtype).clamp(min=lowest)
     zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return zeros.masked_fill_(~mask, lowest)

@@ -43,7 +43,11 @@ def save_gradients(ctx: LossContext, gradients: Sequence[Tensor | None], inputs:
 
 
 def scale_saved_gradients(ctx: LossContext, grad: Tensor) -> list[Tensor | None]:
-    """Multiply the saved gradients by the loss's incoming gradient, and cast them to the dtypes of the inputs."""
+    """Multiply the saved gradients by the gradient of the loss, and cast them to the dtypes of the inputs.
+
+    The gradient of the loss, `grad`, is the scalar that autograd passes to the backward pass. It is 1 if the user calls
+    `backward()` on the loss itself. A saved gradient of None stays None.
+    """
     scaled: list[Tensor | None] = []
     for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True):
         if gradient is None:

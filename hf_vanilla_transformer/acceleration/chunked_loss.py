@@ -65,7 +65,9 @@ def chunked_smoothed_cross_entropy(
         row_labels = row_labels[labelled_rows]
     else:
         lacks_label = (row_labels == _NO_LABEL)[:, None]  # (rows, 1)
-        # A state of zeros adds nothing to the weight's gradient, and masked_fill gives it a gradient of zero.
+        # The states of rows without a label become zeros, so these rows add nothing to the gradient of the weight. In
+        # the backward pass, this masked_fill sets the gradients of these states to zero. The label of these rows
+        # becomes token 0, because gather and scatter need a valid index.
         row_states = row_states.masked_fill(lacks_label, 0)
         row_labels = row_labels.masked_fill(lacks_label[:, 0], 0)
 
@@ -94,7 +96,7 @@ class _Projection(NamedTuple):
 
 
 class _Gradients(NamedTuple):
-    """The gradients of the loss, with the shapes of the tensors in [`_Projection`]; None where none is needed."""
+    """The gradients of the loss, with the shapes of the tensors in [`_Projection`], or None if one is not needed."""
 
     states: Tensor | None
     weight: Tensor | None
@@ -157,6 +159,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         num_rows, d_model = states.shape
         # Sums over many rows are at least in float32, because 16 bits would be imprecise.
         sum_dtype = torch.promote_types(states.dtype, torch.float32)
+        # On accelerators, this is a scalar tensor instead of an int, because reading it would wait for the device.
         num_labels: int | Tensor = num_rows
         if lacks_label is not None:
             num_labels = (~lacks_label).sum().to(sum_dtype)
@@ -179,7 +182,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             # CPUs add up the rows chunk by chunk.
             rows_per_sum = chunk_rows
         else:
-            # Accelerators add up all rows at once, which launches fewer kernels.
+            # Accelerators add up all rows at once, which launches fewer kernels. At least 1, because `rows_per_sum` is
+            # the step of a range, which must not be 0 even if there are no rows.
             rows_per_sum = max(num_rows, 1)
             _clear_rows_without_label(row_terms, lacks_label)
         loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, rows_per_sum)
@@ -206,14 +210,15 @@ def _compute_mean_term(
     sum_dtype: torch.dtype,
     needs_gradients: Sequence[bool],
 ) -> tuple[Tensor, _Gradients]:
-    """Compute the term - epsilon mean(z) of the loss, added up over all rows with a label, and its gradients.
+    """Compute a part of the loss, - epsilon times the mean logit of each row with a label, and its gradients.
 
-    z are the logits of a row. The sum of the logits of all rows is the dot product of the sum of the states and the sum
-    of the weight's rows, plus the sum of the bias for each label. So the logits themselves are not needed.
+    In the formula of the loss, this is the term - epsilon mean(z), where z are the logits of a row. The sum of the
+    logits of all rows is the dot product of the sum of the states and the sum of the weight's rows, plus the sum of the
+    bias for each label. So the logits themselves are not needed.
 
     Args:
         projection: the tensors of the output projection, with zeros as states of rows without a label.
-        num_labels: the number of rows with a label.
+        num_labels: the number of rows with a label, as an int or a scalar tensor.
         label_smoothing: epsilon.
         sum_dtype: the dtype of sums over many rows.
         needs_gradients: whether states, weight and bias need a gradient.
@@ -256,10 +261,11 @@ def _process_chunks(
     sum_dtype: torch.dtype,
     gradients: _Gradients,
 ) -> _RowTerms:
-    """Compute the logits of one chunk of rows at a time, return the row terms, and add to `gradients` in place.
+    """Compute the terms of the loss that need logits, and add their gradients to `gradients` in place.
 
-    The logits of a chunk are overwritten by their gradient, from which the gradients of the tensors in `projection` are
-    computed. The row terms of rows without a label are arbitrary.
+    Only the logits of one chunk of rows are in memory at a time. They are overwritten by their gradient, from which the
+    gradients of the tensors in `projection` are computed. Returns three values for each row, from which the caller
+    computes the loss. These values are arbitrary for rows without a label.
 
     Args:
         projection: the tensors of the output projection.
@@ -274,30 +280,39 @@ def _process_chunks(
     num_rows = len(states)
     log_sums, label_logits, largest_logits = states.new_empty(3, num_rows, 1, dtype=sum_dtype)
     row_terms = _RowTerms(log_sums, label_logits, largest_logits)
-    # Both functions compute matmul(a, b, bias) = a b^T + bias.
+    # Both functions compute matmul(a, b, bias) = a b^T + bias, because a linear layer stores its weight as (out, in). A
+    # plain matmul a b is therefore written as matmul(a, b.T). The size of the first chunk decides for all chunks. The
+    # oneDNN function has no gradient, and needs none, because this code runs in the forward pass of an autograd
+    # function.
     uses_onednn = is_faster_by_onednn(states[:chunk_rows], weight)
     matmul = onednn_linear if uses_onednn else nn.functional.linear
     precise_buffer = None
     if states.dtype != sum_dtype:
-        # One buffer for all chunks, because allocating it takes longer than the computation in it.
+        # The logits of a chunk in float32, (chunk_rows, vocabulary), if matmuls are computed in 16 bits. All chunks
+        # share one buffer, because allocating it takes longer than the computation in it.
         precise_buffer = states.new_empty(min(chunk_rows, num_rows), len(weight), dtype=sum_dtype)
 
     for begin in range(0, num_rows, chunk_rows):
         rows = slice(begin, begin + chunk_rows)
         chunk_states = states[rows]  # (chunk_rows, d_model)
         chunk_labels = labels[rows, None]  # (chunk_rows, 1)
-        # Views, through which the function below writes into `row_terms`.
+        # These are views, so the function below writes its results into `row_terms`.
         chunk_terms = row_terms.select(rows)
         logits = matmul(chunk_states, weight, bias)  # (chunk_rows, vocabulary)
         _replace_logits_by_gradient(logits, chunk_labels, label_probability, chunk_terms, precise_buffer)
-        # The memory of the logits now holds their gradient.
-        grad_logits = logits
+        # From here on, the same tensor holds the gradient of the logits. The logits are not needed any more.
+        grad_logits = logits  # (chunk_rows, vocabulary)
         if gradients.states is not None:
+            # Adds grad_logits @ weight, (chunk_rows, d_model). Indexing with a slice returns a view, so `add_` changes
+            # `gradients.states`. The masked_fill in `chunked_smoothed_cross_entropy` later sets the gradients of states
+            # without a label to zero.
             gradients.states[rows].add_(matmul(grad_logits, weight.T))
         if gradients.weight is not None:
-            # Rows without a label add nothing here, because their states are zero.
+            # Adds grad_logits.T @ chunk_states, (vocabulary, d_model). Rows without a label add nothing here, because
+            # their states are zero.
             gradients.weight.add_(matmul(grad_logits.T, chunk_states.T))
         if gradients.bias is not None:
+            # The gradient of the bias is the sum of the rows, so rows without a label must be cleared first.
             if lacks_label is not None:
                 grad_logits.masked_fill_(lacks_label[rows], 0)
             gradients.bias.add_(grad_logits.sum(dim=0, dtype=sum_dtype))
@@ -325,20 +340,23 @@ def _replace_logits_by_gradient(
     if precise_buffer is not None:
         # The last chunk may have fewer rows than the buffer.
         precise_logits = precise_buffer[: len(logits)].copy_(logits)
-    # Each `out` is memory that the result overwrites.
+    # With `out`, torch writes a result, here (chunk_rows, 1), into existing memory. Both must be computed before the
+    # softmax overwrites the logits.
     torch.gather(precise_logits, -1, labels, out=row_terms.label_logits)
     torch.amax(precise_logits, dim=-1, keepdim=True, out=row_terms.largest_logits)
 
-    # The softmax overwrites the precise logits, which are not needed any more.
+    # The softmax overwrites the precise logits, which are not needed any more. The input may be the output as well,
+    # because torch writes a probability only after it has read the logit in this place for the last time.
     softmax = torch.softmax(precise_logits, dim=-1, out=precise_logits)
     # log(sum(exp(z))) = max(z) - log(max(softmax)), without a second exponential of each logit. The largest probability
     # is at least 1 / V, so its logarithm is accurate.
     log_of_largest_probability = softmax.amax(dim=-1, keepdim=True).log()
     torch.sub(row_terms.largest_logits, log_of_largest_probability, out=row_terms.log_sums)
 
-    # The gradient is the softmax, minus `label_probability` at the label.
+    # The gradient is the softmax, minus `label_probability` at the label. scatter_add_ changes one element in each row.
     subtracted = softmax.new_full(labels.shape, -label_probability)  # (chunk_rows, 1)
     gradient = softmax.scatter_add_(-1, labels, subtracted)
+    # Without a buffer, `gradient` already is `logits`, and this changes nothing.
     logits.copy_(gradient)
 
 
@@ -362,7 +380,7 @@ def _sum_rows(
     unsmoothed, num_highest = mean_term.new_zeros(2)
     for begin in range(0, len(row_terms.log_sums), rows_per_sum):
         rows = slice(begin, begin + rows_per_sum)
-        log_sums, label_logits, largest_logits = row_terms.select(rows)
+        log_sums, label_logits, largest_logits = row_terms.select(rows)  # each (rows_per_sum, 1) or shorter
         loss = loss + (log_sums.sum() - label_probability * label_logits.sum())
         unsmoothed = unsmoothed + (log_sums - label_logits).sum()
         num_highest = num_highest + (label_logits >= largest_logits).sum()

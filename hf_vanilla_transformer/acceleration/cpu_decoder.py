@@ -58,6 +58,7 @@ def supports_cpu_decoder(model: VanillaTransformerForConditionalGeneration) -> b
     The model must be on a CPU and in evaluation mode, and gradients and autocast must be off. None of its modules may
     be hooked, monkeypatched, parametrized or replaced by a different class.
     """
+    # All of these conditions must hold.
     if model.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
     if model.config._attn_implementation not in _ATTENTION_IMPLEMENTATIONS:
@@ -66,6 +67,7 @@ def supports_cpu_decoder(model: VanillaTransformerForConditionalGeneration) -> b
         return False
 
     decoder = model.get_decoder()
+    # The modules whose `forward` the decoder replaces. The encoder is not among them, because its output is passed in.
     modules = [model, model.base_model, model.lm_head, *decoder.modules()]
     if not all(map(_is_unmodified_layer, modules)):
         return False
@@ -136,6 +138,7 @@ class CPUDecoder:
         num_beams: int,
     ):
         self._decoder: VanillaTransformerDecoder = model.get_decoder()
+        # Part of the interface of `NextTokenSteps`. It stays empty, because this decoder returns only logits.
         self.outputs: dict[str, object] = {}
 
         if len(states) == 1 and mask is not None and mask.any():
@@ -191,10 +194,11 @@ class CPUDecoder:
         """
         embeds = self._decoder.look_up(tokens, None)  # (rows, d_model)
         d_model = embeds.shape[1]
+        # torch.add(a, b, alpha=s) computes a + s b.
         return torch.add(position_encoding, embeds.float(), alpha=d_model**0.5).to(embeds.dtype)
 
     def reorder(self, rows: Tensor) -> None:
-        """Let each hypothesis continue a different one, which beam search has chosen.
+        """Reorder the hypotheses, so that each of them continues the hypothesis that beam search has chosen for it.
 
         Args:
             rows (`torch.LongTensor` of shape `(rows,)`): hypothesis i continues the hypothesis in row `rows[i]`, which
@@ -268,15 +272,17 @@ class _SlotMask:
         if self._num_beams == 1:
             # Each hypothesis continues itself.
             return
-        # The rows of a sentence are adjacent, and their order within the sentence is the order of its beams.
+        # The rows of a sentence are adjacent, and their order within the sentence is the order of its beams. For
+        # example, with 4 beams, row 6 is beam 2 of sentence 1.
         continued_beams = rows.view(-1, 1, self._num_beams, 1) % self._num_beams  # (batch, 1, beams, 1)
         used_mask = self._mask[..., : self._num_used_slots]  # (batch, 1, beams, used_slots)
         reordered_mask = used_mask.gather(2, continued_beams.expand_as(used_mask))
-        # `used_mask` is a view, so this changes `self._mask`.
+        # `used_mask` is a view, so this changes `self._mask`. `reordered_mask` is a copy, so the order of writing does
+        # not matter.
         used_mask.copy_(reordered_mask)
 
     def select(self, sentences: Tensor) -> tuple[Tensor, int]:
-        """Keep only the given sentences, drop slots to which none of their hypotheses attends, and add free slots.
+        """Keep only the given sentences, drop the slots that none of their hypotheses needs, and add free slots.
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
@@ -294,10 +300,12 @@ class _SlotMask:
         # All beams of a sentence keep the same slots, (selected, 1, beams, needed_slots).
         needed_slots_by_beam = needed_slots[:, None, None].expand(-1, -1, self._num_beams, -1)
         mask_of_needed_slots = used_mask.gather(3, needed_slots_by_beam)
+        # (selected, 1, beams, free_slots)
         mask_of_free_slots = self._mask_of_free_slots.expand(len(sentences), -1, -1, -1)
         self._mask = torch.cat([mask_of_needed_slots, mask_of_free_slots], dim=3)
 
-        # The content of free slots does not matter, so the caches copy slot 0 into them.
+        # The caches get as many free slots as the mask. Their content does not matter, so slot 0 is copied into them.
+        # For example, [3, 5] with two free slots becomes [3, 5, 0, 0].
         num_free_slots = self._mask_of_free_slots.shape[3]
         kept_slots = nn.functional.pad(needed_slots, (0, num_free_slots), value=0)
         return kept_slots, num_positions
@@ -328,10 +336,12 @@ def _find_needed_slots(used_mask: Tensor) -> tuple[Tensor, int]:
     """
     num_beams = used_mask.shape[2]
     is_attended = used_mask[:, 0] == 0  # (batch, beams, slots)
+    # A slot is needed if at least one hypothesis of its sentence attends to it.
     is_needed = is_attended.any(dim=1)  # (batch, slots)
     most_needed_slots = int(is_needed.sum(dim=1).max())
     num_positions = math.ceil(most_needed_slots / num_beams)
-    # A stable sort in descending order moves True, as 1, to the front.
+    # A stable sort in descending order moves True, as 1, to the front. For example, the indices for [False, True, False,
+    # True] are [1, 3, 0, 2].
     needed_slots_first = is_needed.int().argsort(dim=1, descending=True, stable=True)  # (batch, slots)
     return needed_slots_first[:, : num_positions * num_beams], num_positions
 
@@ -388,7 +398,7 @@ class _Layer:
             source_mask (`torch.Tensor` of shape `(batch, 1, 1, source)`, *optional*): added to the scores of
                 cross-attention.
         """
-        # Each is (rows, heads * d).
+        # Each is (rows, heads * d), where rows = batch * beams.
         queries, keys, values = self._project_inputs(x).split(self._query_key_value_widths, dim=-1)
         queries_by_head = _split_heads(queries, self._num_heads, self._num_beams)  # (batch, beams, heads, d)
         keys_by_head = _split_heads(keys, self._num_heads, self._num_beams)
@@ -415,7 +425,7 @@ class _Layer:
 def _make_cross_attention(
     attention: VanillaTransformerAttention, states: Tensor, mask: Tensor | None, num_beams: int
 ) -> "_Cross | _SingleSentenceCross":
-    """Make the cross-attention of a layer, by a faster class if the batch is one short sentence without padding."""
+    """Make the cross-attention of a layer. A faster class is used for one short sentence without padding."""
     batch_size, source_length, d_model = states.shape
     is_single_sentence = batch_size == 1 and mask is None
     # With _SingleSentenceCross, generate() of 32 tokens by the base model is 9 to 14 % faster for a source of 5 tokens,
@@ -444,11 +454,13 @@ class _SlotCache:
         # (batch, slots, heads, d), where a position has one slot per beam
         self._cache = cache
         self._num_filled_positions = positions
-        # One view per position, (batch, beams, heads, d), created here so that `add` need not create it.
+        # One view of the cache per position, (batch, beams, heads, d). They are created here, so that `add` need not
+        # create one at each step.
         self._slots_by_position = cache.unflatten(1, (-1, self._num_beams)).unbind(1)
 
     def add(self, new: Tensor) -> Tensor:
         """Append one position, `(batch, beams, heads, d)`, and return all used slots, `(batch, slots, heads, d)`."""
+        # `_slots_by_position` holds views of the cache, so this writes into the cache, and casts to float32.
         self._slots_by_position[self._num_filled_positions].copy_(new)
         self._num_filled_positions += 1
         num_used_slots = self._num_filled_positions * self._num_beams
@@ -463,7 +475,8 @@ class _SlotCache:
             positions (`int`): the number of filled positions. The first `positions * beams` slots are used, and the
                 others are free.
         """
-        # Each slot of a sentence becomes a row. `self._cache` has the shape (batch, slots, heads, d).
+        # Each slot of a sentence becomes a row. `self._cache` has the shape (batch, slots, heads, d). For example, with
+        # 8 slots per sentence, slot 3 of sentence 2 is row 2 * 8 + 3 = 19.
         cache_rows = self._cache.flatten(0, 1)  # (batch * slots, heads, d)
         slots_per_sentence = self._cache.shape[1]
         first_rows = sentences[:, None] * slots_per_sentence  # the row of each sentence's slot 0, (selected, 1)
@@ -494,8 +507,8 @@ class _Cross:
 
     def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Compute x + Sublayer(x), `(rows, d_model)`; `mask`, `(batch, 1, 1, source)`, is added to the scores."""
-        query = _split_heads(self._project_query(x), self._num_heads, self._num_beams)
-        heads = _attend(query, self._keys, self._values, mask, self._scaling)
+        query = _split_heads(self._project_query(x), self._num_heads, self._num_beams)  # (batch, beams, heads, d_k)
+        heads = _attend(query, self._keys, self._values, mask, self._scaling)  # (rows, heads * d_v)
         return self._project_heads.plus(heads, x)
 
     def select(self, sentences: Tensor) -> None:
@@ -533,6 +546,7 @@ class _SingleSentenceCross:
         x_float32 = x.float()
         scores = nn.functional.linear(x_float32, self._score_weight, self._score_bias)  # (rows, heads * source)
         weights = scores.unflatten(1, self._heads_and_source).softmax(dim=-1)  # (rows, heads, source)
+        # addmm(a, b, c) computes a + b c, (rows, d_model).
         return torch.addmm(x_float32, weights.flatten(1), self._output_weight).to(x.dtype)
 
     def select(self, sentences: Tensor) -> None:
@@ -542,8 +556,8 @@ class _SingleSentenceCross:
 def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tensor) -> tuple[Tensor, Tensor | None]:
     """Multiply the query projection by the keys, so that one linear map computes all scores from the layer's input.
 
-    A head with the query projection W, b and the keys K gives an input x the scores (W x + b) K^T / sqrt(d_k). They are
-    computed by the matrix K W / sqrt(d_k), and by the bias K b / sqrt(d_k).
+    For an input x, a head with the query projection W, b and the keys K computes the scores (W x + b) K^T / sqrt(d_k).
+    This is a linear map of x with the matrix K W / sqrt(d_k) and the bias K b / sqrt(d_k).
 
     Args:
         attention: the attention layer.
@@ -606,6 +620,7 @@ def _project_source(attention: VanillaTransformerAttention, states: Tensor) -> t
     rows = project_keys_and_values(states.flatten(0, 1))  # (batch * source, key_width + value_width)
     projected = rows.unflatten(0, states.shape[:2]).float()  # (batch, source, key_width + value_width)
     keys, values = projected.split([key_width, value_width], dim=-1)
+    # The two parts of a split are views that are not contiguous, so they are copied.
     keys_by_head = keys.contiguous().unflatten(-1, (num_heads, -1))
     values_by_head = values.contiguous().unflatten(-1, (num_heads, -1))
     return keys_by_head, values_by_head

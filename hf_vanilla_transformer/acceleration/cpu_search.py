@@ -56,10 +56,13 @@ class StepDecoder(Protocol):
         """Compute the logits of the next token, `(rows, vocabulary)`, for hypotheses `(rows, length)`."""
 
     def reorder(self, rows: Tensor) -> None:
-        """Update the cache so that hypothesis i continues the hypothesis in row `rows[i]`, of the same sentence."""
+        """Reorder the cache, so that hypothesis i continues the hypothesis in row `rows[i]`.
+
+        Both hypotheses belong to the same sentence.
+        """
 
     def select(self, sentences: Tensor) -> None:
-        """Keep only the sentences with these indices, `(selected,)`, in the batch."""
+        """Keep only the sentences with these indices, `(selected,)`, in the batch, and remove the others."""
 
 
 def next_token_steps_on_cpus(
@@ -69,7 +72,7 @@ def next_token_steps_on_cpus(
     synced_gpus: bool,
     model_kwargs: dict[str, Any],
 ) -> Any:
-    """Return a [`CPUDecoder`] for beam search if its conditions hold. Otherwise, call the plain operation.
+    """Return a fast [`CPUDecoder`] for beam search if it supports the call. Otherwise, call the plain operation.
 
     Arguments and results are the same as for [`~.generation_vanilla_transformer.next_token_steps`].
     """
@@ -84,8 +87,8 @@ def new_cpu_decoder(
 ) -> StepDecoder | None:
     """Create a [`CPUDecoder`], or return None if the model is not supported.
 
-    A model that consists of several models, such as an ensemble, has a method with this name, which creates their
-    decoders.
+    An ensemble has a method with the same name as this function. It returns one decoder that combines the decoders of
+    the ensemble's models.
     """
     make_decoders = getattr(model, "new_cpu_decoder", None)
     if make_decoders is not None:
@@ -121,7 +124,8 @@ def _new_decoder_for_call(
         # Only the modules support a mask with four dimensions.
         return None
 
-    # transformers has repeated the source for each beam, but the decoder reads it once per sentence.
+    # transformers has repeated the source for each beam, but the decoder reads it once per sentence. The rows of a
+    # sentence are adjacent, so its first row is kept. For example, with 4 beams, these are the rows 0, 4, 8 and so on.
     num_beams = settings.num_beams or 1
     sentence_states = states[::num_beams]
     sentence_mask = None
@@ -133,7 +137,7 @@ def _new_decoder_for_call(
 def _decoder_can_run_call(
     input_ids: Tensor, settings: GenerationConfig, synced_gpus: bool, model_kwargs: dict[str, Any]
 ) -> bool:
-    """Return True if a `generate()` call asks for nothing that a [`CPUDecoder`] lacks.
+    """Return True if a [`CPUDecoder`] supports everything that a `generate()` call asks for.
 
     Args:
         input_ids (`torch.LongTensor` of shape `(rows, length)`): the first target tokens of each hypothesis.
@@ -141,6 +145,7 @@ def _decoder_can_run_call(
         synced_gpus (`bool`): whether all processes must call the model equally often.
         model_kwargs (`dict`): the other inputs of the model, such as the encoder's output, by argument.
     """
+    # Each of the following checks excludes calls for which the model's modules are needed.
     # The decoder begins with one token per hypothesis, so it cannot continue a prefix of several tokens.
     if input_ids.shape[1] != 1 or input_ids.device.type != "cpu":
         return False
@@ -149,6 +154,7 @@ def _decoder_can_run_call(
     if not model_kwargs["use_cache"] or settings.cache_implementation is not None:
         return False
     cache = model_kwargs.get("cache")
+    # transformers sets this attribute on a cache that the caller has passed to `generate()`.
     is_passed_by_user = getattr(cache, "_is_user_defined", False)
     if type(cache) is not EncoderDecoderCache or is_passed_by_user:
         return False
@@ -172,7 +178,7 @@ def search_without_beams_on_cpus(
     streamer: BaseStreamer | None,
     model_kwargs: dict[str, Any],
 ) -> Any:
-    """Run greedy search or sampling with a [`CPUDecoder`] if its conditions hold, else with the plain operation.
+    """Run greedy search or sampling with a fast [`CPUDecoder`] if it supports the call, else with the plain operation.
 
     Arguments and results are the same as for [`~.generation_vanilla_transformer.search_without_beams`].
     """
@@ -222,8 +228,10 @@ def _decode(
     # The rows of the sentences that the decoder still computes, (active,). Pruning removes finished ones.
     active_rows = is_unfinished.nonzero()[:, 0]
     while num_unfinished:
+        # The decoder has cached the earlier tokens, so it reads only the newest one.
         newest_tokens = input_ids[active_rows, -1:]  # (active, 1)
         logits = decoder(newest_tokens).float()  # (active, vocabulary)
+        # If there are processors, nothing is pruned, so `input_ids` and `logits` have the same rows.
         scores = logits_processor(input_ids, logits)  # type: ignore[arg-type]
         active_tokens = _choose_tokens(scores, settings.do_sample)  # (active,)
 
@@ -235,7 +243,7 @@ def _decode(
         if streamer is not None:
             streamer.put(tokens)
 
-        is_finished = stopping_criteria(input_ids, None)
+        is_finished = stopping_criteria(input_ids, None)  # (batch,)
         is_unfinished &= ~is_finished
         num_unfinished = int(is_unfinished.sum())
         if can_prune and pays_to_prune(num_unfinished, len(active_rows)):
@@ -261,7 +269,8 @@ def _expand_to_batch(active_tokens: Tensor, active_rows: Tensor, batch_size: int
 def _choose_tokens(scores: Tensor, do_sample: bool) -> Tensor:
     """Choose the next token of each row, `(rows,)`, from scores, `(rows, vocabulary)`.
 
-    If `do_sample` is False, this is the token with the highest score.
+    If `do_sample` is True, the token is drawn at random by its probability. Otherwise, it is the token with the highest
+    score.
     """
     if do_sample:
         probabilities = scores.softmax(dim=-1)

@@ -18,19 +18,24 @@ logger = logging.getLogger(__name__)
 
 
 def is_plain_cpu_tensor(x: Tensor) -> bool:
-    """Return True if x is an ordinary tensor on a CPU, in eager mode and outside `torch.func`."""
+    """Return True if x is a plain tensor on a CPU. [`is_plain_tensor`] defines plain tensors."""
     return x.device.type == "cpu" and is_plain_tensor(x)
 
 
 def is_plain_tensor(x: Tensor) -> bool:
-    """Return True if x is an ordinary tensor on any device, in eager mode and outside `torch.func`."""
+    """Return True if x is a plain tensor on any device, and torch runs in eager mode and outside `torch.func`.
+
+    A plain tensor is a `torch.Tensor` or an `nn.Parameter`. Other subclasses, such as sharded or quantized tensors, may
+    compute something else.
+    """
+    # The exact class is compared, because `isinstance` would accept subclasses.
     if type(x) not in (Tensor, nn.Parameter):
         return False
     return not is_traced() and not torch._C._are_functorch_transforms_active()
 
 
 def is_traced() -> bool:
-    """Return True while torch compiles or traces code, which may run later with tensors of other sizes."""
+    """Return True while torch compiles or traces code. The resulting program may later get tensors of other sizes."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
@@ -40,17 +45,21 @@ def is_unmodified(module: nn.Module) -> bool:
     Such a module has no hooks, no parametrizations and no methods that were set on the object. It is not compiled, and
     runs outside `torch.func`. Monkeypatched classes are not detected.
     """
+    # Each check looks for one way in which a call could do something else than `forward` of the class. The first that
+    # finds something decides.
     if is_traced() or torch._C._are_functorch_transforms_active():
         return False
+    # `module.compile()` sets `_compiled_call_impl`, which is None otherwise.
     if _has_hooks(module) or module._compiled_call_impl is not None:
         return False
     for name, value in module.__dict__.items():
-        # The method was set on the object. For example, accelerate sets `forward`, and PEFT sets
-        # `prepare_inputs_for_generation`.
+        # Methods of the class are not in the `__dict__` of the object, so this one was set on the object and hides the
+        # method of the class. For example, accelerate sets `forward`, and PEFT sets `prepare_inputs_for_generation`.
         if callable(value) and hasattr(type(module), name):
             return False
     for parameter in module._parameters.values():
-        # Sharded, quantized and parametrized weights belong to other classes.
+        # Sharded and quantized weights belong to other classes. Parametrized weights are not in this dictionary. Callers
+        # detect them because torch changes the class of the module.
         if parameter is not None and type(parameter) is not nn.Parameter:
             return False
     return True
@@ -58,12 +67,14 @@ def is_unmodified(module: nn.Module) -> bool:
 
 def _has_hooks(module: nn.Module) -> bool:
     """Return True if hooks run when a module is called, or in its backward pass."""
+    # `nn.Module` stores the hooks of a module in one dictionary for each kind of hook.
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return True
-    # The loop reads a copy, because another thread may add such a hook.
+    # The loop reads a copy of the forward hooks, because another thread may add a hook meanwhile.
     for hook in tuple(module._forward_hooks.values()):
         if not _is_transformers_recorder(hook):
             return True
+    # Global hooks run for every module of the process.
     return torch.nn.modules.module._has_any_global_hook()
 
 
@@ -92,6 +103,7 @@ def float32_matmuls_are_precise() -> bool:
     This reads oneDNN's own setting, because `torch.get_float32_matmul_precision()` raises an error after
     `torch.backends.cuda.matmul.fp32_precision` was set.
     """
+    # "none" is the default, and "ieee" asks for full float32. Other values, such as "bf16", allow a lower precision.
     return torch.backends.mkldnn.matmul.fp32_precision in ("none", "ieee")  # type: ignore[attr-defined]
 
 
@@ -99,7 +111,8 @@ def float32_matmuls_are_precise() -> bool:
 def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
     """Return True if oneDNN supports matmuls in the given dtype on this CPU.
 
-    Without support for a 16-bit dtype, torch computes matmuls in slow plain loops. Every CPU supports the other dtypes.
+    Without support for a 16-bit dtype, torch computes matmuls in slow plain loops. For any other
+    dtype, this function returns True, because every CPU supports matmuls in float32 and float64.
     """
     # These are private operators of torch, which a later release may remove.
     if dtype == torch.bfloat16:

@@ -87,19 +87,23 @@ def _attend_to_real_tokens(
     """
     batch_size, _, target_length, _ = query.shape
     source_length = attention_mask.shape[1]
-    # Flash attention takes all sentences in one row, with all queries, but only with keys and values of real tokens.
+    # Flash attention takes one long row that contains all sentences one after the other. The row of queries includes
+    # padding, but the rows of keys and values contain only real tokens.
     queries = _join_sentences(query)  # (1, heads, batch * target, d)
     # The indices of the real tokens of all sentences in the axis batch * source, (tokens,).
     real_tokens = attention_mask.flatten().nonzero()[:, 0]
     keys = _join_sentences(key).index_select(2, real_tokens)  # (1, heads, tokens, d)
     values = _join_sentences(value).index_select(2, real_tokens)
 
-    # Flash attention finds the sentences by the index at which each of them begins, followed by the length of the row,
-    # (batch + 1,). Every sentence has `target_length` queries.
+    # For each row, flash attention needs the index at which each sentence begins, followed by the length of the row,
+    # (batch + 1,). Every sentence has `target_length` queries. For example, two sentences with 3 queries each have the
+    # starts [0, 3, 6].
     num_queries = batch_size * target_length
     query_starts = torch.arange(0, num_queries + 1, target_length, dtype=torch.int32, device=query.device)
     num_real_tokens = attention_mask.sum(dim=1)  # (batch,)
     key_ends = num_real_tokens.cumsum(dim=0, dtype=torch.int32)  # (batch,)
+    # A sentence begins where the previous one ends, and the first one begins at 0. For example, sentences of 4 and 2
+    # real tokens have the ends [4, 6] and the starts [0, 4, 6].
     key_starts = nn.functional.pad(key_ends, (1, 0))
 
     # (1, batch * target, heads, d)

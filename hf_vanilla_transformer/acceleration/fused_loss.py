@@ -60,7 +60,7 @@ def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability
         label_probability (`float`): 1 - epsilon_ls.
     """
     has_label = labels != _NO_LABEL  # (rows,)
-    # Token ids, (rows, 1), with an arbitrary one, 0, in rows without a label.
+    # Token ids, (rows, 1). Rows without a label, which have -100, get token 0, because gather needs a valid index.
     label_ids = labels.clamp(min=0).unsqueeze(-1)
     precise_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (rows, vocabulary)
     label_logit = precise_logits.gather(-1, label_ids)  # (rows, 1)
@@ -72,7 +72,8 @@ def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability
     log_sum = largest + sum_of_exponentials.log()  # (rows, 1)
 
     softmax = exponentials / sum_of_exponentials  # (rows, vocabulary)
-    # A compiler can fuse this comparison with the division, unlike a scatter.
+    # The gradient is the softmax, minus `label_probability` at the label. It is computed by a comparison, because a
+    # compiler can fuse that with the division, unlike a scatter.
     columns = torch.arange(logits.shape[-1], device=logits.device)  # (vocabulary,)
     gradient = torch.where(columns == label_ids, softmax - label_probability, softmax)
     logits.copy_(gradient.masked_fill(~has_label.unsqueeze(-1), 0))
@@ -226,7 +227,7 @@ class _Projection(NamedTuple):
 
 
 class _Gradients(NamedTuple):
-    """The gradients of the loss, without the rows that were added to weight and bias; None where none is needed.
+    """The gradients of the loss, or None if one is not needed. They lack the rows that were added to weight and bias.
 
     Args:
         states (`torch.Tensor` of shape `(rows, d_model)`, *optional*): filled chunk by chunk.
@@ -263,10 +264,11 @@ def _compute_mean_term(
     sum_dtype: torch.dtype,
     needs_gradients: Sequence[bool],
 ) -> tuple[Tensor, _Gradients]:
-    """Compute the term - epsilon mean(z) of the loss, added up over all rows with a label, and its gradients.
+    """Compute a part of the loss, - epsilon times the mean logit of each row with a label, and its gradients.
 
-    z are the logits of a row. The sum of the logits of all rows is the dot product of the sum of the states and the sum
-    of the weight's rows, plus the sum of the bias for each label. So the logits themselves are not needed.
+    In the formula of the loss, this is the term - epsilon mean(z), where z are the logits of a row. The sum of the
+    logits of all rows is the dot product of the sum of the states and the sum of the weight's rows, plus the sum of the
+    bias for each label. So the logits themselves are not needed.
 
     Args:
         projection: the tensors of the output projection, with zeros as states of rows without a label.
@@ -325,19 +327,21 @@ def _process_rows(
         label_probability: 1 - epsilon.
         replace_logits: a function that overwrites logits with their gradient, and returns the terms of the loss.
         sum_dtype: the dtype of sums over many rows.
-        gradients: changed in place. The chunk's rows of the gradient of the states are overwritten with the gradient of
-            the whole loss. The gradients of weight and bias, which other terms and chunks have filled, are added to.
+        gradients: changed in place. The gradients of the chunk's states are overwritten with the gradient of the whole
+            loss. The gradients of weight and bias already hold other terms and chunks, to which this chunk is added.
     """
     states = projection.states[rows]  # (chunk_rows, d_model)
     vocabulary = projection.vocabulary
     logits = nn.functional.linear(states, projection.weight, projection.bias)  # (chunk_rows, padded_vocabulary)
+    # The slice of the logits is a view, so this overwrites `logits`.
     row_terms = replace_logits(logits[:, :vocabulary], labels[rows], label_probability)
     # The memory of the logits now holds their gradient. Its last columns, which padding has added, are no gradient, but
     # they add nothing to the gradient of the states, because the added rows of the weight are zeros.
     grad_logits = logits
 
     if gradients.states is not None:
-        # addmm adds the first argument to each row of the product.
+        # Computes mean_term_of_each_state + grad_logits @ weight, (chunk_rows, d_model), where the first term is added
+        # to each row. `out` is a view, so the result is written into `gradients.states`.
         torch.addmm(gradients.mean_term_of_each_state, grad_logits, projection.weight, out=gradients.states[rows])
     if gradients.weight is not None:
         grad_weight = _precise_matmul(grad_logits.T, states, sum_dtype)  # (padded_vocabulary, d_model)
@@ -357,6 +361,7 @@ def _with_aligned_rows(matrix: Tensor) -> Tensor:
     vocabulary = len(matrix)
     if vocabulary % _ALIGNED_ROWS == 0:
         return matrix
+    # The number of rows that are missing to the next multiple, for example 55 for 37,001, which becomes 37,056.
     added_rows = -vocabulary % _PADDED_ROWS
     padding = matrix.new_zeros((added_rows, *matrix.shape[1:]))
     return torch.cat([matrix, padding])

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def are_on_one_nvidia_gpu(tensors: Iterable[Tensor]) -> bool:
-    """Return True if all tensors are ordinary ones on a single NVIDIA GPU, in eager mode and outside `torch.func`."""
+    """Return True if all tensors are plain tensors, as defined by [`is_plain_tensor`], on a single NVIDIA GPU."""
     if torch.version.cuda is None:
         # torch calls AMD's GPUs "cuda" as well, and the kernels were never tested there.
         return False
@@ -35,9 +35,9 @@ def are_on_one_nvidia_gpu(tensors: Iterable[Tensor]) -> bool:
 def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
     """Return True if the Triton loss kernel gives correct results on this GPU for logits in the given dtype.
 
-    It may fail because Triton needs a C compiler, is not installed with torch on Windows, or meets a GPU without
-    bfloat16. The first call for each device and dtype runs the kernel on two rows, and logs a warning if it does not
-    work.
+    The kernel may fail, for example, if there is no C compiler, if Triton is not installed (as on Windows), or if the
+    GPU does not support bfloat16. The first call for each device and dtype runs the kernel on two rows, and logs a
+    warning if it does not work.
     """
     failure = None
     try:
@@ -62,6 +62,7 @@ def _loss_kernel_is_correct(device: torch.device, dtype: torch.dtype) -> bool:
     vocabulary = COLUMNS_PER_BLOCK + 8
     logits = torch.linspace(-1, 1, vocabulary, device=device).expand(2, -1).to(dtype).contiguous()
     labels = torch.tensor([3, -100], device=device)
+    # Both functions overwrite their logits with the gradient, so the formula gets a copy.
     expected = logits.clone()
     replace_logits_by_gradient(expected, labels, 1.0)
     replace_logits_by_gradient_in_triton(logits, labels, 1.0)

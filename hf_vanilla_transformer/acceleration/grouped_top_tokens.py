@@ -24,11 +24,12 @@ _FEWEST_SCORES = 2**17
 
 
 def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Find the tokens with the highest scores in each row, by groups of tokens if there are many scores on a CPU.
+    """Find the tokens with the highest scores in each row. On CPUs, only the best groups of tokens are searched.
 
-    The result is the same as for [`~.beam_search.top_tokens`]. The `count` best tokens are in the `count` groups with
-    the largest maxima, because each of these groups has a token that is at least as good as any in the other groups; or
-    they are among the tokens after the last whole group.
+    The result is the same as for [`~.beam_search.top_tokens`]. Groups are used if there are many scores. Only the
+    `count` groups with the largest maxima are searched: each of them has a token that is at least as good as every
+    token in the other groups, so no token of the other groups is needed. The tokens after the last whole group are
+    always searched.
 
     Args:
         scores (`torch.FloatTensor` of shape `(rows, vocabulary)`): scores of the next token.
@@ -50,13 +51,14 @@ def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     maxima = grouped_scores.amax(dim=2)  # (rows, groups)
     _, best_groups = plain(top_tokens)(maxima, count)
 
-    # Candidates are the tokens of these groups and the tokens after the last whole group, (rows, candidates).
+    # Candidates are the tokens of these groups and the tokens after the last whole group, (rows, candidates). For
+    # example, group 3 has the tokens 192 to 255.
     first_ids = best_groups[..., None] * _GROUP_SIZE  # (rows, count, 1)
     ids_in_groups = first_ids + torch.arange(_GROUP_SIZE, device="cpu")  # (rows, count, group)
     ids_after_groups = torch.arange(num_grouped_tokens, vocabulary, device="cpu").expand(rows, -1)
     candidate_ids = torch.cat([ids_in_groups.flatten(1), ids_after_groups], dim=1)
 
-    # Find the best candidates. Their indices are replaced by their ids.
+    # Find the best candidates. `best_candidates` are columns of `candidate_ids`, from which their token ids are read.
     candidate_scores = scores.gather(1, candidate_ids)
     best_scores, best_candidates = plain(top_tokens)(candidate_scores, count)
     best_ids = candidate_ids.gather(1, best_candidates)

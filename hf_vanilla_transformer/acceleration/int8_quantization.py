@@ -79,7 +79,7 @@ class Int8Linear(nn.Linear):
         quantized = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
         largest_magnitudes = weight.abs().amax(dim=1)  # (out,)
         quantized.weight_scale.copy_(largest_magnitudes / _LARGEST)
-        # A row of zeros has the scale 0; dividing by a tiny number instead keeps its integers 0.
+        # A row of zeros has the scale 0. It is divided by a tiny number instead, so that its integers are 0.
         smallest_divisor = torch.finfo(torch.float32).tiny
         divisors = quantized.weight_scale.float().clamp(min=smallest_divisor)[:, None]  # (out, 1)
         integers = (weight.float() / divisors).round().clamp(-_LARGEST, _LARGEST)  # (out, in)
@@ -109,6 +109,7 @@ class Int8Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute outputs of shape `(..., out)` from inputs of shape `(..., in)`."""
+        # The int8 matmuls have no gradient. With gradients or on other devices, the weights are dequantized.
         if not torch.is_grad_enabled() and is_plain_cpu_tensor(x) and Int8PackedLinear.can_compute([self]):
             return pack(self)(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -154,6 +155,7 @@ class Int8Quantizer(HfQuantizer):
             return
         for name, linear in _find_layers(model, nn.Linear):
             has_bias = linear.bias is not None
+            # The device "meta" allocates no memory. transformers fills the layer when it loads the saved weights.
             empty_layer = Int8Linear(
                 linear.in_features, linear.out_features, has_bias, device="meta", dtype=linear.weight.dtype
             )
@@ -208,7 +210,10 @@ class Int8Quantizer(HfQuantizer):
         return model.to(dtype)  # type: ignore[arg-type]
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor] | None, dict[str, str]]:
-        """Return the weights for `save_pretrained`, or None to save the model's own, and empty metadata."""
+        """Return the weights that `save_pretrained` saves, and empty metadata.
+
+        If the weights are None, `save_pretrained` saves the model's own `state_dict()`.
+        """
         return model.state_dict_to_save(), {}
 
     def is_serializable(self) -> bool:
@@ -217,7 +222,7 @@ class Int8Quantizer(HfQuantizer):
 
     @property
     def is_trainable(self) -> bool:
-        """True, because adapters on a quantized model can be trained.
+        """True, because adapters can be trained on top of a quantized model.
 
         Without adapters, the Trainer raises an error.
         """

@@ -56,7 +56,8 @@ def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """
     if not training:
         return x
-    # An element is dropped if its 16 random bits have one of this many values, out of 2^16.
+    # An element is dropped if its 16 random bits have one of this many values, out of 2^16. For example, a rate of 0.1
+    # gives 6,554 values.
     num_dropping_values = round(rate * 2**16)
     drops_some_elements = 0 < num_dropping_values < 2**16
     can_multiply_bits = x.element_size() in _INTEGER_DTYPE_BY_SIZE
@@ -68,26 +69,31 @@ def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
 
 
 def _draw_keep(x: Tensor, num_dropping_values: int) -> Tensor:
-    """Draw for each element of x an integer: 0 with probability `num_dropping_values` / 2^16, which drops it, else 1.
+    """Draw a dropout mask for x: integers that are 0 where an element is dropped, and 1 where it is kept.
 
-    The result has the shape of x, and the integer dtype whose elements have the same size as those of x.
+    Each element is dropped independently with probability `num_dropping_values` / 2^16. The result has the shape of x.
+    Its integer dtype has as many bytes per element as the dtype of x, for example int32 for float32.
     """
     num_elements = x.numel()
-    # Each 64-bit integer holds the random bits of four elements. Without an upper bound, random_() draws all 64 bits.
+    # Each 64-bit integer holds the random bits of four elements: 16 bits each. The last integer may have bits to spare.
+    # From -2^63 on and without an upper bound (None), random_() draws all 64 bits. The view as int16 copies nothing.
     num_integers = (num_elements + 3) // 4
     random_integers = x.new_empty(num_integers, dtype=torch.int64).random_(-(2**63), None)
     random_bits = random_integers.view(torch.int16)[:num_elements]
 
     keep_dtype = _INTEGER_DTYPE_BY_SIZE[x.element_size()]
     if keep_dtype == torch.int16:
-        # The result overwrites the bits from which it is computed, which saves an allocation.
+        # `keep` and `random_bits` are the same tensor here, so the result below overwrites the bits from which it is
+        # computed. That is safe, because the comparison is elementwise: torch reads each element before it writes the
+        # result into its place. It saves an allocation.
         keep = random_bits
     else:
         keep = x.new_empty(num_elements, dtype=keep_dtype)
     # As signed integers, the bits are uniform between -2^15 and 2^15 - 1. The lowest `num_dropping_values` of these
-    # values drop an element.
+    # values drop an element. For example, if there are 6,554 of them, -32,768 to -26,215 drop an element, and -26,214
+    # is the lowest value that keeps it.
     lowest_kept_value = num_dropping_values - 2**15
-    # This writes 1 or 0 into `keep`.
+    # With an integer `out`, a comparison writes 1 for True and 0 for False into it, instead of creating booleans.
     torch.ge(random_bits, lowest_kept_value, out=keep)
     return keep.view(x.shape)
 
@@ -99,19 +105,23 @@ class _DropoutContext(AutogradContext, Protocol):
 class _Dropout(torch.autograd.Function):
     """Dropout as an autograd function: multiply x by `keep`, which holds integers 0 or 1, and by a scale.
 
-    The bits of x are multiplied as integers, because multiplying tensors of different dtypes is slow.
+    The bits of x are multiplied as integers, because multiplying tensors of different dtypes is slow. Multiplying the
+    bits by 1 leaves the number as it is, and multiplying them by 0 gives the bits of 0.0, even for infinity and NaN.
     """
 
     @staticmethod
     def forward(ctx: _DropoutContext, x: Tensor, keep: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(keep)
         ctx.scale = scale
+        # `view` with a dtype of the same size reinterprets the memory and converts nothing. `mul_` changes only the
+        # memory of `kept_bits`, which is new.
         kept_bits = x.view(keep.dtype) * keep
         return kept_bits.view(x.dtype).mul_(scale)
 
     @staticmethod
     def backward(ctx: _DropoutContext, grad: Tensor) -> tuple[Tensor, None, None]:
         (keep,) = ctx.saved_tensors
+        # The gradient is dropped and scaled like x. Applying the function again allows second derivatives.
         return _Dropout.apply(grad, keep, ctx.scale), None, None
 
 
@@ -143,6 +153,7 @@ def is_faster_by_onednn(x: Tensor, weight: Tensor) -> bool:
     oneDNN needs half the time of MKL on an AMD CPU with AVX-512 (docs/architecture.md, "Speed"). Without AVX-512, MKL
     is faster. If the user has allowed a lower precision, or autocast computes in 16 bits, torch uses oneDNN by itself.
     """
+    # The number of multiply-adds is rows * in * out, where x is (rows, in) and the weight is (out, in).
     return (
         x.dtype == weight.dtype == torch.float32
         and has_avx512()
@@ -158,6 +169,7 @@ def is_faster_by_onednn(x: Tensor, weight: Tensor) -> bool:
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute x W^T + b, `(..., out)`, with oneDNN. The result has no gradient."""
+    # The last three arguments can fuse an operation such as ReLU into the matmul. Here there is none.
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -185,13 +197,14 @@ class _Linear(torch.autograd.Function):
         grad_x = None
         grad_weight = None
         grad_bias = None
+        # A plain matmul a b is written as matmul(a, b.T).
         if needs_x and weight is not None:
-            grad_x = matmul(grad, weight.T)
+            grad_x = matmul(grad, weight.T)  # grad @ weight, (..., in)
         if needs_weight and x is not None:
             x_rows = x.flatten(0, -2)  # (rows, in)
-            grad_weight = matmul(grad_rows.T, x_rows.T)
+            grad_weight = matmul(grad_rows.T, x_rows.T)  # grad_rows.T @ x_rows, (out, in)
         if needs_bias:
-            grad_bias = grad_rows.sum(dim=0)
+            grad_bias = grad_rows.sum(dim=0)  # (out,)
         return grad_x, grad_weight, grad_bias
 
 
@@ -233,6 +246,8 @@ def cast_weights_once_under_autocast(model: nn.Module) -> Iterator[None]:
         # Autocast keeps its default behaviour.
         yield
         return
+    # torch counts how many autocast contexts are open, and discards its casts when the count falls to 0. Counting this
+    # block as one of them keeps the casts until it ends.
     torch.autocast_increment_nesting()
     try:
         yield
@@ -248,6 +263,7 @@ def _holds_its_weights(model: nn.Module) -> bool:
     passes would stay in memory.
     """
     for weight in model.parameters():
+        # Sharded weights belong to a subclass. Offloaded weights have no memory between forward passes.
         is_sharded = type(weight) is not nn.Parameter
         is_offloaded = weight.device.type == "meta"
         if is_sharded or is_offloaded:

@@ -98,7 +98,8 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 def _get_table(device: torch.device, bound: int, d_model: int, exponent_divisor: int | None) -> Tensor:
-    """Return the smallest table that has at least `bound` rows, `(positions, d_model)`, and create it if needed."""
+    """Return the smallest table with at least `bound` rows, `(positions, d_model)`, and create it if it is missing."""
+    # The table has 512, 1,024, 2,048, 4,096 or 8,192 rows.
     num_positions = _SMALLEST_TABLE
     while num_positions < bound:
         num_positions *= 2

@@ -35,7 +35,7 @@ _INT8_ENGINES = ("x86", "fbgemm")
 
 
 def read_float_weight(layer: nn.Linear) -> Tensor:
-    """Return a layer's floating-point matrix W, `(out, in)`. For an `Int8Linear`, this is the dequantized matrix."""
+    """Return the floating-point matrix of a layer, `(out, in)`. For an `Int8Linear`, it is the dequantized matrix."""
     if _is_int8(layer):
         return layer.float_weight()  # type: ignore[operator]
     return layer.weight
@@ -111,6 +111,8 @@ class _OneDNNLinear(PackedLinear):
             and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         )
 
+    # The operator can fuse a second operation into the matmul: "relu", the addition of a tensor ("add"), or "none". The
+    # arguments `[]` and `""` are parameters of the second operation, which these operations do not have.
     def __call__(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
 
@@ -178,7 +180,8 @@ class _SplitLinear(PackedLinear):
     def __call__(self, x: Tensor) -> Tensor:
         """Compute x W^T + b, `(1, out)`, for one row x, `(1, in)`, with an equal part of W for each thread."""
         num_threads = torch.get_num_threads()
-        # W has the shape (out, in), with a row for each output and a column for each input.
+        # W has the shape (out, in), with a row for each output and a column for each input. For example, a matrix
+        # (2048, 512) is split by its 512 columns, and a matrix (512, 2048) is split by its 512 rows.
         num_outputs, num_inputs = self._weight.shape
         splits_columns = num_inputs < num_outputs
         size_to_split = num_inputs if splits_columns else num_outputs
@@ -197,9 +200,9 @@ class _SplitLinear(PackedLinear):
         num_inputs = x.shape[1]
         # (threads, out / threads, in)
         weight_parts = self._weight.view(num_threads, -1, num_inputs)
-        # (threads, 1, in)
+        # All threads read the same row x, (threads, 1, in). expand() does not copy it.
         x_of_threads = x.expand(num_threads, -1, -1)
-        # (threads, 1, out / threads)
+        # baddbmm(a, b, c) computes a + b c for each thread. The output parts are (threads, 1, out / threads).
         if self._bias is None:
             output_parts = torch.bmm(x_of_threads, weight_parts.transpose(1, 2))
         else:
@@ -210,7 +213,7 @@ class _SplitLinear(PackedLinear):
     def _multiply_by_column_parts(self, x: Tensor, num_threads: int) -> Tensor:
         """Compute x W^T + b for one row x, `(1, in)`, as one batched matmul with the columns of W split into parts.
 
-        Each thread multiplies a part of x. The output, `(1, out)`, is the sum of their products.
+        Each thread multiplies a part of x by a part of W. The output, `(1, out)`, is the sum of the results.
         """
         num_inputs, num_outputs = self._transposed_weight.shape
         # (threads, in / threads, out)
@@ -301,11 +304,12 @@ _packing_lock = threading.RLock()
 
 @torch.no_grad()
 def pack(*layers: nn.Linear) -> PackedLinear:
-    """Combine linear layers with the same input into one matmul with packed weights, or reuse packed weights.
+    """Combine linear layers with the same input into one matmul, with weights in a layout that is fast to read.
 
-    The fastest class that this machine supports is used. Call this function again wherever weights may have changed. It
-    compares the weights, element by element, with copies of the weights that were packed before, because optimizers and
-    writes through `.data` leave no other trace. If anything differs, it packs the weights again.
+    The fastest class that this machine supports is used. Packed weights are stored, and a later call for the same
+    layers reuses them. Call this function again wherever weights may have changed. It compares the weights, element by
+    element, with copies of the weights that were packed before, because optimizers and writes through `.data` leave no
+    other trace. If anything differs, it packs the weights again.
 
     Args:
         layers (`nn.Linear` or `Int8Linear`): layers of one class with equal `in_features`. Either all of them have a
@@ -344,6 +348,7 @@ def _copy_and_pack(
     packed_class: type[PackedLinear], layers: Sequence[nn.Linear], tensors: _LayerTensors
 ) -> _PackedWeights:
     """Pack layers as an object of the given class, and copy their tensors, which [`pack`] compares in later calls."""
+    # torch.cat copies the matrices, even if there is only one.
     weight = torch.cat(tensors.weights)  # (out of all layers, in)
     bias = torch.cat(tensors.biases) if tensors.biases else None
 
@@ -377,7 +382,8 @@ def _is_equal(first: Tensor, second: Tensor) -> bool:
     """Return True if two tensors have the same dtype, shape and elements."""
     if first.dtype != second.dtype:
         return False
-    # torch compares large matrices faster as 64-bit integers.
+    # torch compares large matrices faster as 64-bit integers. Comparing bits is at least as strict, except that a NaN
+    # then equals itself.
     is_matrix = first.ndim > 1
     if is_matrix and _fits_int64(first) and _fits_int64(second):
         return torch.equal(first.view(torch.int64), second.view(torch.int64))
@@ -386,6 +392,7 @@ def _is_equal(first: Tensor, second: Tensor) -> bool:
 
 def _fits_int64(x: Tensor) -> bool:
     """Return True if the memory of x can be viewed as 64-bit integers."""
+    # A 64-bit integer has 8 bytes, so it holds for example two float32 or eight int8 elements.
     elements_per_integer = 8 // x.element_size()
     has_whole_rows = x.shape[-1] % elements_per_integer == 0
     is_aligned = x.storage_offset() % elements_per_integer == 0

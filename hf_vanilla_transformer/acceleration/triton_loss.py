@@ -26,7 +26,11 @@ _ALIGNED_COLUMNS = 8
 
 @triton.jit
 def _add_exponentials(values, largest, sum_of_exponentials):
-    """Add exp(value - largest) to a running sum, and rescale the sum if the largest value grows."""
+    """Add a block of values to a running sum of exponentials. Returns the new largest value and the new sum.
+
+    The sum is always relative to the largest value so far, i.e. the sum of exp(value - largest). If the block has a
+    larger value, the sum so far is rescaled to it.
+    """
     new_largest = tl.maximum(largest, tl.max(values, axis=0))
     sum_of_block = tl.sum(tl.exp(values - new_largest), axis=0)
     return new_largest, sum_of_exponentials * tl.exp(largest - new_largest) + sum_of_block
