@@ -199,7 +199,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: LossContext, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the gradients that the forward pass has saved; the last three arguments of `forward` have none."""
+        """Scale the gradients that the forward pass has saved.
+
+        The last three arguments of `forward` have no gradient.
+        """
         return (*scale_saved_gradients(ctx, grad), None, None, None)
 
 
@@ -361,7 +364,7 @@ def _replace_logits_by_gradient(
 
 
 def _clear_rows_without_label(row_terms: _RowTerms, lacks_label: Tensor) -> None:
-    """Overwrite the values in `row_terms` of rows without a label, so that these rows do not change any sum."""
+    """Overwrite the values of rows without a label in `row_terms`, so that these rows do not change any sum."""
     row_terms.log_sums.masked_fill_(lacks_label, 0)
     row_terms.label_logits.masked_fill_(lacks_label, 0)
     # No logit reaches infinity, so rows without a label do not count as predicted.
@@ -371,7 +374,7 @@ def _clear_rows_without_label(row_terms: _RowTerms, lacks_label: Tensor) -> None
 def _sum_rows(
     row_terms: _RowTerms, mean_term: Tensor, label_probability: float, rows_per_sum: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add up the rows, `rows_per_sum` at a time.
+    """Compute the loss and two token sums from the values of all rows, adding up `rows_per_sum` rows at a time.
 
     Returns three scalars: the loss, which includes `mean_term`; the cross-entropy without label smoothing; and the
     number of rows whose label has the highest logit.

@@ -220,7 +220,7 @@ class CPUDecoder:
 
 
 class _SlotMask:
-    """The mask that says which slots of the KV caches each hypothesis attends to.
+    """The mask that determines which slots of the KV caches each hypothesis attends to.
 
     A new position gets one slot per beam in each sentence, and the hypothesis in a beam stores its keys and values in
     its own slot. If a hypothesis continues a different beam, it attends to the slots of that beam's past.
@@ -322,7 +322,7 @@ def _make_mask_of_free_slots(num_beams: int, num_positions: int) -> Tensor:
 
 
 def _find_needed_slots(used_mask: Tensor) -> tuple[Tensor, int]:
-    """Find the used slots to which a hypothesis attends.
+    """Find the used slots that at least one hypothesis attends to.
 
     Sentences may need different numbers of slots, but the result has the same number for each: the largest, rounded up
     to whole positions of one slot per beam. Sentences that need fewer get other slots in addition, which stay masked.
@@ -340,14 +340,14 @@ def _find_needed_slots(used_mask: Tensor) -> tuple[Tensor, int]:
     is_needed = is_attended.any(dim=1)  # (batch, slots)
     most_needed_slots = int(is_needed.sum(dim=1).max())
     num_positions = math.ceil(most_needed_slots / num_beams)
-    # A stable sort in descending order moves True, as 1, to the front. For example, the indices for [False, True, False,
-    # True] are [1, 3, 0, 2].
+    # A stable sort in descending order moves True, as 1, to the front. For example, [False, True, False, True] gets the
+    # order [1, 3, 0, 2].
     needed_slots_first = is_needed.int().argsort(dim=1, descending=True, stable=True)  # (batch, slots)
     return needed_slots_first[:, : num_positions * num_beams], num_positions
 
 
 class _Layer:
-    """One decoder layer (section 3.1) with its cached keys and values; each call processes one position."""
+    """One decoder layer (section 3.1) with its cached keys and values. Each call processes one position."""
 
     def __init__(
         self,
@@ -506,7 +506,7 @@ class _Cross:
             self._values = _make_heads_contiguous(self._values)
 
     def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute x + Sublayer(x), `(rows, d_model)`; `mask`, `(batch, 1, 1, source)`, is added to the scores."""
+        """Compute x + Sublayer(x), `(rows, d_model)`. `mask`, `(batch, 1, 1, source)`, is added to the scores."""
         query = _split_heads(self._project_query(x), self._num_heads, self._num_beams)  # (batch, beams, heads, d_k)
         heads = _attend(query, self._keys, self._values, mask, self._scaling)  # (rows, heads * d_v)
         return self._project_heads.plus(heads, x)
@@ -665,7 +665,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
 
 
 def _attend_by_sums(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """Compute attention (Eq. 1) for one hypothesis per sentence, with elementwise products and sums, not matmuls.
+    """Compute attention (Eq. 1) for one hypothesis per sentence, by elementwise products and sums instead of matmuls.
 
     Args:
         query (`torch.FloatTensor` of shape `(batch, 1, heads, d_k)`): one position of each hypothesis.

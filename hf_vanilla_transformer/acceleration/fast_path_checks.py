@@ -58,8 +58,8 @@ def is_unmodified(module: nn.Module) -> bool:
         if callable(value) and hasattr(type(module), name):
             return False
     for parameter in module._parameters.values():
-        # Sharded and quantized weights belong to other classes. Parametrized weights are not in this dictionary. Callers
-        # detect them because torch changes the class of the module.
+        # Sharded and quantized weights belong to other classes. Parametrized weights are not in this dictionary, but
+        # torch changes the class of their module, which the callers check.
         if parameter is not None and type(parameter) is not nn.Parameter:
             return False
     return True

@@ -206,7 +206,10 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: LossContext, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the gradients that the forward pass has saved; the last four arguments of `forward` have none."""
+        """Scale the gradients that the forward pass has saved.
+
+        The last four arguments of `forward` have no gradient.
+        """
         return (*scale_saved_gradients(ctx, grad), None, None, None, None)
 
 

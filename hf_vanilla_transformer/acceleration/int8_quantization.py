@@ -128,7 +128,7 @@ class Int8Config(QuantizationConfigMixin):
 
 
 class _TiedWeight(NamedTuple):
-    """The LM head's entry in a dictionary of tied weights, from which it was removed and can be restored.
+    """An entry for the LM head that was removed from a dictionary of tied weights and can be restored.
 
     Args:
         tied_weights: the dictionary.

@@ -166,7 +166,7 @@ class _Avx2Linear(PackedLinear):
 
 
 class _SplitLinear(PackedLinear):
-    """Linear layers for a single row of x, which split W so that each thread multiplies a part of it.
+    """Linear layers for a single row of x. The matrix W is split, so that each thread multiplies a part of it.
 
     MKL would compute a single row in one thread. A matrix with fewer columns than rows is split by columns, from its
     transpose, which MKL reads faster; any other matrix is split by rows.
@@ -228,7 +228,7 @@ class _SplitLinear(PackedLinear):
 
 
 class Int8PackedLinear(PackedLinear):
-    """Linear layers with int8 weights for CPUs, which also quantize their input at each call; see [`Int8Linear`]."""
+    """Linear layers with int8 weights for CPUs. They also quantize their input at each call; see [`Int8Linear`]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
         """Pack the integers of several `Int8Linear` layers together with their scales and biases.
@@ -288,7 +288,10 @@ class _LayerTensors(NamedTuple):
 
 
 class _PackedWeights(NamedTuple):
-    """Packed layers, with copies of the layers' original tensors, which show whether these have changed since."""
+    """Packed layers, with copies of the layers' tensors at the time of packing.
+
+    The copies show whether the layers have changed since then.
+    """
 
     copies: _LayerTensors
     packed: PackedLinear

@@ -36,8 +36,8 @@ def check_optional(arguments: object, name: str) -> None:
 def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
     """Yield the strings in an argument, and check each of them before it is yielded.
 
-    Raises TypeError unless the argument is an iterable of strings, and ValueError if a string contains lone surrogates,
-    which cannot be encoded as UTF-8.
+    Raises TypeError unless the argument is an iterable of strings. Raises ValueError if a string cannot be encoded as
+    UTF-8, because it contains lone surrogates.
     """
     if isinstance(texts, str):
         raise TypeError(f"{name} is one string; give a list of sentences.")
@@ -60,6 +60,7 @@ def reason_of(error: Exception) -> str:
     """
     if isinstance(error, KeyError):
         return f"a file lacks {error}"
+    # split() splits at all white space, so this joins the lines of the message with single spaces.
     message = " ".join(str(error).split())
     # If the shapes of weights do not match, transformers advises developers to pass this argument.
     if "ignore_mismatched_sizes" in message:

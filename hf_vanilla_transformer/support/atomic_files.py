@@ -58,12 +58,14 @@ def whole_file(
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} does not exist; create the folder before writing {target.name}.")
     temporary = target.with_name(f".{target.name}.part")
+    # The lock comes first: if another process holds it, the temporary file belongs to that process and must stay.
     with locked(target), _discarded_after_error(temporary, target, keeps_part):
         # If a link has this name, opening it would overwrite the file to which it points.
         temporary.unlink(missing_ok=True)
         with temporary.open(mode, encoding=encoding) as file:
             yield file
         if target.exists():
+            # The new file keeps the permissions of the file that it replaces.
             shutil.copymode(target, temporary)
         if sync:
             flush(temporary)
@@ -72,7 +74,10 @@ def whole_file(
 
 @contextmanager
 def _discarded_after_error(temporary: Path, target: Path, keeps_part: bool) -> Iterator[None]:
-    """Discard a temporary file if the block raises an error. A disk error that names no file then names `target`."""
+    """Discard a temporary file if the block raises an error.
+
+    A disk error that does not name a file is raised again with the name of `target`.
+    """
     try:
         yield
     except BaseException as error:
@@ -125,12 +130,13 @@ def locked(path: Path) -> Iterator[None]:
         lock_file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
+        # The file is removed while the lock is held. After the release, it may belong to the next holder.
         lock_file.unlink(missing_ok=True)
         lock.release()
 
 
 def _try_to_acquire(lock: FileLock) -> bool:
-    """Acquire a lock, and return True. Return False if locking is not possible at its path.
+    """Acquire a lock, and return True. Return False if no lock is possible at this path.
 
     Raises Timeout if another process holds the lock.
     """
@@ -189,12 +195,13 @@ def is_disk_error(error: BaseException) -> bool:
 
     The error may be an OSError, or an error that safetensors, tokenizers or PyTorch raises instead of an OSError.
     """
+    # The error number is looked for in the error itself, then in its cause, and then in its message.
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _DISK_ERRORS
     # The error may be one of this package's own, raised from an OSError with a more detailed message.
     if isinstance(error.__cause__, OSError):
         return is_disk_error(error.__cause__)
-    # Libraries written in Rust put the error number into the message.
+    # Libraries written in Rust put the error number into the message, for example "(os error 28)".
     rust_error = re.search(r"\(os error (?P<number>\d+)\)", str(error))
     if rust_error is not None:
         return int(rust_error["number"]) in _DISK_ERRORS
@@ -203,9 +210,9 @@ def is_disk_error(error: BaseException) -> bool:
 
 
 def _raising_module(error: BaseException) -> str | None:
-    """Return the name of the module in which an error was raised, or None if it was not raised at all."""
+    """Return the name of the module in which an error was raised, or None if the error was never raised."""
     module = None
-    # The traceback ends with the function that raised the error.
+    # A traceback begins with the outermost call, so the last frame belongs to the function that raised the error.
     for frame, _ in traceback.walk_tb(error.__traceback__):
         module = frame.f_globals["__name__"]
     return module

@@ -40,7 +40,7 @@ def dataclasses_in(arguments_class: type) -> list[type]:
 
 
 def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
-    """Build an object of an argument class from some arguments by name. All other arguments get their defaults.
+    """Build an object of an argument class from names and values. Arguments that are not given get their defaults.
 
     Args:
         arguments_class: a dataclass, or a `NamedTuple` whose first fields are dataclasses.
@@ -48,6 +48,7 @@ def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
 
     Raises InputError if a value is wrong or a required argument is missing, and TypeError if a name is unknown.
     """
+    # The names of the arguments that each dataclass defines. Fields that `__init__` does not take are left out.
     names_by_dataclass = {}
     known_names: set[str] = set()
     for dataclass in dataclasses_in(arguments_class):
@@ -58,7 +59,8 @@ def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
     if unknown_names:
         raise TypeError(f"there is no argument {unknown_names[0]}.")
 
-    # Each dataclass gets those of the arguments that it defines.
+    # Each dataclass gets those of the arguments that it defines. `input_errors` converts the errors that a dataclass
+    # raises for a wrong or missing value.
     objects = []
     with input_errors():
         for dataclass, names in names_by_dataclass.items():
@@ -67,4 +69,5 @@ def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
     if is_dataclass(arguments_class):
         # The argument class is itself the only dataclass.
         return objects[0]
+    # The fields of the `NamedTuple` are in the same order as the dataclasses.
     return arguments_class(*objects)

@@ -22,6 +22,7 @@ _PREFIX = "checkpoint-"
 def mark_complete(checkpoint: Path) -> None:
     """Flush a checkpoint's files to the disk, and then mark the checkpoint as complete."""
     mark = checkpoint / MARK
+    # An earlier mark is removed first, because it may list other files, and a mark must not list itself.
     mark.unlink(missing_ok=True)
     # If a process was killed while it wrote the mark, this file remains.
     mark.with_name(f".{MARK}.part").unlink(missing_ok=True)
@@ -35,6 +36,7 @@ def mark_complete(checkpoint: Path) -> None:
     flush(checkpoint)
     flush(checkpoint.parent)
 
+    # The mark is written last, so that it exists only if all other files are already on the disk.
     with whole_file(mark, sync=True) as file:
         file.write(json.dumps({"files": sizes}, indent=2) + "\n")
     flush(checkpoint)
@@ -69,7 +71,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number of updates after which a checkpoint was written. It is read from the checkpoint's name."""
+    """Return the number of updates after which a checkpoint was written, for example 500 for `checkpoint-500`."""
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 

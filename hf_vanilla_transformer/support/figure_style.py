@@ -121,7 +121,7 @@ def styled(theme: str) -> Iterator[Theme]:
         "axes.titlesize": FONT_SIZE,
         "axes.labelsize": FONT_SIZE,
         "figure.titlesize": FONT_SIZE + 2,
-        # Otherwise, matplotlib would typeset text between two dollar signs as a formula.
+        # If this were True, matplotlib would typeset text between two dollar signs as a formula.
         "text.parse_math": False,
         "axes.prop_cycle": cycler(color=colors.lines),
         "grid.color": colors.faint,
@@ -160,7 +160,7 @@ def new_figure(
     """
     from matplotlib.figure import Figure
 
-    # There is a margin of 0.2 inches on both sides of the title.
+    # `Figure` does not open a window, unlike pyplot. The title has a margin of 0.2 inches on both sides.
     title_width = width_of([title], FONT_SIZE + 2) + 0.4
     figure = Figure(figsize=(max(width, title_width), height), layout=layout)
     if title:
@@ -268,7 +268,8 @@ def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
     import matplotlib
 
     file_format = check_format(path)
-    # A large figure gets a lower resolution, so that it has at most _MOST_PIXELS pixels.
+    # A large figure gets a lower resolution, so that it has at most _MOST_PIXELS pixels. The number of pixels is
+    # width * height * resolution^2, where width and height are in inches.
     width, height = figure.get_size_inches()
     largest_resolution = int(math.sqrt(_MOST_PIXELS / (width * height)))
     resolution = min(DOTS_PER_INCH, largest_resolution)

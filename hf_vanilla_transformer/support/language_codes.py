@@ -37,5 +37,5 @@ def language_of(code: str | None) -> str | None:
     """
     if code is None:
         return None
-    # A script or a region may follow after a hyphen or an underscore.
+    # A script or a region may follow after a hyphen or an underscore. For example, "zho_Hans" is looked up as "zho".
     return _SHORTEST_CODES.get(re.split("[_-]", code)[0])

@@ -28,5 +28,6 @@ class LazyFunctions:
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Import and return the function with this name. Raises KeyError if the name is not registered."""
+        # A path such as "package.module:function" consists of the name of a module and the name of a function in it.
         module, _, function = self._paths[name].partition(":")
         return getattr(import_module(module), function)

@@ -82,6 +82,7 @@ def _commit() -> str | None:
 
     Returns None if the package is installed, or if git is missing or fails.
     """
+    # This file is two folders below the root of the checkout, in hf_vanilla_transformer/support/.
     root = Path(__file__).resolve().parents[2]
     # An installed package may be inside the repository of a different project, whose commit is irrelevant.
     if not (root / ".git").exists():

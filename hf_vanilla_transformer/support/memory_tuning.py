@@ -31,6 +31,7 @@ def keep_freed_memory() -> bool:
         # Grow the heap by 256 MiB at a time, so that a process that needs gigabytes makes few system calls.
         _TOP_PAD: 2**28,
     }
+    # mallopt() returns 1 if a setting took effect, and 0 otherwise.
     return all(library.mallopt(setting, number) for setting, number in settings.items())
 
 
@@ -39,6 +40,7 @@ def release_freed_memory() -> bool:
     library = _load_glibc()
     if library is None:
         return False
+    # The argument is the number of free bytes to keep at the end of the heap.
     return bool(library.malloc_trim(0))
 
 
@@ -56,4 +58,5 @@ def _load_glibc() -> ctypes.CDLL | None:
     """Return this process's C library if it is glibc, and None otherwise."""
     if platform.libc_ver()[0] != "glibc":
         return None
+    # None stands for the running process, which has already loaded its C library.
     return ctypes.CDLL(None)

@@ -50,9 +50,13 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
 
 
 def _find_input_files(inputs: Iterable[str | Path | None]) -> list[Path]:
-    """Return the inputs that are not None, and the files that are read from those that are folders of models."""
+    """Return the input files of a job, including the files that are read from the folders of models.
+
+    An input is the path of a file or of a model's folder. Inputs that are None are skipped.
+    """
     paths = [Path(path) for path in inputs if path is not None]
     input_files = list(paths)
+    # If a path is not a folder, glob() finds nothing.
     for folder in paths:
         for pattern in _MODEL_FILES:
             input_files.extend(folder.glob(pattern))
@@ -60,7 +64,10 @@ def _find_input_files(inputs: Iterable[str | Path | None]) -> list[Path]:
 
 
 def _check_location(path: str) -> None:
-    """Raise OSError if no file can be written at a path: it is a folder, or its own folder is missing or read-only."""
+    """Raise OSError if no file can be written at a path.
+
+    The path may be a folder or a link to itself, or the folder that contains it may be missing or read-only.
+    """
     # realpath() follows all links, except for a link that leads back to itself.
     target = Path(os.path.realpath(path))
     if target.is_dir():

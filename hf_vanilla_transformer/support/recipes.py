@@ -34,6 +34,8 @@ _INFINITY_OR_NAN = re.compile(r"(?P<sign>[-+]?)\.(?P<name>inf|nan)", re.IGNORECA
 class _Resolver(NamedTuple):
     """A rule by which the YAML parser recognizes the type of a scalar without quotation marks.
 
+    The fields are the arguments of PyYAML's `add_implicit_resolver`, in the same order.
+
     Args:
         tag: the type that matching scalars get, as a YAML tag.
         form: a regular expression that matches scalars of this type.
@@ -60,16 +62,20 @@ _AMBIGUOUS = _Resolver(_AMBIGUOUS_TAG, re.compile(r"(yes|no|on|off)\Z", re.IGNOR
 
 
 class _AmbiguousWord(str):
-    """A word such as `no` that is written without quotation marks, so it may be either a string or a boolean."""
+    """A word such as `no` that is written without quotation marks, so its author may mean a string or a boolean."""
 
 
 class _Loader(yaml.SafeLoader):
     """Base class of the YAML loaders below. It recognizes no YAML 1.1 types, and it rejects duplicate names."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Read a mapping. Raises ComposerError if a name occurs in it twice."""
+        """Read a mapping. Raises ComposerError if a name occurs in it twice.
+
+        PyYAML by itself would use the last of the two values. `anchor` is a label in the file, which PyYAML passes on.
+        """
         node = super().compose_mapping_node(anchor)
         names: set[str] = set()
+        # The value of the node is a list of pairs: the node of a key, and the node of its value.
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue
@@ -111,6 +117,9 @@ class _Dumper(yaml.SafeDumper):
         return self.represent_scalar(_STRING_TAG, text, style=style)
 
 
+# PyYAML stores these rules in class attributes. A subclass copies the rules of its base class when it adds its first
+# own rule, so the rules of `_ValueLoader` do not affect `_TextLoader`. The first rule that matches a scalar decides, so
+# integers must come before floats, whose form also matches integers.
 # Both loaders recognize `null`. Only _ValueLoader recognizes the other types.
 _Loader.yaml_implicit_resolvers = {}
 _Loader.add_implicit_resolver(*_NULL)
@@ -199,7 +208,8 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
     content = _read(config)
     arguments = _arguments_of(arguments_class)
     converted = {}
-    # The file was read twice: `texts` has each scalar as it is written, and `values` has numbers and booleans.
+    # The file was read twice: `texts` has each scalar as it is written, and `values` has numbers and booleans. The
+    # names are the same in both.
     for name, text_or_texts in content.texts.items():
         if name not in arguments:
             raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
@@ -241,6 +251,7 @@ def _read(config: str) -> _Content:
 def _read_text(config: str) -> str:
     """Return the text of a file or of a bundled recipe, without the byte order mark."""
     if Path(config).suffix.lower() in RECIPE_SUFFIXES:
+        # The encoding "utf-8-sig" skips a byte order mark at the beginning of the file, if there is one.
         return Path(config).read_text(encoding="utf-8-sig")
     if config not in recipes():
         raise InputError(
@@ -256,7 +267,10 @@ def _parse_yaml(text: str) -> _Content:
 
 
 def _parse_json(text: str) -> _Content:
+    # These arguments keep all numbers as texts, including NaN and Infinity. Booleans and null get their Python types,
+    # as in `values`, and `_text_of` converts booleans back to text.
     texts = json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
+    # `_make_object` raises an error for duplicate names. One of the two passes is enough for this check.
     values = json.loads(text, object_pairs_hook=_make_object)
     return _Content(texts, values)
 
@@ -306,6 +320,7 @@ def _convert(argument: _Argument, text_or_texts: object, value: object) -> objec
         InputError, ValueError, argparse.ArgumentError: if the value does not match the type. The caller adds the
             argument's name to the message.
     """
+    # The first case that applies decides: a positional argument, null, a mapping, a list, or else a scalar.
     if argument.is_positional:
         # The command line does not convert positional values either.
         if not isinstance(text_or_texts, list):
@@ -328,7 +343,7 @@ def _convert(argument: _Argument, text_or_texts: object, value: object) -> objec
 
 
 def _convert_items(argument: _Argument, texts: list[object]) -> list[object]:
-    """Convert the items of a list, each of which is one value of the argument."""
+    """Convert a list in a recipe. Each of its items is converted as one value of the argument."""
     items: list[object] = []
     for text in texts:
         converted = _convert_text(argument, _text_of(text))
@@ -341,7 +356,9 @@ def _convert_items(argument: _Argument, texts: list[object]) -> list[object]:
 
 
 def _text_of(value: object) -> str:
-    """Convert a scalar back to text. In JSON, or in YAML with an explicit tag, it may be a boolean or a number.
+    """Convert a scalar back to the text that the command line takes.
+
+    Most scalars already are texts. In JSON, or in YAML with an explicit tag, a scalar may be a boolean or a number.
 
     Raises InputError if the value is not a scalar.
     """
@@ -377,15 +394,18 @@ def _parse_option(argument: _Argument, option_value: str) -> object:
 
     The parser knows only this argument, so that a text such as "--help" cannot be parsed as a different one.
     """
+    # The default is never used, because a value is passed below.
     declaration = (argument.name, argument.annotation, field(default=None))
     only_argument: Any = make_dataclass("OnlyArgument", [declaration])
     parser = HfArgumentParser([only_argument], exit_on_error=False, allow_abbrev=False)
+    # With "=", a value that begins with "-" is not mistaken for the name of an argument.
     namespace, _ = parser.parse_known_args([f"--{argument.name}={option_value}"])
     return getattr(namespace, argument.name)
 
 
 def _python_float(text: str) -> str:
     """Rewrite a YAML number so that Python's float() can read it, for example "-.inf" as "-inf"."""
+    # The groups leave out the dot: "-.inf" has the sign "-" and the name "inf".
     special_number = _INFINITY_OR_NAN.fullmatch(text)
     if special_number is None:
         return text

@@ -46,7 +46,10 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[str | in
 
 
 def _check_dtypes(layout: dict[str, tuple[str | int, ...]], folder: Path) -> None:
-    """Raise ValueError if a tensor has a dtype that is not allowed for weights. `layout` is as in [`read_layout`]."""
+    """Raise ValueError if a tensor has a dtype that is not allowed for weights.
+
+    `layout` maps the name of each tensor to its dtype and shape, as returned by [`read_layout`].
+    """
     for name, dtype_and_shape in layout.items():
         dtype = dtype_and_shape[0]
         if dtype not in _DTYPES:

@@ -35,6 +35,7 @@ def input_errors() -> Iterator[None]:
     try:
         yield
     except UserError:
+        # This error already has a message for users. It must come first, because an InputError is a ValueError as well.
         raise
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from error
@@ -51,6 +52,7 @@ def needing(extra: str, who_needs: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        # The name of the library, for example "matplotlib" if "matplotlib.figure" is missing.
         library = (error.name or str(error)).partition(".")[0]
         raise ImportError(
             f"{who_needs} {library}; install it with: pip install '/path/to/this/repository[{extra}]'"
