@@ -220,7 +220,7 @@ def attention_mask_without_sync(
 
 
 def register_attention() -> None:
-    """Register the attention and its masks with transformers, which makes them the default for the package's models.
+    """Register the attention and its masks with transformers. The package's models then use them by default.
 
     Calling this again changes nothing.
     """

@@ -213,11 +213,11 @@ def _compute_mean_term(
     sum_dtype: torch.dtype,
     needs_gradients: Sequence[bool],
 ) -> tuple[Tensor, _Gradients]:
-    """Compute a part of the loss, - epsilon times the mean logit of each row with a label, and its gradients.
+    """Compute the part of the loss that depends on the mean logit of each row, and its gradients.
 
-    In the formula of the loss, this is the term - epsilon mean(z), where z are the logits of a row. The sum of the
-    logits of all rows is the dot product of the sum of the states and the sum of the weight's rows, plus the sum of the
-    bias for each label. So the logits themselves are not needed.
+    For a row with a label and the logits z, this part is the term - epsilon mean(z). It is added up over all rows. The
+    sum of the logits of all rows is the dot product of the sum of the states and the sum of the weight's rows, plus the
+    sum of the bias for each label. So the logits themselves are not needed.
 
     Args:
         projection: the tensors of the output projection, with zeros as states of rows without a label.
@@ -281,6 +281,7 @@ def _process_chunks(
     """
     states, weight, bias = projection
     num_rows = len(states)
+    # Memory for three values per row, each (rows, 1), which the chunks fill in.
     log_sums, label_logits, largest_logits = states.new_empty(3, num_rows, 1, dtype=sum_dtype)
     row_terms = _RowTerms(log_sums, label_logits, largest_logits)
     # Both functions compute matmul(a, b, bias) = a b^T + bias, because a linear layer stores its weight as (out, in). A
@@ -343,8 +344,8 @@ def _replace_logits_by_gradient(
     if precise_buffer is not None:
         # The last chunk may have fewer rows than the buffer.
         precise_logits = precise_buffer[: len(logits)].copy_(logits)
-    # With `out`, torch writes a result, here (chunk_rows, 1), into existing memory. Both must be computed before the
-    # softmax overwrites the logits.
+    # With `out`, torch writes a result, here (chunk_rows, 1), into existing memory. These two results must be computed
+    # before the softmax overwrites the logits.
     torch.gather(precise_logits, -1, labels, out=row_terms.label_logits)
     torch.amax(precise_logits, dim=-1, keepdim=True, out=row_terms.largest_logits)
 

@@ -373,6 +373,8 @@ class _Layer:
         self._num_beams = num_beams
         self._scaling = self_attention.scaling
 
+        # `pack` returns an object that is called like a layer. Its method `relu` also applies a ReLU to the output, and
+        # `plus` adds a residual connection.
         # One matmul computes query, key and value, which `__call__` splits by their widths.
         self._project_inputs = pack(q_proj, k_proj, v_proj)
         self._query_key_value_widths = (q_proj.out_features, k_proj.out_features, v_proj.out_features)

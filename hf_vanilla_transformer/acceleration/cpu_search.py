@@ -47,7 +47,7 @@ _KNOWN_INPUTS = {
 
 
 class StepDecoder(Protocol):
-    """The interface of a decoder with its own KV cache: a [`CPUDecoder`], or an ensemble's decoders."""
+    """The interface of a decoder with its own KV cache, such as a [`CPUDecoder`] or the decoders of an ensemble."""
 
     can_prune: bool
     outputs: dict[str, object]

@@ -247,7 +247,7 @@ class _Gradients(NamedTuple):
 
 
 def _prepare_projection(states: Tensor, weight: Tensor, bias: Tensor | None, lacks_label: Tensor) -> _Projection:
-    """Cast the tensors to the dtype of matmuls, set the states of rows without a label to zero, and align the weight.
+    """Cast the tensors to the dtype of matmuls, set states without a label to zero, and pad the vocabulary.
 
     `lacks_label`, `(rows, 1)`, is True for rows without a label.
     """
@@ -267,11 +267,11 @@ def _compute_mean_term(
     sum_dtype: torch.dtype,
     needs_gradients: Sequence[bool],
 ) -> tuple[Tensor, _Gradients]:
-    """Compute a part of the loss, - epsilon times the mean logit of each row with a label, and its gradients.
+    """Compute the part of the loss that depends on the mean logit of each row, and its gradients.
 
-    In the formula of the loss, this is the term - epsilon mean(z), where z are the logits of a row. The sum of the
-    logits of all rows is the dot product of the sum of the states and the sum of the weight's rows, plus the sum of the
-    bias for each label. So the logits themselves are not needed.
+    For a row with a label and the logits z, this part is the term - epsilon mean(z). It is added up over all rows. The
+    sum of the logits of all rows is the dot product of the sum of the states and the sum of the weight's rows, plus the
+    sum of the bias for each label. So the logits themselves are not needed.
 
     Args:
         projection: the tensors of the output projection, with zeros as states of rows without a label.

@@ -118,7 +118,9 @@ class Int8Linear(nn.Linear):
 
 @dataclass
 class Int8Config(QuantizationConfigMixin):
-    """The argument `quantization_config` with which `from_pretrained` quantizes all linear layers to int8.
+    """A configuration for `from_pretrained`, which then quantizes all linear layers to int8.
+
+    Pass it as the argument `quantization_config`.
 
     The LM head is quantized as well, and it is untied if it is tied to the embeddings. Embeddings, biases and norms
     keep their dtype. [`Int8Linear`] has the formula.
@@ -230,7 +232,7 @@ class Int8Quantizer(HfQuantizer):
 
 
 def register_quantizer() -> None:
-    """Register [`Int8Config`] with transformers, so that `from_pretrained` accepts it and loads folders saved with it.
+    """Register [`Int8Config`] with transformers, so that `from_pretrained` accepts it and can load int8 models.
 
     Calling this again changes nothing.
     """
@@ -242,5 +244,5 @@ _LayerClass = TypeVar("_LayerClass", bound=nn.Linear)
 
 
 def _find_layers(model: nn.Module, layer_class: type[_LayerClass]) -> list[tuple[str, _LayerClass]]:
-    """Return the name and the module of each layer of exactly this class, without its subclasses."""
+    """Return the names and the modules of all layers whose class is exactly `layer_class`, not a subclass of it."""
     return [(name, module) for name, module in model.named_modules() if type(module) is layer_class]

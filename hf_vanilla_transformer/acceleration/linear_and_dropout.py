@@ -76,7 +76,8 @@ def _draw_keep(x: Tensor, num_dropping_values: int) -> Tensor:
     """
     num_elements = x.numel()
     # Each 64-bit integer holds the random bits of four elements: 16 bits each. The last integer may have bits to spare.
-    # From -2^63 on and without an upper bound (None), random_() draws all 64 bits. The view as int16 copies nothing.
+    # With the lower bound -2^63 and no upper bound (None), random_() draws all 64 bits. Viewing them as int16 copies
+    # nothing.
     num_integers = (num_elements + 3) // 4
     random_integers = x.new_empty(num_integers, dtype=torch.int64).random_(-(2**63), None)
     random_bits = random_integers.view(torch.int16)[:num_elements]
@@ -90,8 +91,8 @@ def _draw_keep(x: Tensor, num_dropping_values: int) -> Tensor:
     else:
         keep = x.new_empty(num_elements, dtype=keep_dtype)
     # As signed integers, the bits are uniform between -2^15 and 2^15 - 1. The lowest `num_dropping_values` of these
-    # values drop an element. For example, if there are 6,554 of them, -32,768 to -26,215 drop an element, and -26,214
-    # is the lowest value that keeps it.
+    # values drop an element. For example, if 6,554 values drop an element, these are -32,768 to -26,215, and -26,214 is
+    # the lowest value that keeps it.
     lowest_kept_value = num_dropping_values - 2**15
     # With an integer `out`, a comparison writes 1 for True and 0 for False into it, instead of creating booleans.
     torch.ge(random_bits, lowest_kept_value, out=keep)
@@ -103,7 +104,7 @@ class _DropoutContext(AutogradContext, Protocol):
 
 
 class _Dropout(torch.autograd.Function):
-    """Dropout as an autograd function: multiply x by `keep`, which holds integers 0 or 1, and by a scale.
+    """An autograd function for dropout, which multiplies x by a mask of integers 0 and 1, and by a scale.
 
     The bits of x are multiplied as integers, because multiplying tensors of different dtypes is slow. Multiplying the
     bits by 1 leaves the number as it is, and multiplying them by 0 gives the bits of 0.0, even for infinity and NaN.

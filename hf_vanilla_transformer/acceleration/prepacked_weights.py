@@ -84,6 +84,7 @@ class PackedLinear:
 
     def relu(self, x: Tensor) -> Tensor:
         """Compute max(0, x W^T + b), the inner layer of Eq. 2."""
+        # The output is a new tensor, so it may be changed in place, here and in `plus`.
         return self(x).relu_()
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -100,6 +101,7 @@ class _OneDNNLinear(PackedLinear):
 
     @classmethod
     def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
+        # All layers are alike, so the first one represents them.
         weight = layers[0].weight
         return (
             weight.device.type == "cpu"
@@ -130,7 +132,8 @@ class _Avx2Linear(PackedLinear):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
-        # `__call__` uses one of these two objects, depending on the number of rows of x. `PackedLinear` uses MKL.
+        # `__call__` uses one of these two objects, depending on the number of rows of x. `PackedLinear` uses MKL. The
+        # base class's `__init__` is not called, because only these two objects hold weights.
         self._for_single_row: PackedLinear
         if weight.numel() >= _SMALLEST_TO_SPLIT:
             self._for_single_row = _SplitLinear(weight, bias, layers)
@@ -238,6 +241,7 @@ class Int8PackedLinear(PackedLinear):
             bias (`torch.Tensor` of shape `(out,)`, *optional*): the biases of all layers, concatenated.
             layers (`Int8Linear`): the layers, from which the scales are read.
         """
+        # The base class's `__init__` is not called, because it would dequantize the weight.
         # torch's quantized matrix has a scale and a zero point for each row, (out,). The integer of 0.0 is always 0.
         row_scales = torch.cat(_read_scales(layers)).double()
         zero_points = torch.zeros_like(row_scales).long()
@@ -350,7 +354,7 @@ def _choose_class(layers: Sequence[nn.Linear]) -> type[PackedLinear]:
 def _copy_and_pack(
     packed_class: type[PackedLinear], layers: Sequence[nn.Linear], tensors: _LayerTensors
 ) -> _PackedWeights:
-    """Pack layers as an object of the given class, and copy their tensors, which [`pack`] compares in later calls."""
+    """Pack layers as an object of the given class, and copy their tensors. Later calls of [`pack`] read the copies."""
     # torch.cat copies the matrices, even if there is only one.
     weight = torch.cat(tensors.weights)  # (out of all layers, in)
     bias = torch.cat(tensors.biases) if tensors.biases else None

@@ -61,7 +61,7 @@ def newest_complete(folder: Path) -> Path | None:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return all checkpoints in a folder, complete or not, in rising order of their numbers of updates."""
+    """Return all checkpoints in a folder, complete or not, sorted by their numbers of updates."""
     checkpoints = []
     for path in folder.glob(f"{_PREFIX}*"):
         number = path.name.removeprefix(_PREFIX)

@@ -232,7 +232,7 @@ def width_of(texts: Sequence[str], size: float = FONT_SIZE) -> float:
 
 
 def check_format(path: str | os.PathLike[str]) -> str:
-    """Return the figure format that a file's suffix determines, such as "svg". Without a suffix, it is "png".
+    """Return the format of a figure from its file's suffix, such as "svg". Without a suffix, the format is "png".
 
     Raises:
         ImportError: if matplotlib is missing. The message names the extra to install.

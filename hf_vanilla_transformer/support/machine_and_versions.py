@@ -16,7 +16,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "s
 
 
 def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
-    """Return a description of the machine, the package versions and the commit, which can be saved as JSON.
+    """Describe the machine, the package versions and the commit in a dictionary that can be saved as JSON.
 
     `instructions` is the most recent CPU instruction set that PyTorch uses, and `cores` is the number of cores
     available to this process. `commit` is the commit of the checkout that contains this package, with the suffix
@@ -57,7 +57,7 @@ def version_of(package: str) -> str | None:
 
 
 def _accelerator_name() -> str | None:
-    """Return the accelerator's name, or its type if PyTorch cannot report a name, or None without an accelerator."""
+    """Return the accelerator's name, or its type if PyTorch cannot report a name. Returns None without accelerator."""
     if not torch.accelerator.is_available():
         return None
     device_module = torch.get_device_module()

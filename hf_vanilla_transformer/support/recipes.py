@@ -231,7 +231,7 @@ def format_recipe(arguments: Mapping[str, object]) -> str:
 
 
 def _read(config: str) -> _Content:
-    """Read a bundled recipe or a file. Raises InputError if it does not consist of names and values."""
+    """Read a bundled recipe or a file. Raises InputError if the content is not a mapping from names to values."""
     try:
         text = _read_text(config)
         if config.lower().endswith(".json"):
@@ -298,7 +298,7 @@ def _arguments_of(arguments_class: type) -> dict[str, _Argument]:
 
 
 def _describe(argument_field: Field[object], annotation: object) -> _Argument:
-    """Describe the argument that a dataclass field with this type annotation declares."""
+    """Describe the argument that a dataclass field declares. `annotation` is the type of the field."""
     # Unions have two origins: `Union` for `Optional[int]`, and `UnionType` for `int | None`.
     is_union = get_origin(annotation) in (Union, UnionType)
     types = set(get_args(annotation)) if is_union else {annotation}
