@@ -173,7 +173,7 @@ def make_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
         # queries. So all of its rows are equal, and one of them is enough.
         mask = mask[..., :1, :]
     if mask.dtype != torch.bool:
-        # The mask already holds values to add. Only values below the lowest one, such as minus infinity, are changed.
+        # The mask already holds values to add. Only values below `lowest`, such as minus infinity, are changed.
         return mask.to(dtype).clamp(min=lowest)
     zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return zeros.masked_fill_(~mask, lowest)

@@ -96,7 +96,7 @@ class _Projection(NamedTuple):
 
 
 class _Gradients(NamedTuple):
-    """The gradients of the loss, with the shapes of the tensors in [`_Projection`], or None if one is not needed."""
+    """The gradients of the loss with respect to the tensors in [`_Projection`]. A gradient is None if not needed."""
 
     states: Tensor | None
     weight: Tensor | None
@@ -308,8 +308,8 @@ def _process_chunks(
         grad_logits = logits  # (chunk_rows, vocabulary)
         if gradients.states is not None:
             # Adds grad_logits @ weight, (chunk_rows, d_model). Indexing with a slice returns a view, so `add_` changes
-            # `gradients.states`. The masked_fill in `chunked_smoothed_cross_entropy` later sets the gradients of states
-            # without a label to zero.
+            # `gradients.states`. If there are rows without a label, the masked_fill in `chunked_smoothed_cross_entropy`
+            # later sets the gradients of their states to zero.
             gradients.states[rows].add_(matmul(grad_logits, weight.T))
         if gradients.weight is not None:
             # Adds grad_logits.T @ chunk_states, (vocabulary, d_model). Rows without a label add nothing here, because

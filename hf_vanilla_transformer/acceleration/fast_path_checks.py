@@ -111,8 +111,8 @@ def float32_matmuls_are_precise() -> bool:
 def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
     """Return True if oneDNN supports matmuls in the given dtype on this CPU.
 
-    Without support for a 16-bit dtype, torch computes matmuls in slow plain loops. For any other
-    dtype, this function returns True, because every CPU supports matmuls in float32 and float64.
+    Without support for a 16-bit dtype, torch computes matmuls in slow plain loops. For any other dtype, this function
+    returns True, because every CPU supports matmuls in float32 and float64.
     """
     # These are private operators of torch, which a later release may remove.
     if dtype == torch.bfloat16:

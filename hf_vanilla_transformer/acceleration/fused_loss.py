@@ -230,7 +230,7 @@ class _Projection(NamedTuple):
 
 
 class _Gradients(NamedTuple):
-    """The gradients of the loss, or None if one is not needed. They lack the rows that were added to weight and bias.
+    """The gradients of the loss, without the rows that were added to weight and bias. Unneeded gradients are None.
 
     Args:
         states (`torch.Tensor` of shape `(rows, d_model)`, *optional*): filled chunk by chunk.

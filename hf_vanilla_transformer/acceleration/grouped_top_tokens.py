@@ -27,9 +27,9 @@ def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Find the tokens with the highest scores in each row. On CPUs, only the best groups of tokens are searched.
 
     The result is the same as for [`~.beam_search.top_tokens`]. Groups are used if there are many scores. Only the
-    `count` groups with the largest maxima are searched: each of them has a token that is at least as good as every
-    token in the other groups, so no token of the other groups is needed. The tokens after the last whole group are
-    always searched.
+    `count` groups with the largest maxima are searched. The maxima of these groups are `count` tokens that are at least
+    as good as every token in the other groups, so no token of the other groups is needed. The tokens after the last
+    whole group are always searched.
 
     Args:
         scores (`torch.FloatTensor` of shape `(rows, vocabulary)`): scores of the next token.

@@ -79,7 +79,7 @@ class Int8Linear(nn.Linear):
         quantized = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
         largest_magnitudes = weight.abs().amax(dim=1)  # (out,)
         quantized.weight_scale.copy_(largest_magnitudes / _LARGEST)
-        # A row of zeros has the scale 0. It is divided by a tiny number instead, so that its integers are 0.
+        # A row of zeros has the scale 0, and is divided by a tiny number instead. Its integers are then 0.
         smallest_divisor = torch.finfo(torch.float32).tiny
         divisors = quantized.weight_scale.float().clamp(min=smallest_divisor)[:, None]  # (out, 1)
         integers = (weight.float() / divisors).round().clamp(-_LARGEST, _LARGEST)  # (out, in)

@@ -86,7 +86,7 @@ def _draw_keep(x: Tensor, num_dropping_values: int) -> Tensor:
     if keep_dtype == torch.int16:
         # `keep` and `random_bits` are the same tensor here, so the result below overwrites the bits from which it is
         # computed. That is safe, because the comparison is elementwise: torch reads each element before it writes the
-        # result into its place. It saves an allocation.
+        # result into its place. Reusing the memory saves an allocation.
         keep = random_bits
     else:
         keep = x.new_empty(num_elements, dtype=keep_dtype)
@@ -170,7 +170,7 @@ def is_faster_by_onednn(x: Tensor, weight: Tensor) -> bool:
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute x W^T + b, `(..., out)`, with oneDNN. The result has no gradient."""
-    # The last three arguments can fuse an operation such as ReLU into the matmul. Here there is none.
+    # The last three arguments can fuse an operation such as ReLU into the matmul. Here, nothing is fused.
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 

@@ -383,7 +383,8 @@ def _convert_text(argument: _Argument, text: str) -> object:
     try:
         return _parse_option(argument, option_value)
     except argparse.ArgumentError:
-        # For an argument of this type, the command line accepts only booleans, but Python also accepts strings.
+        # For an argument of the type `bool | str`, the command line accepts only booleans, but Python also accepts
+        # strings.
         if takes_string_or_boolean:
             return option_value
         raise
