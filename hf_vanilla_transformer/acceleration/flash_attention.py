@@ -54,7 +54,8 @@ def flash_attention_with_padding(
         key = key.to(_FLASH_DTYPE)
         value = value.to(_FLASH_DTYPE)
 
-    # Flash attention needs equal d_k and d_v. Padding with zeros does not change a dot product.
+    # Flash attention needs equal d_k and d_v. If d_k is smaller, queries and keys are padded here with zeros, which do
+    # not change a dot product. If d_v is smaller, `flash_attention_forward` of transformers pads the values.
     missing_channels = value.shape[-1] - query.shape[-1]
     if missing_channels > 0:
         query = nn.functional.pad(query, (0, missing_channels))
