@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 
 class TranslateBatch(Protocol):
-    """The type of a function that translates a batch. A lane calls it in its worker thread."""
+    """The type of a function that translates a batch of texts. A [`Lane`] calls this function in its worker thread."""
 
     def __call__(
         self, texts: list[str], options: TranslateOptions, is_abandoned: Callable[[], bool]
@@ -86,7 +86,13 @@ class _QueuedText:
 
 @dataclass(frozen=True)
 class _TimedTranslations:
-    """The translations of a batch, with the start time from `time.monotonic()` and the duration in seconds."""
+    """The translations of a batch, and how long they took.
+
+    Args:
+        translations (`Sequence[Translation]`): the translation of each text of the batch.
+        started (`float`): the time at which the translation started, from `time.monotonic()`.
+        seconds (`float`): the duration of the translation.
+    """
 
     translations: Sequence[Translation]
     started: float
@@ -94,7 +100,7 @@ class _TimedTranslations:
 
 
 class Lane:
-    """A queue of texts with a worker thread, which translates one batch of these texts at a time.
+    """A queue of texts, and a worker thread that translates one batch of these texts at a time.
 
     Each batch starts with the text that has waited longest. Further texts are added in order of arrival, as long as the
     padded batch stays within the token budget. If a batch fails, its texts are translated again one by one. An error is
@@ -122,7 +128,7 @@ class Lane:
         self._max_wait = max_wait
         self._observe = observe
         self._waiting: deque[_QueuedText] = deque()
-        # Set when texts are added to the queue.
+        # `submit` sets this event when it adds texts to the queue. `run` and `_wait_for_more_texts` wait for it.
         self._arrived = asyncio.Event()
         # The time at which the translation of the current batch started; None if no batch is being translated. Only the
         # worker thread sets it.
@@ -154,15 +160,16 @@ class Lane:
             # This has an effect only after an error or a cancellation. Otherwise, all futures are done.
             for future in futures:
                 future.cancel()
-            # Cancelled futures count as done.
+            # Cancelled futures count as done, so this line must come after the loop. It removes the texts of this
+            # request that are still waiting. Texts of other requests stay in the queue.
             self._waiting = deque(waiting for waiting in self._waiting if not waiting.translation.done())
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function in the worker thread after the current batch has finished, and return its result."""
+        """Call a function in the worker thread when no batch is being translated, and return the function's result."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
     def current_batch_seconds(self) -> float:
-        """Return how many seconds ago the translation of the current batch started; 0 if there is no current batch."""
+        """Return for how many seconds the current batch has been translated; 0 if no batch is being translated."""
         # The attribute is read only once, because the worker thread may set it to None at any time.
         started = self._batch_started
         if started is None:
@@ -172,6 +179,7 @@ class Lane:
     async def run(self) -> None:
         """Translate texts from the queue as they arrive, until this coroutine is cancelled."""
         while True:
+            # There is no `await` between these two lines, so no text can arrive unnoticed in between.
             self._arrived.clear()
             if not self._waiting:
                 await self._arrived.wait()
@@ -186,9 +194,15 @@ class Lane:
         self._worker.shutdown()
 
     async def _wait_for_more_texts(self) -> None:
-        """Wait until more texts cannot join the next batch, or its first text has waited for `max_wait` seconds."""
+        """Give texts that arrive soon the chance to be part of the next batch.
+
+        The wait ends when the first text in the queue has waited for `max_wait` seconds since its arrival, or as soon
+        as the queue contains a text that cannot be part of the next batch.
+        """
+        # Requests may be cancelled during the wait, so the queue may become empty.
         while self._waiting:
-            # A text that does not fit into the next batch, or that has different options, must not wait any longer.
+            # If a text has different options, or does not fit into the next batch, it needs a later batch. It must not
+            # wait any longer than necessary.
             has_text_for_later_batch = len(self._select_batch()) < len(self._waiting)
             if has_text_for_later_batch:
                 return
@@ -209,12 +223,16 @@ class Lane:
         return batch
 
     def _select_batch(self) -> list[_QueuedText]:
-        """Return the texts of the next batch: the first text in the queue and the texts that fit into a batch with it.
+        """Return the next batch: the first text in the queue, and the texts that can be translated together with it.
 
-        Texts with different options stay in the queue. The batch ends before the first text that has the same options
-        but does not fit, so that shorter texts do not overtake that text.
+        These are the texts with the same options as the first one, in order of arrival, as long as the padded batch has
+        at most `tokens_per_batch` tokens. The batch ends before the first text that would exceed this limit, even if
+        later texts are shorter, because these must not overtake it. Texts with different options are skipped.
+
+        The queue is not changed; `_take_batch` removes the batch from it.
         """
         batch: list[_QueuedText] = []
+        # The number of tokens in the longest text of the batch.
         most_tokens = 0
         for queued_text in self._waiting:
             if not batch:
@@ -224,7 +242,8 @@ class Lane:
                 continue
             if queued_text.options != batch[0].options:
                 continue
-            # All texts of a batch are padded to the length of its longest text.
+            # All texts of a batch are padded to the length of its longest text. For example, texts of 10, 12 and 30
+            # tokens become a batch of 3 * 30 tokens.
             most_tokens = max(most_tokens, queued_text.tokens)
             padded_tokens = most_tokens * (len(batch) + 1)
             if padded_tokens > self._tokens_per_batch:
@@ -237,7 +256,8 @@ class Lane:
         try:
             result = await self.call(self._translate_in_worker, batch)
         except asyncio.CancelledError:
-            # The server is shutting down.
+            # The server is shutting down. This branch is needed because CancelledError is a BaseException, which the
+            # last branch would report as a failed batch.
             raise
         except Exception as error:
             await self._handle_failure(batch, error)
@@ -261,10 +281,12 @@ class Lane:
         options = dict(batch[0].options)
 
         def is_abandoned() -> bool:
-            # This is called at each step of the search. A future is done early if its request was cancelled.
+            # This is called at each step of the search. No future has a result yet, so those that are done belong to
+            # requests that have been cancelled.
             return all(queued_text.translation.done() for queued_text in batch)
 
         started = time.monotonic()
+        # The event loop's thread reads this attribute in `current_batch_seconds`.
         self._batch_started = started
         try:
             translations = self._translate(texts, options, is_abandoned)
@@ -273,7 +295,7 @@ class Lane:
         return _TimedTranslations(translations, started, time.monotonic() - started)
 
     def _report_figures(self, batch: list[_QueuedText], result: _TimedTranslations) -> None:
-        """Pass the statistics of a translated batch to `observe`."""
+        """Pass the statistics of a translated batch to the `observe` callback, if there is one."""
         if self._observe is None:
             return
         longest = max(queued_text.tokens for queued_text in batch)
@@ -282,10 +304,11 @@ class Lane:
         self._observe(BatchFigures(len(batch), padded_tokens, waiting_seconds, result.seconds))
 
     async def _handle_failure(self, batch: list[_QueuedText], error: Exception) -> None:
-        """Translate the texts of a failed batch one by one.
+        """Translate the texts of a failed batch one by one, so that only requests whose texts fail receive an error.
 
-        If the batch has only one text, its request receives the error.
+        If the batch has only one text, the request of this text receives the error.
         """
+        # `_translate_batch` calls this method again if a single text fails. This branch ends the recursion.
         if len(batch) == 1:
             # The future is done already if the request has been cancelled.
             if not batch[0].translation.done():
@@ -298,8 +321,9 @@ class Lane:
 
 
 def _create_queued_texts(texts: Sequence[str], tokens: Sequence[int], options: TranslateOptions) -> list[_QueuedText]:
-    """Return the texts of one request, which arrives now, for the queue of a lane."""
+    """Convert the texts of a new request to entries for the queue of a lane. They arrive at the current time."""
     loop = asyncio.get_running_loop()
+    # Sorted, because equal options must result in equal tuples, whatever the order in which they were set.
     sorted_options = tuple(sorted(options.items()))
     queued_texts: list[_QueuedText] = []
     for text, number_of_tokens in zip(texts, tokens, strict=True):
@@ -329,7 +353,7 @@ class Lanes:
         self.long = Lane("long-translations", translate, tokens_per_batch, max_wait, observe)
 
     def current_batch_seconds(self) -> float:
-        """Return how many seconds ago the older current batch of the two lanes started; 0 if there is no batch."""
+        """Return for how many seconds the older of the two current batches has been translated; 0 if there is none."""
         return max(self.short.current_batch_seconds(), self.long.current_batch_seconds())
 
     async def run(self) -> None:

@@ -11,10 +11,10 @@ class SearchStoppedError(RuntimeError):
 
 
 class Interruption(StoppingCriteria):
-    """A stopping criterion for `generate()` that raises SearchStoppedError once a given function returns True.
+    """A stopping criterion for `generate()` that raises an error to end the search once a function returns True.
 
     The function is called at each decoding step, in the thread that runs the search. It may read values that other
-    threads write.
+    threads write. The error is SearchStoppedError.
 
     Args:
         is_over (`Callable`): a function that returns True if the search should stop.

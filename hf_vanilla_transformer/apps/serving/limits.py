@@ -63,6 +63,7 @@ class ServingSettings:
 
     def __post_init__(self) -> None:
         for field in fields(self):
+            # A text need not wait for other texts at all. All other limits must be positive.
             smallest = 0 if field.name == "max_wait_ms" else 1
             check_number(field.name, getattr(self, field.name), smallest)
         if self.max_texts > self.max_in_flight:
@@ -93,7 +94,7 @@ class TextLimits:
 
     @contextmanager
     def admit(self, texts: int) -> Iterator[None]:
-        """Count a request's texts as in flight for the duration of the block.
+        """Count a request's texts as in flight while the `with` block runs.
 
         Raises:
             BusyError: if the server would have more texts in flight than `max_in_flight`.
@@ -133,7 +134,7 @@ class TextLimits:
             raise TooMuchError(f"a text has {longest:,} tokens; split it into texts of at most {limit:,}.")
 
     def check_work(self, tokens: Sequence[int], num_beams: int, max_new_tokens: int | None) -> int:
-        """Return a request's work: the beam size times the number of source tokens and possible target tokens.
+        """Return a request's work: the beam size times the sum of its source tokens and possible target tokens.
 
         Args:
             tokens (`Sequence[int]`): the number of source tokens in each text.
@@ -171,7 +172,7 @@ class TextLimits:
         most_new_tokens = _most_new_tokens(tokens, max_new_tokens)
         for new_tokens, cells_of_step in zip(most_new_tokens, cells, strict=True):
             cells_of_beam = new_tokens * cells_of_step
-            # Work is counted in tokens. This number of tokens costs as much as the cells.
+            # Work is counted in tokens, and computing `CELLS_PER_TOKEN` cells costs at most as much as one.
             tokens_of_beam = math.ceil(cells_of_beam / CELLS_PER_TOKEN)
             work_of_terms += num_beams * tokens_of_beam
         total_work = work + work_of_terms
@@ -184,7 +185,7 @@ class TextLimits:
         return total_work
 
     def _count(self, texts: int) -> None:
-        """Add `texts`, which may be negative, to the number of texts in flight, and report the new number."""
+        """Change the number of texts in flight by `texts`, which may be negative, and pass the result to `observe`."""
         self.in_flight += texts
         self._observe(self.in_flight)
 

@@ -14,7 +14,8 @@ from transformers.utils import cached_file
 from ...support.language_codes import language_of
 
 
-# The example sentence in the code snippet of a card that this package wrote. The sentence is a JSON string.
+# The example sentence in the code snippet of a card that this package wrote. The sentence is a JSON string, such as "A
+# dog." in `tokenizer("A dog.", return_tensors`.
 _SENTENCE_OF_SNIPPET = re.compile(
     r'\btokenizer\(("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"), return_tensors'
 )
@@ -46,10 +47,12 @@ def read_card(name: str, **options: Any) -> CardFacts:
         name (`str`): a folder, or a model name on the Hub.
         options: arguments for the `cached_file` function of transformers, such as `revision` and `token`.
     """
-    # The last part of the folder or of the name on the Hub.
+    # The last part of the folder or of the name on the Hub, such as "model" for "user/model/".
     title = name.rstrip("/").rpartition("/")[2]
+    # The name "/" has no last part.
     if not title:
         title = name
+    # With this argument, the result is None if there is no card. Otherwise, an error would be raised.
     path = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False, **options)
     if path is None:
         return CardFacts(title)
@@ -57,6 +60,7 @@ def read_card(name: str, **options: Any) -> CardFacts:
         card = ModelCard.load(path, ignore_metadata_errors=True)
     except Exception:  # huggingface_hub raises many exception types.
         return CardFacts(title)
+    # The heading replaces the title from the name.
     heading = re.search(r"^# (?P<title>.+)$", card.text, flags=re.MULTILINE)
     if heading is not None:
         title = heading["title"].strip()

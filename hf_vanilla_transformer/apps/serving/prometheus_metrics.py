@@ -8,13 +8,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .batcher import BatchFigures
 
 
-# Upper bounds of the histogram buckets.
+# Upper bounds of the histogram buckets: for durations in seconds, and for numbers of texts or tokens.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _POWERS_OF_TWO = tuple(2.0**power for power in range(14))
 
 
 class Metrics:
-    """The metrics of one server, and of its process, such as memory, CPU time, and open files.
+    """The Prometheus metrics of one server, including the memory, the CPU time, and the open files of its process.
 
     Attributes:
         in_flight (`Gauge`): the number of texts that are waiting or being translated.
@@ -23,6 +23,7 @@ class Metrics:
     def __init__(self) -> None:
         # Each server has a separate registry, because the metrics of two servers in one process must not be added up.
         self._registry = CollectorRegistry()
+        # The constructor adds the collector to the registry, which keeps it.
         ProcessCollector(registry=self._registry)
         self._requests = Histogram(
             "translation_request_seconds",
@@ -58,17 +59,17 @@ class Metrics:
         )
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        """Record the duration of a request under its route and status.
+        """Record the duration of a request, separately for each route and status.
 
         Args:
-            route (`str`): the path of the request's route, or "other" if no route matches.
+            route (`str`): the path of the request's route, such as "/translate"; "other" if no route matches.
             status (`int`): the HTTP status of the response.
             seconds (`float`): how long the request took.
         """
         self._requests.labels(route, str(status)).observe(seconds)
 
     def count_batch(self, batch: BatchFigures) -> None:
-        """Add a translated batch, and the waiting times of its texts, to the metrics."""
+        """Record the statistics of a translated batch in the metrics."""
         self._texts.inc(batch.texts)
         self._batch_texts.observe(batch.texts)
         self._batch_tokens.observe(batch.padded_tokens)
@@ -89,16 +90,18 @@ class CountRequests:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to the app, and count the request when it has ended."""
+        """Pass a request on to the app, and record it in the metrics when it has ended."""
+        # ASGI servers also call the app for WebSockets, and when they start and shut down ("lifespan").
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        # This status is counted if the app fails before it sends a response.
+        # This status is recorded if the app fails before it sends a response.
         status = 500
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status
+            # Only the first message of a response contains the status. The others contain parts of the body.
             status = message.get("status", status)
             await send(message)
 
@@ -106,14 +109,18 @@ class CountRequests:
             await self._app(scope, receive, send_and_note_status)
         finally:
             seconds = time.perf_counter() - started
+            # The app adds the route to `scope` while it handles the request, so the route is known only now.
             self._metrics.count_request(_route_of_request(scope), status, seconds)
 
 
 def _route_of_request(scope: Scope) -> str:
-    """Return the path of the route that has handled a request; "other" if no route has.
+    """Return the path of the route that has handled a request, such as "/translate"; "other" if no route matched.
 
-    Unknown paths are counted together, because clients can send any number of different ones.
+    Requests for unknown paths are all recorded as "other", because clients can send any number of different paths, and
+    each value would become a separate time series.
     """
+    # Starlette's router sets these items: "route" is the route that matches the request, and "root_path" is the path
+    # under which the app with this route is mounted, for example "/page".
     if "route" not in scope:
         return "other"
     return scope.get("root_path", "") + scope["route"].path

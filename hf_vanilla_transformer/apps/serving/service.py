@@ -57,7 +57,12 @@ _Member = TypeVar("_Member")
 
 @dataclass(frozen=True)
 class SentenceTranslations:
-    """The sentences of one text, with the white space after each sentence, and their translations."""
+    """The sentences of one text, and the translation of each sentence.
+
+    Args:
+        pieces (`list[Piece]`): the sentences, each with the white space after it.
+        translations (`list[Translation]`): the translation of each sentence. Blank sentences are copied.
+    """
 
     pieces: list[Piece]
     translations: list[Translation]
@@ -66,7 +71,7 @@ class SentenceTranslations:
 class Service:
     """The translation service behind the HTTP routes and the web page.
 
-    It checks the texts of many concurrent requests against the limits, and translates them in shared batches.
+    The service checks the texts of many concurrent requests against the limits, and translates them in shared batches.
 
     Args:
         model (`PreTrainedModel` or `Engine`): the model, or an inference engine from `load_engine`.
@@ -100,14 +105,20 @@ class Service:
         self.runtime = runtime_of(model, tokenizer)
         self.metrics = Metrics()
         self.is_failing = False
+        # The default arguments. If they contain a glossary, it is built here, once for all requests. This needs
+        # `self.tokenizer`.
         self._generate_kwargs = self._with_glossary(generate_kwargs or {})
-        # Requests often contain bare numbers, for example from table cells. A model whose training pairs are unknown
-        # might change numbers, so the service copies them.
+        # True if texts without letters are copied instead of translated. Requests often contain bare numbers, for
+        # example from table cells. A model whose training pairs are unknown might change numbers, so they are copied in
+        # this case, too (`otherwise`).
         self._copies_letterless = copies_letterless(tokenizer, otherwise=True)
+        # This raises ValueError if the model does not translate into the default target language.
         codes = TargetCodes(tokenizer, self._generate_kwargs.get("target_lang"))
         self.target_codes = codes.codes
         self.default_target_code = codes.default
+        # `running` creates the lanes. Before that, no text can be translated.
         self._lanes: Lanes | None = None
+        # The second argument updates the metric whenever the number of texts in flight changes.
         self._limits = TextLimits(settings, self.metrics.in_flight.set)
 
     @property
@@ -119,17 +130,18 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the worker threads that translate requests for the duration of the block.
+        """Run the worker threads that translate requests while the `async with` block runs.
 
         At the end of the block, wait for the batches that are being translated.
         """
-        max_wait = self.settings.max_wait_ms / 1000
+        max_wait = self.settings.max_wait_ms / 1000  # In seconds.
         self._lanes = Lanes(self._translate_batch, self.settings.tokens_per_batch, max_wait, self._observe)
         task = asyncio.create_task(self._lanes.run())
         task.add_done_callback(_end_process_after_failure)
         try:
             yield
         finally:
+            # No new batch starts after this. Closing the lanes then waits for the batches in the worker threads.
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
@@ -139,8 +151,8 @@ class Service:
     def health(self) -> Literal["ok", "failing", "hanging"]:
         """The health of the service: `"ok"`, `"failing"`, or `"hanging"`.
 
-        It is `"hanging"` if a batch is still being translated long after the time limit of its requests. Otherwise, it
-        is `"failing"` if the last translation failed.
+        The service is `"hanging"` if a batch is still being translated long after the time limit of its requests.
+        Otherwise, it is `"failing"` if the last translation failed.
         """
         batch_seconds = 0.0
         if self._lanes is not None:
@@ -163,12 +175,13 @@ class Service:
         The model's languages come from its card. If the card does not list them, any language is allowed. If the model
         has several target languages, this method does not check the target language; `target_options` does.
         """
+        # None disables the check of the target language.
         target_language = None if self.target_codes else self.card.target_language
         self._check_language(source, self.source_language, target_language)
         self._check_language(target, target_language, target_language)
 
     def _check_language(self, requested: str | None, expected: str | None, target_language: str | None) -> None:
-        """Raise OtherLanguageError if a request names a language that differs from the expected one.
+        """Raise OtherLanguageError if the source or target language of a request is not the expected one.
 
         Args:
             requested: the language that the request names, if any; "auto" means any language.
@@ -188,7 +201,7 @@ class Service:
         )
 
     def languages(self) -> dict[str, list[str]]:
-        """Return the languages that requests may name, and for each one the languages it can be translated into.
+        """Return the languages that requests may name, each with the languages into which it can be translated.
 
         The source language comes first. For example, an English-German model has {"en": ["de"], "de": []}. If a model
         with several target languages has no known source language, only the target languages are listed. The result is
@@ -206,7 +219,7 @@ class Service:
         if source_language is not None:
             languages[source_language] = target_languages
         for language in target_languages:
-            # No text is translated from a target language, unless it is the source language, too.
+            # Texts in a target language cannot be translated, unless it is the source language, too.
             if language not in languages:
                 languages[language] = []
         return languages
@@ -266,6 +279,8 @@ class Service:
 
     async def _translate_documents(self, documents: Sequence[str], options: TranslateOptions) -> list[Translation]:
         """Translate the HTML or XML documents of one request; see `translate`."""
+        # The `with` statement counts the documents as in flight until they are translated. Errors are converted to
+        # RequestError.
         with self._admitted(documents):
             options_with_glossary = await asyncio.to_thread(self._with_glossary, options)
             tokens, work = await asyncio.to_thread(self._measure_documents, documents, options_with_glossary)
@@ -302,7 +317,7 @@ class Service:
     async def _divide_texts(
         self, texts: Sequence[str], options: TranslateOptions, codes: TargetCodes, split: bool
     ) -> list[list[Piece]]:
-        """Return the sentences of each text; if `split` is False, each text is one sentence.
+        """Split each text into sentences. If `split` is False, each text is returned as one sentence.
 
         Each sentence starts with the code of its target language if the model needs one.
 
@@ -312,13 +327,14 @@ class Service:
         if not split:
             await asyncio.to_thread(self._count_allowed_tokens, texts, codes)
             return [[Piece(self._with_code(codes.read(text), codes), "")] for text in texts]
-        # Texts of any length may be split. The work is checked before, because splitting a long text takes time.
+        # A text that is split may have any length. Its work is checked first, because splitting a long text takes time.
         tokens = await asyncio.to_thread(self._count_tokens, texts, codes)
         self._check_work(tokens, options)
         return await asyncio.to_thread(self._split_texts, texts, codes)
 
     def _options_of_sentences(self, options: TranslateOptions) -> TranslateOptions:
-        """Return the options with which the sentences of a request are translated after its texts have been split."""
+        """Return the options for translating the sentences of a request, whose texts have already been split."""
+        # False overrides the service's default, so that the sentences are not split again.
         sentence_options = {**options, "split_sentences": False}
         # Each sentence already starts with its language code, so sentences with different target languages may share a
         # batch.
@@ -339,11 +355,16 @@ class Service:
             return await self.lanes.short.call(function, *arguments)
 
     def _choose_lane(self, work: int) -> Lane:
-        """Return the lane for a request with a given work; see `is_short`."""
+        """Return the lane in which a request is translated. It depends on the request's work; see `is_short`."""
         return self.lanes.short if is_short(work) else self.lanes.long
 
     def _measure_documents(self, documents: Sequence[str], options: TranslateOptions) -> tuple[list[int], int]:
-        """Return the number of tokens in each document and the total work, after checking both against the limits."""
+        """Return the number of tokens in each document, and the work of the request, and check them against the limits.
+
+        Raises:
+            TooMuchError: if a document has too many characters, if a sentence in it has too many tokens, or if the work
+            exceeds the limit.
+        """
         self._limits.check_markup(documents)
         codes = self._codes(options)
         sentences_of_documents = self._read_sentences(documents, options, codes)
@@ -356,7 +377,8 @@ class Service:
     def _read_sentences(
         self, documents: Sequence[str], options: TranslateOptions, codes: TargetCodes
     ) -> list[list[str]]:
-        """Return the sentences of each document or, if the service does not split texts, its texts.
+        """Return the sentences of each document. If the service does not split texts, return the texts of each
+        document.
 
         Raises:
             TooMuchError: if the texts are to be split, but may take too much work.
@@ -370,9 +392,11 @@ class Service:
         return [self._split_into_sentences(texts, codes) for texts in texts_of_documents]
 
     def _read_texts(self, documents: Sequence[str], format: str, codes: TargetCodes) -> list[list[str]]:
-        """Return the texts of each HTML or XML document, with the codes of their target languages."""
+        """Parse HTML or XML documents, and return the texts of each document, with the codes of their target
+        languages."""
         texts_of_documents: list[list[str]] = []
         for markup in check_strings("the request", documents):
+            # The parsed document is not needed, because `translate_documents` parses the markup again.
             _, sources = read_document(format, markup, codes)
             texts_of_documents.append([self._with_code(source, codes) for source in sources])
         return texts_of_documents
@@ -389,15 +413,20 @@ class Service:
     def _measure(
         self, sentences: Sequence[str], codes: TargetCodes, options: TranslateOptions
     ) -> tuple[list[int], int]:
-        """Return the number of tokens in each sentence and the total work, after checking both against the limits."""
+        """Return the number of tokens in each sentence, and the work of the request, and check them against the limits.
+
+        Raises:
+            TooMuchError: if a sentence has too many tokens, or if the work exceeds the limit.
+        """
         tokens = self._count_allowed_tokens(sentences, codes)
         work = self._check_work_with_terms(tokens, options, sentences, codes)
         return tokens, work
 
     def _with_glossary(self, options: TranslateOptions) -> TranslateOptions:
-        """Return the options with the glossary terms replaced by a [`Glossary`], so that it is built once per request.
+        """Replace the glossary terms in the options by a [`Glossary`], and return the new options.
 
-        Options without terms are returned unchanged.
+        The glossary is then built once per request instead of once per batch. Options without terms are returned
+        unchanged.
         """
         terms = options.get("glossary")
         if terms is None or isinstance(terms, Glossary):
@@ -411,16 +440,20 @@ class Service:
 
     def _split_text(self, text: str, codes: TargetCodes, most_tokens: int | None = None) -> list[Piece]:
         """Split a text into sentences, and put the target language's code before each one if the model needs it."""
+        # The code that the text starts with, or the code of the request. It is empty if the model needs no code, or if
+        # no code is known.
         code = codes.read(text).code
         pieces = split_into_pieces(self.tokenizer, text, self.card.source_language, most_tokens, code)
         coded_pieces: list[Piece] = []
         for piece in pieces:
+            # If the text starts with a code, so does its first sentence. `read` removes this code, and each sentence
+            # then gets one.
             sentence = self._with_code(codes.read(piece.text, code), codes)
             coded_pieces.append(piece._replace(text=sentence))
         return coded_pieces
 
     def _codes(self, options: TranslateOptions) -> TargetCodes:
-        """Return the `TargetCodes` of a request, which add the code of the target language to its texts."""
+        """Return the `TargetCodes` of a request. They put the code of its target language before each of its texts."""
         target_lang = options.get("target_lang", self._generate_kwargs.get("target_lang"))
         # Error messages name the fields with which LibreTranslate clients and Hub clients set the target language.
         argument = "target or tgt_lang"
@@ -442,7 +475,7 @@ class Service:
         return codes.join(source)
 
     def _check_work(self, tokens: Sequence[int], options: TranslateOptions) -> int:
-        """Return the work of a request's texts without glossary terms; raise TooMuchError if it exceeds the limit.
+        """Return the work of a request, without the work of glossary terms. Raise TooMuchError if it exceeds the limit.
 
         Args:
             tokens: the number of source tokens in each text.
@@ -454,7 +487,7 @@ class Service:
     def _check_work_with_terms(
         self, tokens: Sequence[int], options: TranslateOptions, sentences: Sequence[str], codes: TargetCodes
     ) -> int:
-        """Return the work of a request's sentences, including the work of the glossary terms that occur in them.
+        """Return the work of a request, including the work of the glossary terms that occur in its sentences.
 
         The work measures how expensive a request is; see `TextLimits.check_work`.
 
@@ -485,23 +518,30 @@ class Service:
         return self._limits.check_terms(work_without_terms, cells_of_sentences, tokens, num_beams, max_new_tokens)
 
     def _with_defaults(self, options: TranslateOptions) -> TranslateOptions:
-        """Return the arguments of `translate()` for a request: its own options, and the service's defaults."""
+        """Return the arguments of `translate()` for a request: its own options, and defaults for all other
+        arguments."""
         settings = {**self._generate_kwargs, **options}
+        # If the beam size is missing or None, the default beam size is used.
         settings["num_beams"] = settings.get("num_beams") or self.num_beams
         return settings
 
     @contextmanager
     def _admitted(self, texts: Sequence[str]) -> Iterator[None]:
-        """Count a request's texts as in flight, and convert errors to RequestError, for the duration of the block."""
+        """Count a request's texts as in flight, and convert errors to RequestError, while the `with` block runs.
+
+        Raises:
+            TooMuchError: if the request has too many texts.
+            BusyError: if the server is full.
+        """
         self._limits.check_number_of_texts(len(texts))
         with self._limits.admit(len(texts)), self._as_request_errors():
             yield
 
     @contextmanager
     def _as_request_errors(self) -> Iterator[None]:
-        """Convert TypeError and ValueError to UntranslatableError for the duration of the block.
+        """Convert TypeError and ValueError to UntranslatableError while the `with` block runs.
 
-        Any other exception, except RequestError, is recorded for `health` and raised again.
+        RequestError is raised again unchanged. Any other exception is recorded for `health` and raised again.
         """
         try:
             yield
@@ -514,7 +554,7 @@ class Service:
             raise
 
     def _count_allowed_tokens(self, texts: Sequence[str], codes: TargetCodes) -> list[int]:
-        """Return the number of tokens in each text; raise TooMuchError if a text has more than the limit."""
+        """Return the number of tokens in each text. Raise TooMuchError if a text has more tokens than the limit."""
         tokens = self._count_tokens(texts, codes)
         self._limits.check_tokens(tokens)
         return tokens
@@ -532,9 +572,12 @@ class Service:
     ) -> Sequence[Translation]:
         """Translate a batch of texts or documents. A lane calls this in its worker thread; see `TranslateBatch`."""
         kwargs: TranslateOptions = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
-        # The service's default arguments may replace these two, and the options of the request may replace all.
+        # The order matters, because later values replace earlier ones: the service's default arguments replace these
+        # two, and the options of the request replace both. Neither can replace the two arguments after that.
         kwargs.update(self._generate_kwargs)
         kwargs.update(options)
+        # The search checks this criterion at each step. It raises an error if no request is waiting for the batch
+        # anymore.
         kwargs["stopping_criteria"] = [Interruption(is_abandoned)]
         kwargs["tokens_per_batch"] = self.settings.tokens_per_batch
         if "format" in kwargs:
@@ -563,11 +606,11 @@ def _flatten(lists: Sequence[Sequence[_Member]]) -> list[_Member]:
 def _assemble_texts(
     pieces_of_texts: Sequence[list[Piece]], translations: Sequence[Translation]
 ) -> list[SentenceTranslations]:
-    """Return the sentences of each text with their translations.
+    """Assign the translations of sentences to the texts that the sentences come from.
 
     Args:
-        pieces_of_texts: for each text, its sentences. Blank ones have no translation, and are copied.
-        translations: the translations of all other sentences in order.
+        pieces_of_texts: the sentences of each text. Blank sentences have not been translated, and are copied.
+        translations: the translations of all other sentences, in the order of the texts.
     """
     remaining_translations = iter(translations)
     results: list[SentenceTranslations] = []
