@@ -1,1 +1,1 @@
-"""Translate HTML and XML documents: extract their texts, and insert the translations together with the inline tags."""
+"""Translate HTML and XML documents: extract their texts, and insert the translations with the inline tags in place."""

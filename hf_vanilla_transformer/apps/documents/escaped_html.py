@@ -18,9 +18,10 @@ _CDATA = re.compile(r"(?P<before>\s*<!\[CDATA\[)(?P<content>(?:(?!\]\]>).)*+)(?P
 
 
 def replace_escaped_html(element: Node) -> None:
-    """Replace the text of an XML element with an ESCAPED_HTML node if the whole text is HTML.
+    """Replace the text inside an XML element with an ESCAPED_HTML node if the whole text is HTML.
 
-    For example, the text of `<content>&lt;p&gt;one&lt;/p&gt;</content>` is replaced, because it reads "<p>one</p>".
+    For example, the text of `<content>&lt;p&gt;one&lt;/p&gt;</content>` is replaced, because it reads "<p>one</p>". The
+    element is changed in place.
     """
     # Without a source of the content, the element cannot contain escaped HTML.
     if not element.raw_content or len(element.children) != 1:
@@ -37,13 +38,13 @@ def replace_escaped_html(element: Node) -> None:
 
 
 def write_escaped_html(node: Node, translated_html: str) -> str:
-    """Return the XML source of an ESCAPED_HTML node with its translated HTML.
+    """Write translated HTML as the text of an XML element, and return the resulting XML.
 
-    If the original is in a CDATA section, the result is in one as well, unless the HTML contains "]]>".
+    If the HTML of the ESCAPED_HTML node was in a CDATA section, the result is a CDATA section as well. However, if the
+    translated HTML contains "]]>", which would end the section, it is escaped instead.
     """
     allowed_html = replace_forbidden_in_xml(translated_html)
     cdata_section = _CDATA.fullmatch(node.raw or "")
-    # A CDATA section ends at the first "]]>".
     if cdata_section is None or "]]>" in allowed_html:
         return escape_xml(allowed_html)
     return f"{cdata_section['before']}{allowed_html}{cdata_section['after']}"
@@ -57,6 +58,7 @@ def _is_html(text: str) -> bool:
     """
     text_without_comments, number_of_comments = _COMMENT.subn("", text)
     if "<!--" in text_without_comments:
+        # A comment is not closed, or contains the start of another comment.
         return False
     has_markup = number_of_comments > 0 or _has_entity(text)
     names_of_open_elements: list[str] = []
@@ -64,6 +66,7 @@ def _is_html(text: str) -> bool:
         has_markup = True
         name = tag["name"].lower()
         if name not in HTML_NAMES:
+            # This is not a tag of HTML, but, for example, "<filename>".
             return False
         if name in VOID or tag["is_empty"]:
             # The tag has no end tag.

@@ -18,7 +18,7 @@ _MOST_LEVELS = 200
 
 
 class Role(Enum):
-    """The way in which a node is treated in the translation."""
+    """How a node is treated when the document is translated. The values describe this."""
 
     BLOCK = "ends the sentence before it, and has sentences of its own inside"
     INLINE = "is part of a sentence, and its text is translated"
@@ -58,6 +58,7 @@ class Node:
         """The source of the start tag."""
         if self.raw is not None:
             return self.raw
+        # As in the HTML that browsers write, each value is in double quotes, and a missing value becomes "".
         tag = f"<{self.name}"
         for name, value in self.attributes.items():
             tag += f' {name}="{escape_html(value or "", is_attribute=True)}"'
@@ -71,6 +72,7 @@ class Node:
     def text_attributes(self) -> list[str]:
         """Return the names of the node's attributes whose values are translated, such as `alt`."""
         names: list[str] = []
+        # A start tag with `raw` is written unchanged, so its attributes cannot be translated. This includes all of XML.
         if self.raw is not None or not self.is_translated:
             return names
         for name in TEXT_ATTRIBUTES:
@@ -81,7 +83,7 @@ class Node:
 
 
 def escape_html(text: str, is_attribute: bool = False) -> str:
-    """Escape a text for HTML in the same way as browsers do, including no-break spaces."""
+    """Escape a text for HTML in the same way as browsers do. For example, a no-break space becomes `&nbsp;`."""
     escaped = html.escape(text, quote=False).replace("\xa0", "&nbsp;")
     if is_attribute:
         escaped = escaped.replace('"', "&quot;")
@@ -104,7 +106,7 @@ def collapse_spaces(text: str) -> str:
 
 
 def write_node(node: Node | str, escape: Callable[[str], str]) -> str:
-    """Return the source of a node or a string. The function `escape` is applied to all strings."""
+    """Return the markup of a string, or of a node with everything inside it. `escape` is applied to all strings."""
     if isinstance(node, str):
         return escape(node)
     content = "".join(write_node(child, escape) for child in node.children)
@@ -112,9 +114,10 @@ def write_node(node: Node | str, escape: Callable[[str], str]) -> str:
 
 
 def iterate_names(node: Node, depth: int = 0) -> Iterator[tuple[int, str]]:
-    """Yield the depth and the name of each element inside a node in document order.
+    """Yield the depth and the name of each element inside a node, in document order.
 
-    The children of the node have the given depth.
+    The children of the node have the given depth, and each further level of nesting adds 1. For example, "<p>a
+    <b>b</b></p>" has the elements (0, "p") and (1, "b").
     """
     for child in node.children:
         if isinstance(child, Node):

@@ -29,10 +29,10 @@ def assign_roles(root: Node, escape: Callable[[str], str], is_sentence: bool) ->
 def _assign_roles_inside(
     parent: Node, escape: Callable[[str], str], is_sentence: bool, is_translated: bool, is_in_ruby: bool
 ) -> None:
-    """Assign roles to the elements inside a node.
+    """Assign roles to all elements inside a node, including nested elements.
 
     Args:
-        parent: the node, whose elements and texts are changed.
+        parent: the node. The elements and texts inside it are changed in place.
         escape: escapes texts that are not translated, which become nodes.
         is_sentence: True if elements that HTML does not define are part of a sentence even without text next to them.
         is_translated: True if the texts of the node are translated.
@@ -47,6 +47,7 @@ def _assign_roles_inside(
         if isinstance(child, str) or not child.name:
             # Strings have no role, and comments already have one.
             continue
+        # Pronunciations, as in `<ruby>漢<rt>kan</rt></ruby>`, are not translated.
         is_reading = is_in_ruby and child.name in READINGS
         if is_reading or _is_foreign(child):
             # The element stays unchanged, with everything inside it.
@@ -86,6 +87,7 @@ def _is_foreign(element: Node) -> bool:
     XML formats may use names such as `<object>` for elements with text. In XML, only the content of SVG, MathML, and
     elements such as `<script>` is foreign.
     """
+    # `read_xml` sets `raw` for all elements, and `read_html` only for those in `RAW`.
     is_from_html = element.raw is None
     if is_from_html or element.name in RAW:
         return element.name in FOREIGN
@@ -95,14 +97,17 @@ def _is_foreign(element: Node) -> bool:
 def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
     """Return True if the texts inside an element are translated.
 
-    The element's `class` and `translate` attributes decide this. If they do not, the element's name and its parent
-    decide.
+    The first of these rules that applies decides:
+
+    1. With the class `notranslate`, they are not translated.
+    2. With the attribute `translate`, they are translated if its value is "yes" or empty, but not if it is "no".
+    3. Otherwise, they are translated if those of the parent are, unless the element is, for example, a `<code>`.
     """
     class_names = element.attributes.get("class") or ""
     if "notranslate" in class_names.split():
         return False
     if "translate" in element.attributes:
-        # In HTML, an empty value means "yes". Values other than "yes" and "no" have no effect.
+        # Values other than "yes", "no" and the empty value have no effect.
         value = element.attributes["translate"] or "yes"
         value = value.lower()
         if value == "yes":
@@ -113,9 +118,12 @@ def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
 
 
 def _role_of_element(element: Node, may_be_inline: bool) -> Role:
-    """Return the role of an element, after its children have received their roles.
+    """Return the role of an element, which depends on the roles of its children.
 
-    An element with `may_be_inline` is part of a sentence unless there are blocks inside it.
+    - An element that contains a block, or that is not `may_be_inline`, is a BLOCK.
+    - Any other element is INLINE if its texts are translated.
+    - If they are not, it is KEPT, together with everything inside it. However, if it contains an INLINE element, that
+    element is still translated, so the outer one becomes a BLOCK.
     """
     roles_of_children = {child.role for child in element.children if isinstance(child, Node)}
     if Role.BLOCK in roles_of_children or not may_be_inline:
@@ -144,7 +152,8 @@ def _keep_line_breaks(preformatted: Node) -> None:
     preformatted.children = _separate_lines(preformatted.children)
     starts_with_line_break = len(preformatted.children) > 1 and preformatted.children[0] == ""
     if starts_with_line_break and preformatted.raw is None:
-        # Browsers ignore one line break after the start tag, so a text that starts with a line break needs two.
+        # Browsers ignore one line break after the start tag, so a text that starts with a line break needs two. The
+        # first child is the empty line before the first line break, which becomes the additional line break.
         preformatted.children[0] = Node(Role.BLOCK, "\n")
 
 

@@ -15,6 +15,8 @@ _VALUE = r"""\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[^\s"'<>=]++)"""
 # Attributes that need no value. Any other word without a value shows that "<" is not the start of a tag.
 _VALUELESS = "allowfullscreen|async|autoplay|checked|controls|defer|disabled|hidden|loop|multiple|muted|nowrap|open"
 _VALUELESS += "|readonly|required|reversed|selected"
+# The pattern is verbose, so its white space is ignored, and its comments start with "#". In an f-string, each brace of
+# the pattern is written twice, even in the comments.
 # No alternative can match across a position at which another match could start. Searching therefore takes linear time.
 _PLACEHOLDER = re.compile(
     rf"""
@@ -47,8 +49,8 @@ def find_placeholders(text: str) -> list[tuple[int, int]]:
     """Return the start and the end of each placeholder in a text.
 
     For example, "{0} of %s" has the placeholders (0, 3) and (7, 9). An argument with a format, such as an ICU plural,
-    is one placeholder up to its closing brace. It may contain elements, each of which the character `ELEMENT` stands
-    for. An argument without a closing brace is not a placeholder.
+    is one placeholder up to its closing brace. The text may contain the character `ELEMENT` in place of an element, for
+    example inside an argument. An argument without a closing brace is not a placeholder.
     """
     # Braces are matched once for the whole text, because matching them for each argument would take quadratic time.
     closing_braces = _match_braces(text)
@@ -84,6 +86,7 @@ def _end_of_placeholder(match: re.Match[str], closing_braces: dict[int, int]) ->
 def _match_braces(text: str) -> dict[int, int]:
     """Map the position of each opening brace to the position of its closing brace. Unmatched braces are left out."""
     closing_braces = {}
+    # The positions of the opening braces that have not been closed yet. The last one is closed first.
     open_braces = []
     for brace in _BRACES.finditer(text):
         if brace[0] == "{":

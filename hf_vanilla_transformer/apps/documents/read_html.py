@@ -34,6 +34,8 @@ def read_html(markup: str) -> Node:
     with needing("documents", "HTML needs"):
         from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
+    # "Without events": lexbor must not copy content from one element into another, as browsers do for the rare element
+    # `<selectedcontent>`.
     options = LexborDocumentOptions.WO_EVENTS
     is_page = _START_OF_PAGE.match(markup) is not None
     if is_page:
@@ -45,6 +47,7 @@ def read_html(markup: str) -> Node:
         # The document type and comments may come before <html>.
         first_node = document.first_child
     else:
+        # The root of a fragment is its first node; the other nodes are the siblings of this node.
         parser = LexborHTMLParser(markup, is_fragment=True, fragment_tag=_parent_of_fragment(markup), options=options)
         first_node = parser.root
     # The document type as it is written in the markup, because lexbor does not preserve its spelling.
@@ -79,6 +82,7 @@ def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, i
         elif lexbor_node.is_element_node:
             yield _read_element(lexbor_node, depth, is_html)
         elif lexbor_node.tag == "-doctype":
+            # This is lexbor's name for a document type.
             yield Node(Role.KEPT, doctype)
         else:
             yield Node(Role.KEPT, _read_comment(lexbor_node))
@@ -116,7 +120,7 @@ def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
 
 
 def _read_only_text(lexbor_node: "LexborNode") -> str:
-    """Return the content of an element that is either empty or one text."""
+    """Return the text inside an element that contains one text or nothing, such as a script."""
     text_node = lexbor_node.first_child
     if text_node is None:
         return ""

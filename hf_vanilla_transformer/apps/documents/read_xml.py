@@ -65,14 +65,16 @@ def read_xml(markup: str) -> Node:
     """
     prolog_match = _PROLOG.match(markup)
     prolog = prolog_match[0] if prolog_match else ""
-    # The wrapper element must not contain a prolog. Replacing it with spaces keeps the line and character numbers in
-    # error messages correct.
+    # The wrapper element must not contain a prolog. Replacing its characters with spaces keeps the line and character
+    # numbers in error messages correct. Line breaks stay, because "." does not match them.
     content = re.sub(".", " ", prolog) + markup[len(prolog) :]
     source = f"{_WRAPPER_START}{content}{_WRAPPER_END}".encode()
     events = _parse(source, markup)
     root = _build_tree(events, source)
     if prolog:
         _restore_prolog(root, prolog)
+    # The text of a fragment without tags may itself be escaped HTML. Inside of elements, `assign_roles` finds such
+    # texts.
     root.raw_content = content
     replace_escaped_html(root)
     assign_roles(root, escape_xml, is_sentence=False)
@@ -125,7 +127,8 @@ def _parse(source: bytes, markup: str) -> list[_Event]:
 
 
 def _error_with_place(markup: str, error: expat.ExpatError) -> InputError:
-    """Return an error for XML that is not well-formed; it names the line and the character in the user's document."""
+    """Return an error that shows users the line and the character at which their XML is not well-formed."""
+    # `offset` counts from 0, and `lineno` from 1.
     character = error.offset + 1
     if error.lineno == 1:
         # The wrapper's start tag is not part of the user's document.
@@ -142,7 +145,8 @@ def _error_with_place(markup: str, error: expat.ExpatError) -> InputError:
 
 
 def _restore_prolog(root: Node, prolog: str) -> None:
-    """Replace the spaces with which the text of a tree starts instead of the prolog by a node with the prolog."""
+    """Insert the prolog of a document as the first node of its tree, and remove the spaces that stand in its place."""
+    # `read_xml` has replaced the prolog with as many spaces and line breaks, so the tree starts with a text.
     first_text = root.children[0]
     assert isinstance(first_text, str)
     root.children[0] = first_text[len(prolog) :]
@@ -150,7 +154,7 @@ def _restore_prolog(root: Node, prolog: str) -> None:
 
 
 def _build_tree(events: list[_Event], source: bytes) -> Node:
-    """Build the tree of a document from the events that expat reported, and return its root.
+    """Build the tree of a document from the events of the XML parser, and return the root of the tree.
 
     Args:
         events: the events, including the tags of the wrapper element, which is not part of the tree.
@@ -184,7 +188,7 @@ def _build_tree(events: list[_Event], source: bytes) -> Node:
 
 
 def _read_start_tag(event: _Event, tag: str) -> Node:
-    """Return a new element for a start tag, or for an empty tag, such as `<br/>`.
+    """Create the element for a start tag, or for an empty tag such as `<br/>`.
 
     Args:
         event: the event of the tag.
@@ -192,13 +196,15 @@ def _read_start_tag(event: _Event, tag: str) -> Node:
     """
     is_empty_tag = tag.endswith("/>")
     closing = "" if is_empty_tag else f"</{event.data}>"
+    # `assign_roles` changes the role later.
     return Node(Role.INLINE, tag, closing, name=event.data, attributes=event.attributes)
 
 
 def _may_contain_escaped_html(element: Node, open_nodes: list[_OpenNode]) -> bool:
-    """Return True if the content of an element may be a text that is HTML.
+    """Return True if the content of an element may be a text that contains HTML.
 
-    `open_nodes` are the root and the elements around the element, from the outermost to the innermost.
+    `open_nodes` are the root of the tree and the elements around the given element, from the outermost to the
+    innermost.
     """
     has_single_child = len(element.children) == 1
     # XHTML pages show escaped tags to their readers, so the texts on such a page are not HTML.
@@ -209,7 +215,7 @@ def _may_contain_escaped_html(element: Node, open_nodes: list[_OpenNode]) -> boo
 def _append_text(parent: Node, text: str) -> None:
     """Append a text to the children of a node.
 
-    If the last child is a string, the text is joined with it, because expat splits a text at its entities.
+    If the last child is a string, the text is appended to this string, because expat splits a text at its entities.
     """
     if parent.children and isinstance(parent.children[-1], str):
         parent.children[-1] += text

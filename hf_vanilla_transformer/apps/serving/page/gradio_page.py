@@ -78,11 +78,11 @@ class _Sentence(NamedTuple):
 
 
 def add_page(app: FastAPI, service: Service) -> None:
-    """Add the page to the server's app at `PATH`, and redirect the app's root URL to it."""
+    """Add the page to the server's app at `PATH`, and redirect the root URL of the app to the page."""
 
     @app.get("/", include_in_schema=False)
     async def redirect_to_page() -> RedirectResponse:
-        # A relative URL works even if a proxy serves the app under a path.
+        # `PATH` without its slash is a relative URL. It works even if a proxy serves the app under a path.
         return RedirectResponse(f"{PATH[1:]}/")
 
     async def refuse_to_store() -> None:
@@ -105,7 +105,7 @@ def add_page(app: FastAPI, service: Service) -> None:
 
 
 def build_page(service: Service) -> gr.Blocks:
-    """Build the page. `service` runs all translations and plots, and applies its limits to them."""
+    """Build the page. `service` computes all translations and plots of the page, and applies its limits to them."""
     callbacks = _PageCallbacks(service)
     with gr.Blocks(title=service.card.title, analytics_enabled=False) as page:
         gr.Markdown(f"# {service.card.title}")
@@ -179,7 +179,10 @@ class _PageCallbacks:
         return translation.text, _describe_flags(translation), menu, hypotheses_table, token_row, sentences
 
     def show_sentence(self, sentences: list[_Sentence], index: int | None) -> tuple[str, str]:
-        """Return the HTML of the tabs "Beams" and "Tokens" for a sentence; empty if there is no such sentence."""
+        """Return the HTML of the tabs "Beams" and "Tokens" for the sentence with an index.
+
+        Both are empty if the index is None or too large, for example because no sentence has been translated.
+        """
         if index is None or index >= len(sentences):
             return "", ""
         translation = sentences[index].translation
@@ -196,7 +199,8 @@ class _PageCallbacks:
     ) -> "Figure | None":
         """Return the attention plot of the chosen sentence.
 
-        It is None if no sentence is chosen, if its translation is blank, or if it is too long to plot.
+        The result is None if no sentence is chosen, or if the translation of the sentence is blank. It is also None if
+        the sentence or its translation is too long to plot.
         """
         if index is None or index >= len(sentences):
             return None
@@ -217,7 +221,8 @@ class _PageCallbacks:
         for text in (source, target):
             if len(encode(tokenizer, text).input_ids) > _MOST_TOKENS_OF_PICTURE:
                 return None
-        # The page has this plot only if the model is a PyTorch module.
+        # `self._service.model` may be an inference engine, but the page has this plot only if the model is a PyTorch
+        # module.
         model = cast(PreTrainedModel, self._service.model)
         return plot_attention(
             model, tokenizer, source, target, kind=attention_kind, layer=layer, head=head, theme=theme
@@ -225,7 +230,7 @@ class _PageCallbacks:
 
 
 def _translated_sentences(sentences_of_text: SentenceTranslations) -> list[_Sentence]:
-    """Return the sentences that the tabs can show.
+    """Return the sentences of a text that the tabs of the page can show.
 
     Blank sentences and copied numbers have no tokens to show, because the model did not translate them.
     """
@@ -237,7 +242,8 @@ def _translated_sentences(sentences_of_text: SentenceTranslations) -> list[_Sent
 
 
 def _build_sentence_menu(sentences: list[_Sentence]) -> gr.Dropdown:
-    """Build the menu in which users choose a sentence by its number. It is hidden unless there are several."""
+    """Build the menu in which users choose a sentence. The menu is hidden unless there are several sentences."""
+    # Each choice is a label, such as "2. A dog.", and the index of the sentence.
     choices: list[tuple[str, int]] = []
     for index, sentence in enumerate(sentences):
         choices.append((f"{index + 1}. {sentence.source}", index))
@@ -247,6 +253,7 @@ def _build_sentence_menu(sentences: list[_Sentence]) -> gr.Dropdown:
 
 def _build_target_menu(service: Service) -> gr.Dropdown:
     """Build the menu in which users choose one of the model's target languages."""
+    # Each choice is a label, such as "fr", and the target-language code, such as ">>fra<<".
     choices = [(short_name(service.target_codes, code), code) for code in service.target_codes]
     return gr.Dropdown(choices, value=service.default_target_code or service.target_codes[0], label="Into")
 
@@ -276,12 +283,17 @@ def _add_attention(
             layer_menu = gr.Dropdown(layers, value=layers[-1], label="Layer", min_width=240)
             head_menu = gr.Dropdown(heads, value="all", label="Head", min_width=240)
         plot = gr.Plot(show_label=False, elem_classes="attention")
-    # The browser sets this checkbox when the page is loaded, because only the browser knows its color scheme.
+    # The browser sets this hidden checkbox when the page is loaded, because only the browser knows its color scheme.
+    # The first two arguments of `load` are None, because no function of the server is called: the result of the
+    # JavaScript function is the value of the checkbox.
     dark_box = gr.Checkbox(visible=False)
     page.load(None, None, dark_box, js="() => document.body.classList.contains('dark')")
 
-    # The plot is drawn again whenever a sentence is translated, or a choice in one of the menus changes.
+    # The plot is drawn again whenever a sentence is translated, or a choice in one of the menus changes. Only users
+    # trigger the event `input`. With the event `change`, a translation would draw the plot twice, because it changes
+    # the sentence menu, too.
     events = [sentences_state.change, sentence_menu.input, kind_menu.change, layer_menu.change, head_menu.change]
+    # The values of these components are the arguments of `plot_attention`, in this order.
     inputs = [sentences_state, sentence_menu, kind_menu, layer_menu, head_menu, dark_box]
     gr.on(events, callbacks.plot_attention, inputs, plot, api_name="attention")
 
@@ -298,6 +310,7 @@ def _read_options(glossary_lines: str, beams: int) -> TranslateOptions:
     """
     options: TranslateOptions = {"num_beams": beams, "num_return_sequences": beams, "return_details": True}
     try:
+        # A tab or "=" separates a term from its translation.
         terms = parse_terms(glossary_lines.splitlines(), "the glossary", r"\t|=", 'a tab or "="')
     except ValueError as error:
         raise gr.Error(str(error), duration=None) from error
@@ -307,14 +320,14 @@ def _read_options(glossary_lines: str, beams: int) -> TranslateOptions:
 
 
 def _describe_flags(translation: Translation) -> str:
-    """Return one sentence for each flag of a translation, which explains a possible problem with it."""
+    """Explain the flags of a translation, such as "truncated", with one sentence for each possible problem."""
     return " ".join(sentence for flag, sentence in _FLAGS.items() if flag in translation.flags)
 
 
 async def _show_errors(service: Service, work: Awaitable[_Result]) -> _Result:
     """Wait for a result of the service, and convert errors to messages that the page shows.
 
-    `work` is cancelled if it exceeds the time limit for a request.
+    `work` is cancelled if it takes longer than the time limit for a request.
     """
     try:
         return await asyncio.wait_for(work, service.settings.request_seconds)
@@ -330,7 +343,10 @@ def _label(text: str, language: str | None) -> str:
 
 
 def _write_hypotheses(best: Translation) -> str:
-    """Return an HTML table with the text, the score, and the log-probability of each hypothesis."""
+    """Return an HTML table with the text, the score, and the log-probability of each hypothesis.
+
+    `best` is the best hypothesis. Its attribute `alternatives` contains the other hypotheses.
+    """
     hypotheses = [best, *best.alternatives]
     rows = ""
     for hypothesis in hypotheses:
@@ -346,7 +362,8 @@ def _write_tokens(service: Service, translation: Translation) -> str:
 
     The less probable a token is, the redder is its background.
     """
-    # A tokenizer with separate vocabularies consists of one for sources and one for targets.
+    # A tokenizer with separate vocabularies consists of a tokenizer for sources and a tokenizer for targets. The tokens
+    # of a translation belong to the second one.
     _, target_tokenizer = sides_of(service.tokenizer)
     ids = target_tokenizer.convert_tokens_to_ids(translation.tokens)
     texts = token_texts(service.tokenizer, ids, of_target=True)

@@ -43,6 +43,7 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
             a configuration.
     """
     space = Path(folder)
+    # Everything is checked before the first folder is created.
     _check_is_free(space)
     model_folder = Path(model)
     if model_folder.is_dir():
@@ -52,9 +53,11 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
         (space / "model").mkdir()
         for file in model_files:
             shutil.copy(file, space / "model")
+        # The Space contains the model in the subfolder "model", and app.py runs in the folder of the Space.
         model_of_app = "model"
         models_on_hub = None
     else:
+        # The Space loads the model from the Hub. The metadata links to this model.
         space.mkdir(parents=True, exist_ok=True)
         model_of_app = model
         models_on_hub = [model]
@@ -66,7 +69,8 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
         python_version="3.11",
         models=models_on_hub,
     )
-    # The title is part of a docstring in app.py, which quotation marks would end.
+    # The title is part of a docstring in app.py. Quotation marks could end this docstring, and a backslash would start
+    # an escape sequence.
     title = card.title.replace('"', "'").replace("\\", "/")
     app = _APP.format(title=title, model=model_of_app)
     write_text(space / "app.py", app)
@@ -75,7 +79,7 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
 
 
 def _check_is_free(folder: Path) -> None:
-    """Raise FileExistsError if a folder cannot be written, because it is a file or contains files."""
+    """Raise FileExistsError unless a folder is empty or does not exist yet, so that no existing file is changed."""
     if not folder.exists():
         return
     is_empty_folder = folder.is_dir() and not any(folder.iterdir())
@@ -84,7 +88,7 @@ def _check_is_free(folder: Path) -> None:
 
 
 def _check_model_files(folder: Path, files: list[Path]) -> None:
-    """Raise InputError if a model file links to a place outside of its folder, or if the model is incomplete."""
+    """Raise InputError if a model file is a link to a place outside of the folder, or if the model is incomplete."""
     check_links(files)
     has_weights = any(file.suffix == ".safetensors" for file in files)
     has_configuration = any(file.name == "config.json" for file in files)
