@@ -23,9 +23,10 @@ CLOSING_PUNCTUATION = frozenset(",.;:!?)]}»”’›、。，；：！？」』
 _CLOSING_MARKS = dict(zip('([{«“„‘‹"「（', ')]}»”“’›"」）', strict=True))  # noqa: RUF001
 _OPENING_CLASS = re.escape("".join(_CLOSING_MARKS))
 _MARKS_CLASS = re.escape("".join([*_CLOSING_MARKS, *_CLOSING_MARKS.values()]))
-# An opening mark at the end of a text. French quotation marks have a space inside.
+# An opening mark at the end of a text, such as "(" in "see (". French quotation marks have a space inside, as in "« ".
 _OPENING_MARK_AT_END = re.compile(rf"(?P<mark>[{_OPENING_CLASS}])(?P<space>(?:(?<=[«‹])\s)?)\Z")  # noqa: RUF001
-# Text that joins two protected elements: punctuation, symbols and spaces, but no sentence end and no bracket.
+# Text that joins two protected elements, such as "+" or ", ": punctuation, symbols and spaces, but no sentence end and
+# no bracket or quotation mark.
 _JOINING = re.compile(rf"(?:(?![.!?…]\s|[。！？])[^\w\s{_MARKS_CLASS}]|\s|_)*")  # noqa: RUF001
 
 
@@ -105,7 +106,8 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
     - nodes with the role KEPT
     - elements without letters, such as the footnote mark `<sup>[1]</sup>`, an image, or an empty element
 
-    If the whole text has no letters, its numbers are translated. In this case, elements with numbers are not protected.
+    Protected elements that belong together are joined; see `_extend_protected`. If the whole text has no letters, its
+    numbers are translated. In this case, elements with numbers are not protected.
 
     Returns:
         `list[str | Element]`: the content of the text; empty if there is nothing to translate.
@@ -124,7 +126,7 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
 
 
 def _read_content(nodes: Sequence[Node | str]) -> list[str | Element]:
-    """Convert nodes and strings to content in which placeholders and KEPT nodes are protected elements."""
+    """Convert nodes and strings to strings and elements. Placeholders and KEPT nodes become protected elements."""
     content: list[str | Element] = []
     for node in _group_placeholders(nodes):
         if isinstance(node, str):
@@ -195,6 +197,9 @@ def _extend_protected(content: list[str | Element]) -> list[str | Element]:
 def _has_nothing_to_translate(element: Element, text: str, text_has_letters: bool) -> bool:
     """Return True if the text inside an element can be hidden from the model.
 
+    This is the case if the text has no letters, unless it is part of a word. If the whole text has no letters, only
+    blank text is hidden.
+
     Args:
         element: the element.
         text: the whole text, to which the range of the element refers.
@@ -233,6 +238,7 @@ def _join_protected(content: list[str | Element]) -> list[str | Element]:
     For example, "<kbd>Ctrl</kbd>+<kbd>C</kbd>" becomes one protected element, so that the model cannot move the "+".
     """
     joined: list[str | Element] = []
+    # Each iteration joins the elements from `start` to `last`. These are the same if there is nothing to join.
     start = 0
     while start < len(content):
         last = start
@@ -251,7 +257,8 @@ def _join_protected(content: list[str | Element]) -> list[str | Element]:
 def _find_next_member(content: list[str | Element], index: int) -> int | None:
     """Return the index of the protected element that is joined with the protected element at `index`.
 
-    The result is None if there is no such element, or if there is no visible protected element at `index`.
+    At most one string may be between the two elements, and it must match `_JOINING`. The result is None if there is no
+    such element, or if there is no visible protected element at `index`.
     """
     if not _is_visible(content[index]):
         return None
@@ -288,6 +295,9 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
             continue
         closing = opening["space"] + _CLOSING_MARKS[opening["mark"]]
         if text_after.startswith(closing):
+            # The marks move from the neighboring texts into the element. The shortened text after this element is the
+            # text before the next element, so the following iterations must read it from `enclosed`, not from
+            # `content`.
             enclosed[index - 1] = text_before[: opening.start()]
             enclosed[index] = _protect_as_group([opening[0], child, closing])
             enclosed[index + 1] = text_after.removeprefix(closing)
@@ -296,14 +306,15 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
 
 
 def _is_visible(child: str | Element) -> bool:
-    """Return True if a child is a protected element with visible letters or digits, such as code but not an image."""
+    """Return True if a child is a protected element with letters or digits that readers see, as code but not an
+    image."""
     if isinstance(child, str) or not child.is_protected or child.is_reading:
         return False
     return any(map(str.isalnum, child.all_text))
 
 
 def _protect_as_group(members: list[str | Element]) -> Element:
-    """Join protected elements and strings into one protected element, whose node has no tags."""
+    """Join protected elements and strings into one protected element. Its node has no tags of its own."""
     children: list[Node | str] = []
     for member in members:
         if isinstance(member, str):
@@ -318,7 +329,7 @@ def _protect_as_group(members: list[str | Element]) -> Element:
 
 
 def _iterate_texts(node: Node | str) -> Iterator[str]:
-    """Yield all strings inside a node in document order. If `node` is a string, yield it."""
+    """Yield all strings inside a node in document order. If `node` is a string, yield only this string."""
     if isinstance(node, str):
         yield node
     else:
@@ -351,6 +362,7 @@ class _TextWithNodes:
     def children_between(self, start: int, end: int) -> list[Node | str]:
         """Return the strings and nodes between two positions of the text."""
         children: list[Node | str] = []
+        # The indices of the nodes whose characters are in this range. The positions are sorted.
         first_node = bisect_left(self._positions, start)
         end_of_nodes = bisect_left(self._positions, end)
         start_of_string = start

@@ -37,7 +37,7 @@ class _TargetWord:
 
     Args:
         characters: the characters of the word.
-        source_words: the indices of the source words that it is linked with.
+        source_words: the indices of the source words with which this word is linked.
     """
 
     characters: CharacterRange
@@ -82,7 +82,8 @@ class LinkedWords:
         self._source_ends = [word.end for word in self.source_words]
 
     def source_words_between(self, start: int, end: int) -> range:
-        """Return the source words that are at least partly between two positions of the source."""
+        """Return the indices of the source words that are at least partly between two positions of the source."""
+        # The first word that ends after `start`, and the first word that does not start before `end`.
         first_word = bisect_right(self._source_ends, start)
         end_of_words = bisect_left(self._source_starts, end)
         return range(first_word, end_of_words)
@@ -92,7 +93,7 @@ class LinkedWords:
         return bisect_left(self._source_starts, position)
 
     def _add_source_words(self, sorted_borders: list[int]) -> list[range]:
-        """Add the words of the source to `source_words`, split at the borders.
+        """Split the words of the source at the borders, and add the resulting words to `source_words`.
 
         Returns:
             `list[range]`: for each whole word of the source, the indices of its parts in `source_words`.
@@ -118,6 +119,7 @@ class LinkedWords:
             linked_source_words[target_index].append(parts_of_source_words[source_index])
 
         target_words: list[_TargetWord] = []
+        # Links count the words that this regular expression finds.
         for target_index, match in enumerate(WORDS_AND_LETTERS.finditer(self._target)):
             word = CharacterRange(match.start(), match.end())
             target_words += self._split_target_word(word, linked_source_words[target_index])
@@ -133,6 +135,7 @@ class LinkedWords:
             word: the characters of the whole word.
             linked_source_words: the whole source words that it is linked with, each as the range of its parts.
         """
+        # The parts of all linked source words.
         all_source_words: set[int] = set()
         for parts in linked_source_words:
             all_source_words.update(parts)
@@ -195,7 +198,8 @@ class LinkedWords:
         return matches
 
     def _find_in_target(self, source_word: int, start: int, end: int) -> CharacterRange | None:
-        """Return the characters between two positions of the translation that are the same as a source word, if any."""
+        """Find a source word between two positions of the translation, and return its characters; None if it is
+        missing."""
         characters = self.source_words[source_word]
         text = self._source[characters.start : characters.end]
         position = self._target.find(text, start, end)
@@ -222,7 +226,12 @@ def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[Charact
 
 
 def _reverse_links(linked_sources: list[set[int]], number_of_source_words: int) -> list[list[int]]:
-    """Return the linked target words of each source word, given the linked source words of each target word."""
+    """Return the target words that are linked with each source word.
+
+    Args:
+        linked_sources: for each target word, the source words that are linked with it.
+        number_of_source_words: the number of source words.
+    """
     linked_targets: list[list[int]] = [[] for _ in range(number_of_source_words)]
     for target_word, source_words in enumerate(linked_sources):
         for source_word in source_words:
@@ -233,8 +242,9 @@ def _reverse_links(linked_sources: list[set[int]], number_of_source_words: int) 
 def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) -> set[tuple[int, int]]:
     """Replace the alignment links of names and numbers with links between their occurrences in both texts.
 
-    The alignment links of these words are dropped, because alignments of names are often wrong. For example, "Calc" is
-    linked with "Calc" in "<b>Calc</b> and Writer" and "Writer und Calc".
+    Only names and numbers that both texts contain equally often are treated in this way. The alignment links of these
+    words are dropped, because alignments of names are often wrong. For example, "Calc" is linked with "Calc" in
+    "<b>Calc</b> and Writer" and "Writer und Calc".
     """
     links_of_names = _pair_names(source, target)
     source_words_of_names = {source_word for source_word, _ in links_of_names}
@@ -248,9 +258,9 @@ def _link_equal_words(links: list[tuple[int, int]], source: str, target: str) ->
 
 
 def _pair_names(source: str, target: str) -> list[tuple[int, int]]:
-    """Return links between the occurrences of each name and number that both texts contain equally often.
+    """Link the occurrences of each name and number that both texts contain equally often.
 
-    Its first occurrences are linked, then its second ones, and so on.
+    The first occurrence in the source is linked with the first one in the translation, and so on.
     """
     # For each name, the indices of the words at which it occurs.
     names_in_source = _find_names(source)
@@ -264,7 +274,7 @@ def _pair_names(source: str, target: str) -> list[tuple[int, int]]:
 
 
 def _find_names(text: str) -> defaultdict[str, list[int]]:
-    """Find the words of a text that could be names or numbers, and return the word indices of each.
+    """Find the words of a text that could be names or numbers, and return the indices at which each of them occurs.
 
     Words are compared without case and without surrounding punctuation. Single letters are left out, because they are
     often articles or parts of other words. Single digits are included.

@@ -110,7 +110,7 @@ class Document:
 
     @property
     def _translated_runs(self) -> "list[_InlineRun]":
-        """The runs and attribute values with text to translate, without those of nested documents."""
+        """All inline runs and attribute values that have text to translate, except those of nested documents."""
         return [*self._runs, *(attribute.run for attribute in self._attributes)]
 
     @property
@@ -154,8 +154,9 @@ class Document:
     def _render_inner_documents(
         self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]
     ) -> dict[Node, str]:
-        """Return the source of each ESCAPED_HTML node with its HTML translated."""
+        """Return the XML source of each ESCAPED_HTML node, in which the HTML is replaced by its translation."""
         written: dict[Node, str] = {}
+        # The translations of the inner documents follow each other in this order; see `__init__`.
         start = 0
         for node, document in self._inner_documents:
             end = start + len(document.texts)
@@ -166,7 +167,7 @@ class Document:
 
     @contextmanager
     def _translated_attributes(self) -> Iterator[None]:
-        """Replace attribute values with their translations for the duration of the block.
+        """Replace attribute values with their translations while the `with` block runs.
 
         The original attributes are restored at the end, because a document is rendered once for each alternative.
         """
@@ -186,7 +187,7 @@ class Document:
                 node.attributes = attributes
 
     def _write_block(self, block: Node, written_inner_documents: dict[Node, str]) -> Iterator[str]:
-        """Yield the source of a translated block, piece by piece."""
+        """Yield the parts of a translated block's source: its start tag, its content, and its end tag."""
         if block in written_inner_documents:
             # The block is HTML inside XML, which has been translated and written already.
             yield written_inner_documents[block]
@@ -228,13 +229,14 @@ class _InlineRun:
     def __init__(self, nodes: list[Node | str]):
         # The original, which `write` returns if there is no text to translate.
         self._nodes = nodes
-        # The strings and elements of the run, from which white space at both ends is removed below.
+        # The strings and elements of the run. The calls below remove white space at both ends from this list.
         self._content = read_elements(nodes)
         # The strings, tags, and protected elements of the translation, which `place_tags` sets.
         self._translated_tokens: list[Token] = []
         # White space at the ends of a block stays there, whichever words and tags the translation has at its ends.
         self._space_before = _remove_space_at_start(self._content)
         self._space_after = _remove_space_at_end(self._content)
+        # This sets the positions of the elements, which `place_tags` reads.
         self._spaced_text = SpacedText(list(iterate_tokens(self._content)))
         self.text = self._spaced_text.text
 
@@ -280,7 +282,7 @@ def _read_markup(format: str, markup: str) -> Node:
 
 
 def _remove_space_at_start(content: list[str | Element]) -> str:
-    """Remove the white space with which some content starts from its first string, and return this white space."""
+    """Remove the white space at the start of some content, and return it. The list `content` is changed in place."""
     if not content or not isinstance(content[0], str):
         return ""
     text = content[0]
@@ -291,7 +293,7 @@ def _remove_space_at_start(content: list[str | Element]) -> str:
 
 
 def _remove_space_at_end(content: list[str | Element]) -> str:
-    """Remove the white space with which some content ends from its last string, and return this white space."""
+    """Remove the white space at the end of some content, and return it. The list `content` is changed in place."""
     if not content or not isinstance(content[-1], str):
         return ""
     text = content[-1]
@@ -318,9 +320,9 @@ def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
 
 
 def _count_names_of_readings(node: Node, depth: int) -> Iterator[tuple[Node, Counter[tuple[int, str]]]]:
-    """Yield each `<ruby>` reading inside a node, and how often each element name occurs in it at each depth.
+    """Yield each `<ruby>` reading inside a node, with a counter of the element names at each depth of this reading.
 
-    The reading itself is counted, too.
+    The counter includes the reading itself, which is an element such as `<rt>`.
 
     Args:
         node: the node in which readings are searched.

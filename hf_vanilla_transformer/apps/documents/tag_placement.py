@@ -42,6 +42,7 @@ _MOST_NEIGHBORS = 100
 # To find the word next to an element, this many characters are searched. This is enough, because the word only has to
 # be recognized as punctuation, which is short.
 _MOST_CHARACTERS = 40
+# The last word of a text that does not end with white space.
 _LAST_WORD = re.compile(rf"(?:{WORDS_AND_LETTERS.pattern})\Z")
 
 
@@ -98,7 +99,7 @@ class TagPlacement:
         self.dropped_readings: list[Node] = []
 
     def place(self, content: Sequence[str | Element]) -> list[Token]:
-        """Place the elements of the source in the translation.
+        """Place the inline elements of the source in the translation.
 
         Args:
             content (`Sequence[str | Element]`): the content of the source, as [`read_elements`] returns it.
@@ -115,7 +116,7 @@ class TagPlacement:
     def _translate_content(
         self, parent: _PlacedElement, characters: CharacterRange, is_in_translated_ruby: bool
     ) -> list[Token]:
-        """Return the translated content of an element: text, and the elements inside it at their places in this text.
+        """Return the translation of an element's content, with the inner elements at their places.
 
         Args:
             parent: the element, and the words of the translation that it encloses.
@@ -182,12 +183,18 @@ class TagPlacement:
         return tokens
 
     def _place_children(self, parent: _PlacedElement) -> list[_PlacedElement]:
-        """Choose the words of the translation that each child of an element encloses, so that no two ranges overlap.
+        """Choose for each child of an element the range of translated words that it encloses.
+
+        No two ranges overlap. A child gets an empty range if it contains no words in the source, or if none of its
+        words has a translation that it could enclose.
 
         Returns:
             `list[_PlacedElement]`: the child elements with their words, in the order of the translation.
         """
+        # First, the children that enclose words choose their ranges. The other children are then placed between these
+        # ranges.
         words_of_children = self._place_around_words(parent)
+        # The ranges do not overlap, so their starts determine their order.
         occupied = sorted(words_of_children.values(), key=lambda words: words.start)
         children: list[_PlacedElement] = []
         for child in parent.element.child_elements:
@@ -198,13 +205,13 @@ class TagPlacement:
                 place = _move_outside(occupied, place)
                 words_of_child = _WordRange(place, place)
             children.append(_PlacedElement(child, words_of_child))
-        # Sorting is stable, so children at the same place stay in source order. An empty range comes before the words
-        # that start at its place.
+        # Sorting is stable, so children at the same place stay in source order. The end is part of the key because an
+        # empty range, such as (3, 3), must come before a range of words that starts at the same place, such as (3, 5).
         children.sort(key=lambda child: (child.words.start, child.words.end))
         return children
 
     def _place_around_words(self, parent: _PlacedElement) -> dict[Element, _WordRange]:
-        """Choose words of the translation for each child element that contains words in the source.
+        """Choose translated words for each child element that contains words in the source.
 
         No word is assigned to two children. There are two passes, and in each, children with more source words choose
         first. In the first pass, a word whose links lead mostly to words outside a child counts against this child. In
@@ -243,7 +250,8 @@ class TagPlacement:
         source_words = self._source_words_of(child)
         has_all_source_words = source_words == self._source_words_of(parent.element)
         if has_all_source_words and not taken_words:
-            # In the source, the parent has no words outside the child, so it has none in the translation.
+            # In the source, the parent has no words outside the child. Therefore, the child encloses all words of the
+            # parent in the translation, too.
             return parent.words
         return self._find_best_range(source_words, parent.words, taken_words, is_strict)
 
@@ -270,8 +278,10 @@ class TagPlacement:
         if not linked_words:
             return _WordRange(0, 0)
 
+        # The best range starts and ends between these words, because all words outside of them have negative weights.
         first_word = min(linked_words)
         last_word = max(linked_words)
+        # The weight of each word from the first to the last one; the index 0 is the first word.
         weights: list[float] = []
         for word in range(first_word, last_word + 1):
             if word in taken_words:
@@ -285,7 +295,8 @@ class TagPlacement:
     def _weight(self, word: int, source_words: range, is_strict: bool) -> float:
         """Return a weight from -1 to 1 that measures how strongly a word of the translation belongs to an element.
 
-        For example, a word with two links into the element and one link to a word outside has the weight 1/3 if
+        The weight depends on how many links of the word lead to source words inside and outside the element. For
+        example, a word with two links into the element and one link to a word outside has the weight 1/3 if
         `is_strict`, and 2/3 otherwise.
 
         Args:
@@ -312,18 +323,19 @@ class TagPlacement:
         return (links_inside - links_outside) / len(linked_sources)
 
     def _linked_words_in(self, words: _WordRange, source_word: int) -> list[int]:
-        """Return those words of the translation in a range that are linked with a source word, in order."""
+        """Return the translated words that are linked with a source word and are in the given range, in order."""
         return [word for word in self._words.linked_targets[source_word] if words.contains(word)]
 
     def _find_place_without_words(self, element: Element, parent: _PlacedElement) -> int:
-        """Return the index of the translated word before which an element without words is placed.
+        """Find the place of an element without words, and return the index of the translated word after this place.
 
-        The element is placed before the translation of the word that follows it in the source, or after the translation
-        of the word that precedes it.
+        The place is either before the translation of the word that follows the element in the source, or after the
+        translation of the word that precedes the element.
         """
         source_words = self._source_words_of(parent.element)
         next_word = self._words.first_source_word_from(element.start)
-        # The next word may be outside the parent. The limits of its words are used then.
+        # The next word may be outside the parent. It is then replaced by the start or the end of the parent's words, so
+        # that one of the two ranges below is empty.
         next_word_in_parent = min(max(next_word, source_words.start), source_words.stop)
         words_before = range(source_words.start, next_word_in_parent)
         words_after = range(next_word_in_parent, source_words.stop)
@@ -336,7 +348,8 @@ class TagPlacement:
         place_before_following_word = self._place_before_following_word(words_after, parent.words)
         place_after_preceding_word = self._place_after_preceding_word(words_before, parent.words)
         # A footnote mark belongs to the word before it. Punctuation after an element does not show where the element
-        # belongs, because the punctuation would follow it to any place.
+        # belongs, because punctuation can follow any word. In all other cases, the following word decides, if it is
+        # linked.
         prefers_preceding_word = element.follows_word or self._is_source_punctuation(words_after[0])
         if prefers_preceding_word and place_after_preceding_word is not None:
             return place_after_preceding_word
@@ -411,8 +424,8 @@ class TagPlacement:
         end = last_word.end
         element = placed.element
         source_text = self._source[element.start : element.end]
-        # The loops stop at the punctuation mark with which the element itself starts or ends in the source, and before
-        # the range becomes empty.
+        # Each loop moves one end of the range past punctuation. It stops at the punctuation mark with which the element
+        # itself starts or ends in the source, and before the range becomes empty.
         if self._is_after_punctuation(element):
             first_character = source_text[:1]
             while start < end - 1 and self._is_other_punctuation(start, first_character):
@@ -486,12 +499,13 @@ def _find_heaviest_range(weights: Sequence[float]) -> range:
 
 
 def _move_outside(occupied: list[_WordRange], place: int) -> int:
-    """Return a place between words that is not inside any occupied range.
+    """Move a place between two words out of the occupied ranges, and return the new place.
 
     A place is the index of the word that follows it. A place inside a range is moved to the nearer end of this range.
     For example, if the words 2 to 5 are occupied, the place 3 becomes 2, and the place 6 stays unchanged. The ranges
     must be sorted and must not overlap.
     """
+    # The number of ranges that start before the place. Only the last of them can contain the place.
     ranges_before = bisect_left(occupied, place, key=lambda word_range: word_range.start)
     if ranges_before == 0:
         return place

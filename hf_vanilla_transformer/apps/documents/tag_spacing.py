@@ -19,7 +19,8 @@ from .markup_tree import collapse_spaces, write_node
 
 @dataclass(frozen=True)
 class _JointKey:
-    """The neighbors and tags that identify a joint, used to match the joints of a source and its translation."""
+    """The protected elements next to a joint, and its tags. Joints of a source and its translation match if these
+    do."""
 
     element_before: Element | None
     tags: tuple[Tag, ...]
@@ -53,7 +54,7 @@ class _Joint:
 
     @property
     def closeness(self) -> int:
-        """The closeness of the neighbors: 2 without any space, 1 with only no-break spaces, 0 with ordinary spaces."""
+        """How close the neighbors are: 2 without any space, 1 with only no-break spaces, 0 with ordinary spaces."""
         if not self.space:
             return 2
         return 0 if " " in self.space else 1
@@ -87,8 +88,8 @@ class _Joint:
     def expected_space(self) -> str:
         """The white space of a joint in the translation that corresponds exactly to this joint of the source.
 
-        This is the space of the source. At the ends of the text, it is empty without a protected element, because the
-        model sees no space there.
+        In general, this is the space of the source. However, if the joint is at an end of the text and not next to a
+        protected element, it is empty, because the model sees no space there.
         """
         has_elements = self.element_before is not None or self.element_after is not None
         if not has_elements and (self.is_at_start or self.is_at_end):
@@ -136,6 +137,7 @@ class _Gap:
 
     def add_element(self, element: Element) -> None:
         """Add a protected element at the end of the gap."""
+        # The element ends the last joint and starts a new one.
         self.joints[-1].element_after = element
         self.elements.append(element)
         self.joints.append(_Joint(element_before=element))
@@ -155,7 +157,7 @@ class _Gap:
 
     @property
     def all_space(self) -> str:
-        """The white space of all joints in order."""
+        """The white space of all joints in order, as one string."""
         space = ""
         for joint in self.joints:
             space += "".join(joint.spaces)
@@ -233,6 +235,8 @@ class SpacedText:
             text += collapse_spaces(gap.word_after)
             _set_ranges_of_elements(gap, end_of_last_word, start_of_next_word)
             self._record_joints(gap)
+            # This loop must come after the joints are recorded, and must visit the elements in order, because
+            # `_follows_word` reads the joints around an element and the value of the element before it.
             for element in gap.elements:
                 element.follows_word = self._follows_word(element)
         self.text = text
@@ -240,7 +244,8 @@ class SpacedText:
     def _record_joints(self, gap: _Gap) -> None:
         """Record the joints of a gap of the source, so that joints of the translation can be compared with them."""
         for joint in gap.joints:
-            # A gap of white space alone is not recorded, because there are no tags around which it could be placed.
+            # A joint without tags in a gap without elements is only white space between two words. Nothing is recorded
+            # for it, because the translation contains its own white space.
             if joint.tags or gap.elements:
                 self._source_joints[joint.key] = joint
             if joint.element_before is not None:
@@ -327,7 +332,9 @@ class SpacedText:
         return spaces
 
     def _choose_space(self, joint: _Joint, word_space: str) -> str:
-        """Return the white space for a joint of the translation, which depends on the protected elements next to it.
+        """Return the white space for a joint of the translation.
+
+        The white space depends on the protected elements next to the joint.
 
         Args:
             joint: the joint.
@@ -412,7 +419,8 @@ class SpacedText:
     def _space_between(self, element_before: Element, element_after: Element) -> str:
         """Return the white space between two protected elements that are adjacent in the translation.
 
-        It is the space after the first element in the source or, if there is none, the space before the second one.
+        The result is the space after the first element in the source. If there is no space after it, the result is the
+        space before the second element in the source.
         """
         space_after_first = self._source_joint_after[element_before].space
         if space_after_first:
@@ -427,6 +435,7 @@ def _set_ranges_of_elements(gap: _Gap, end_of_last_word: int, start_of_next_word
         gap: the white space, tags, and protected elements between two words.
         end_of_last_word, start_of_next_word: the positions of the gap in the text that the model sees.
     """
+    # The white space of the gap is outside of the elements: they start at the next word, and end at the last word.
     for tag in gap.tags:
         element = tag.element
         if tag.is_opening:
@@ -453,7 +462,7 @@ def _needs_space(element: Element, neighbor: str, word_space: str) -> bool:
 
 
 def _can_have_suffix(character: str) -> bool:
-    """Return True if an element directly after a character belongs to the preceding word, as a footnote mark does.
+    """Return True if an element directly after a character belongs to the word before it, as a footnote mark does.
 
     This applies to letters, digits, and closing punctuation, but not, for example, to an opening bracket.
     """

@@ -1,4 +1,4 @@
-"""Translate HTML or XML documents: their texts are translated, and everything else stays unchanged."""
+"""Translate the texts of HTML or XML documents, and leave everything else in the documents unchanged."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, overload
@@ -125,12 +125,13 @@ def translate_documents(
 
 
 def read_document(format: str, markup: str, codes: TargetCodes) -> tuple[Document, list[Source]]:
-    """Parse an HTML or XML document, and return it with its texts and the codes of their target languages.
+    """Parse an HTML or XML document, and return the document and its texts, with the codes of their target languages.
 
     If the document starts with a code, either before its tags or in its first text, this code applies to all texts that
     do not start with a code themselves.
     """
-    # A code before the tags is removed first, because XML with text before its prolog is not well-formed.
+    # A code before the tags, as in ">>fr<< <p>one</p>", is removed first, because XML with text before its prolog is
+    # not well-formed.
     source_of_document = codes.read(markup)
     document = Document(format, source_of_document.text)
     has_code_before_tags = source_of_document.text != markup
@@ -160,6 +161,7 @@ def _translate_document(document: Document, translations: list[Translation]) -> 
         for hypotheses in hypotheses_of_texts:
             last_rank = len(hypotheses) - 1
             hypothesis = hypotheses[min(rank, last_rank)]
+            # The alternatives of the document are added at the end, so those of its texts are not needed here.
             chosen_hypotheses.append(hypothesis._replace(alternatives=()))
         translated_documents.append(_write_document(document, chosen_hypotheses))
     best_document = translated_documents[0]
@@ -185,7 +187,7 @@ def _check_alignments(document: Document, translations: list[Translation]) -> No
 def _write_document(document: Document, translations: list[Translation]) -> Translation:
     """Write a document with one translation of each of its texts, and combine the details of these translations.
 
-    The details are, for example, tokens and scores.
+    Details are, for example, tokens and scores.
     """
     translated_texts = [translation.text for translation in translations]
     links = [translation.alignment or [] for translation in translations]
