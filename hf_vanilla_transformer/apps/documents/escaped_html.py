@@ -40,8 +40,8 @@ def replace_escaped_html(element: Node) -> None:
 def write_escaped_html(node: Node, translated_html: str) -> str:
     """Write translated HTML as the text of an XML element, and return the resulting XML.
 
-    If the HTML of the ESCAPED_HTML node was in a CDATA section, the result is a CDATA section as well. However, if the
-    translated HTML contains "]]>", which would end the section, it is escaped instead.
+    If the HTML of the ESCAPED_HTML node is in a CDATA section, the translated HTML is put in a CDATA section, too.
+    Otherwise, it is escaped. It is also escaped if it contains "]]>", because this would end the section.
     """
     allowed_html = replace_forbidden_in_xml(translated_html)
     cdata_section = _CDATA.fullmatch(node.raw or "")

@@ -306,8 +306,10 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
 
 
 def _is_visible(child: str | Element) -> bool:
-    """Return True if a child is a protected element with letters or digits that readers see, as code but not an
-    image."""
+    """Return True if a child is a protected element with visible letters or digits, such as code.
+
+    An image, for example, is protected, but has no letters or digits. The reading of a `<ruby>` does not count either.
+    """
     if isinstance(child, str) or not child.is_protected or child.is_reading:
         return False
     return any(map(str.isalnum, child.all_text))

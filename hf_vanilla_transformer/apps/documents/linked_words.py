@@ -198,8 +198,10 @@ class LinkedWords:
         return matches
 
     def _find_in_target(self, source_word: int, start: int, end: int) -> CharacterRange | None:
-        """Find a source word between two positions of the translation, and return its characters; None if it is
-        missing."""
+        """Find the text of a source word between two positions of the translation, and return its place there.
+
+        The result is None if the translation does not contain the same text between these positions.
+        """
         characters = self.source_words[source_word]
         text = self._source[characters.start : characters.end]
         position = self._target.find(text, start, end)

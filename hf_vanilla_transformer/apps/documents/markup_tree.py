@@ -18,7 +18,7 @@ _MOST_LEVELS = 200
 
 
 class Role(Enum):
-    """How a node is treated when the document is translated. The values describe this."""
+    """How a node is treated when the document is translated. The value of each member describes the treatment."""
 
     BLOCK = "ends the sentence before it, and has sentences of its own inside"
     INLINE = "is part of a sentence, and its text is translated"
@@ -116,8 +116,8 @@ def write_node(node: Node | str, escape: Callable[[str], str]) -> str:
 def iterate_names(node: Node, depth: int = 0) -> Iterator[tuple[int, str]]:
     """Yield the depth and the name of each element inside a node, in document order.
 
-    The children of the node have the given depth, and each further level of nesting adds 1. For example, "<p>a
-    <b>b</b></p>" has the elements (0, "p") and (1, "b").
+    The children of the node have the given depth, and each further level of nesting adds 1. For example, the content
+    "<p>one <b>two</b></p>" yields (0, "p") and (1, "b").
     """
     for child in node.children:
         if isinstance(child, Node):

@@ -122,8 +122,8 @@ def _role_of_element(element: Node, may_be_inline: bool) -> Role:
 
     - An element that contains a block, or that is not `may_be_inline`, is a BLOCK.
     - Any other element is INLINE if its texts are translated.
-    - If they are not, it is KEPT, together with everything inside it. However, if it contains an INLINE element, that
-    element is still translated, so the outer one becomes a BLOCK.
+    - If its texts are not translated, it is KEPT, together with everything inside it. However, if it contains an INLINE
+      element, which is translated, it is a BLOCK.
     """
     roles_of_children = {child.role for child in element.children if isinstance(child, Node)}
     if Role.BLOCK in roles_of_children or not may_be_inline:

@@ -19,8 +19,11 @@ from .markup_tree import collapse_spaces, write_node
 
 @dataclass(frozen=True)
 class _JointKey:
-    """The protected elements next to a joint, and its tags. Joints of a source and its translation match if these
-    do."""
+    """The features by which a joint of the translation finds the corresponding joint of the source.
+
+    These are the tags of the joint, and the protected elements before and after it. An element is None if the joint is
+    next to a word or an end of the text instead.
+    """
 
     element_before: Element | None
     tags: tuple[Tag, ...]

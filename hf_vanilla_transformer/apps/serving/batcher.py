@@ -169,7 +169,7 @@ class Lane:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
     def current_batch_seconds(self) -> float:
-        """Return for how many seconds the current batch has been translated; 0 if no batch is being translated."""
+        """Return the running time of the current batch in seconds; 0 if no batch is being translated."""
         # The attribute is read only once, because the worker thread may set it to None at any time.
         started = self._batch_started
         if started is None:
@@ -194,15 +194,15 @@ class Lane:
         self._worker.shutdown()
 
     async def _wait_for_more_texts(self) -> None:
-        """Give texts that arrive soon the chance to be part of the next batch.
+        """Wait for more texts that can be translated in the same batch as the first text in the queue.
 
         The wait ends when the first text in the queue has waited for `max_wait` seconds since its arrival, or as soon
         as the queue contains a text that cannot be part of the next batch.
         """
         # Requests may be cancelled during the wait, so the queue may become empty.
         while self._waiting:
-            # If a text has different options, or does not fit into the next batch, it needs a later batch. It must not
-            # wait any longer than necessary.
+            # A text with different options, or one that does not fit into the next batch, needs a later batch. Waiting
+            # longer would delay this text.
             has_text_for_later_batch = len(self._select_batch()) < len(self._waiting)
             if has_text_for_later_batch:
                 return
@@ -321,7 +321,7 @@ class Lane:
 
 
 def _create_queued_texts(texts: Sequence[str], tokens: Sequence[int], options: TranslateOptions) -> list[_QueuedText]:
-    """Convert the texts of a new request to entries for the queue of a lane. They arrive at the current time."""
+    """Convert the texts of a new request to entries for the queue of a lane. Their arrival time is the current time."""
     loop = asyncio.get_running_loop()
     # Sorted, because equal options must result in equal tuples, whatever the order in which they were set.
     sorted_options = tuple(sorted(options.items()))
@@ -353,7 +353,7 @@ class Lanes:
         self.long = Lane("long-translations", translate, tokens_per_batch, max_wait, observe)
 
     def current_batch_seconds(self) -> float:
-        """Return for how many seconds the older of the two current batches has been translated; 0 if there is none."""
+        """Return the longer running time of the two lanes' current batches in seconds; 0 if there is no such batch."""
         return max(self.short.current_batch_seconds(), self.long.current_batch_seconds())
 
     async def run(self) -> None:

@@ -363,7 +363,7 @@ class Service:
 
         Raises:
             TooMuchError: if a document has too many characters, if a sentence in it has too many tokens, or if the work
-            exceeds the limit.
+                exceeds the limit.
         """
         self._limits.check_markup(documents)
         codes = self._codes(options)
@@ -377,8 +377,7 @@ class Service:
     def _read_sentences(
         self, documents: Sequence[str], options: TranslateOptions, codes: TargetCodes
     ) -> list[list[str]]:
-        """Return the sentences of each document. If the service does not split texts, return the texts of each
-        document.
+        """Return the sentences of each document, which are its texts if the service does not split texts.
 
         Raises:
             TooMuchError: if the texts are to be split, but may take too much work.
@@ -392,8 +391,7 @@ class Service:
         return [self._split_into_sentences(texts, codes) for texts in texts_of_documents]
 
     def _read_texts(self, documents: Sequence[str], format: str, codes: TargetCodes) -> list[list[str]]:
-        """Parse HTML or XML documents, and return the texts of each document, with the codes of their target
-        languages."""
+        """Parse HTML or XML documents, and return the texts of each one, with the codes of their target languages."""
         texts_of_documents: list[list[str]] = []
         for markup in check_strings("the request", documents):
             # The parsed document is not needed, because `translate_documents` parses the markup again.
@@ -453,7 +451,8 @@ class Service:
         return coded_pieces
 
     def _codes(self, options: TranslateOptions) -> TargetCodes:
-        """Return the `TargetCodes` of a request. They put the code of its target language before each of its texts."""
+        """Return the `TargetCodes` of a request, which put the target language's code before each text of the
+        request."""
         target_lang = options.get("target_lang", self._generate_kwargs.get("target_lang"))
         # Error messages name the fields with which LibreTranslate clients and Hub clients set the target language.
         argument = "target or tgt_lang"
@@ -518,8 +517,8 @@ class Service:
         return self._limits.check_terms(work_without_terms, cells_of_sentences, tokens, num_beams, max_new_tokens)
 
     def _with_defaults(self, options: TranslateOptions) -> TranslateOptions:
-        """Return the arguments of `translate()` for a request: its own options, and defaults for all other
-        arguments."""
+        """Return the arguments of `translate()` for a request: the service's defaults, and the request's own
+        options."""
         settings = {**self._generate_kwargs, **options}
         # If the beam size is missing or None, the default beam size is used.
         settings["num_beams"] = settings.get("num_beams") or self.num_beams
@@ -572,8 +571,9 @@ class Service:
     ) -> Sequence[Translation]:
         """Translate a batch of texts or documents. A lane calls this in its worker thread; see `TranslateBatch`."""
         kwargs: TranslateOptions = {"return_details": DetailLevel.FLAGS, "copy_letterless": self._copies_letterless}
-        # The order matters, because later values replace earlier ones: the service's default arguments replace these
-        # two, and the options of the request replace both. Neither can replace the two arguments after that.
+        # Later values replace earlier ones: the service's default arguments may replace these two, and the options of
+        # the request may replace all. `stopping_criteria` and `tokens_per_batch` come last, so that nothing replaces
+        # them.
         kwargs.update(self._generate_kwargs)
         kwargs.update(options)
         # The search checks this criterion at each step. It raises an error if no request is waiting for the batch
