@@ -18,10 +18,10 @@ _CDATA = re.compile(r"(?P<before>\s*<!\[CDATA\[)(?P<content>(?:(?!\]\]>).)*+)(?P
 
 
 def replace_escaped_html(element: Node) -> None:
-    """Replace the text inside an XML element with an ESCAPED_HTML node if the whole text is HTML.
+    """If the text inside an XML element is HTML, replace it with a node whose HTML is translated as a document.
 
     For example, the text of `<content>&lt;p&gt;one&lt;/p&gt;</content>` is replaced, because it reads "<p>one</p>". The
-    element is changed in place.
+    new node has the role `ESCAPED_HTML`. The element is changed in place.
     """
     # Without a source of the content, the element cannot contain escaped HTML.
     if not element.raw_content or len(element.children) != 1:

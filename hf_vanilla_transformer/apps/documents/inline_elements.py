@@ -126,7 +126,7 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
 
 
 def _read_content(nodes: Sequence[Node | str]) -> list[str | Element]:
-    """Convert nodes and strings to strings and elements. Placeholders and KEPT nodes become protected elements."""
+    """Convert the nodes of a text to elements. Placeholders and nodes with the role `KEPT` are protected."""
     content: list[str | Element] = []
     for node in _group_placeholders(nodes):
         if isinstance(node, str):
@@ -381,10 +381,10 @@ class _TextWithNodes:
 
 
 def _group_placeholders(nodes: Sequence[Node | str]) -> list[Node | str]:
-    """Wrap each placeholder, including the elements inside it, in a KEPT node, and return the resulting children.
+    """Wrap each placeholder, such as "{name}", in a node that is written unchanged, and return the resulting list.
 
-    For example, the strings and nodes of "one {n, plural, other {<b>#</b>}}" become the string "one " and one node that
-    contains the whole plural.
+    A placeholder may contain elements, which then become children of this node. For example, the strings and nodes of
+    "one {n, plural, other {<b>#</b>}}" become the string "one " and one node that contains the whole plural.
     """
     text_with_nodes = _TextWithNodes(nodes)
     grouped: list[Node | str] = []

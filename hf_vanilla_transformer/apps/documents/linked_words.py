@@ -126,10 +126,11 @@ class LinkedWords:
         return target_words
 
     def _split_target_word(self, word: CharacterRange, linked_source_words: list[range]) -> list[_TargetWord]:
-        """Split a word of the translation in the same way as the first split source word that it is linked with.
+        """Split a word of the translation in the same way as the source word with which it is linked.
 
-        For example, the source "B<sub>max</sub>" has the words "B" and "max", so the word "Bmax" of the translation is
-        split into "B" and "max". If no linked source word is split, the only part is the whole word.
+        If it is linked with several split source words, it is split like the first of them. For example, the source
+        "B<sub>max</sub>" has the words "B" and "max", so the word "Bmax" of the translation is split into "B" and
+        "max". If no linked source word is split, the only part is the whole word.
 
         Args:
             word: the characters of the whole word.

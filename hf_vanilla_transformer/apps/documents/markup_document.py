@@ -121,7 +121,7 @@ class Document:
         return any(document.has_tags for _, document in self._inner_documents)
 
     def render(self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]) -> str:
-        """Return the document with each of its `texts` replaced by its translation.
+        """Return the document in which each of the `texts` is replaced by its translation.
 
         The result contains every element exactly once, except that the readings of a `<ruby>` are left out if its text
         is translated. If the translations of an element's words are not adjacent, the element encloses only one group
@@ -154,7 +154,7 @@ class Document:
     def _render_inner_documents(
         self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]
     ) -> dict[Node, str]:
-        """Return the XML source of each ESCAPED_HTML node, in which the HTML is replaced by its translation."""
+        """Translate the HTML texts inside an XML document, and return the XML source of each one under its node."""
         written: dict[Node, str] = {}
         # The translations of the inner documents follow each other in this order; see `__init__`.
         start = 0
@@ -312,7 +312,7 @@ class _Attribute:
 
 
 def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
-    """Yield all nodes, including nested ones, except KEPT nodes and their content."""
+    """Yield the given nodes and all nodes inside them, except for nodes with the role `KEPT` and their content."""
     for node in nodes:
         if isinstance(node, Node) and node.role is not Role.KEPT:
             yield node
@@ -320,7 +320,7 @@ def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
 
 
 def _count_names_of_readings(node: Node, depth: int) -> Iterator[tuple[Node, Counter[tuple[int, str]]]]:
-    """Yield each `<ruby>` reading inside a node, with a counter of the element names at each depth of this reading.
+    """Yield each `<ruby>` reading inside a node, and a counter of the elements in this reading by depth and name.
 
     The counter includes the reading itself, which is an element such as `<rt>`.
 

@@ -82,7 +82,7 @@ def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: boo
 
 
 def _is_foreign(element: Node) -> bool:
-    """Return True if the content of an element is not text that readers see, such as a script or a drawing.
+    """Return True if the content of an element is not text for readers. It may be a script or a drawing, for example.
 
     XML formats may use names such as `<object>` for elements with text. In XML, only the content of SVG, MathML, and
     elements such as `<script>` is foreign.

@@ -1,4 +1,4 @@
-"""Find the parts of a text that must stay unchanged: software placeholders, URLs, e-mail addresses, and visible tags.
+"""Find the parts of a text that must stay unchanged: software placeholders, URLs, e-mail addresses, and tags as text.
 
 Software placeholders, such as "{name}" or "%s", are replaced with values when a program shows the text.
 """

@@ -167,7 +167,7 @@ class TagPlacement:
         return [Tag(element, is_opening=True), *content, Tag(element, is_opening=False)]
 
     def _copy_content(self, parent: Element) -> list[Token]:
-        """Return the content of an element exactly as in the source, because the translation copies its text."""
+        """Return the content of an element, including all tags inside it, exactly as in the source."""
         tokens: list[Token] = []
         position = parent.start
         for element in parent.child_elements:

@@ -19,10 +19,10 @@ from .markup_tree import collapse_spaces, write_node
 
 @dataclass(frozen=True)
 class _JointKey:
-    """The features by which a joint of the translation finds the corresponding joint of the source.
+    """The tags and protected elements by which a joint of the translation finds the same joint of the source.
 
-    These are the tags of the joint, and the protected elements before and after it. An element is None if the joint is
-    next to a word or an end of the text instead.
+    A joint is the white space and tags between two neighbors; see [`_Joint`]. The elements before and after the joint
+    are None if it is next to a word or an end of the text instead.
     """
 
     element_before: Element | None
@@ -117,7 +117,7 @@ class _Joint:
 
 @dataclass
 class _Gap:
-    """The protected elements between two words, and the joints before, between, and after these elements.
+    """The protected elements between two words, and the white space and tags before, between, and after them.
 
     Args:
         joints (`list[_Joint]`): the joints; there is one more than there are elements.
@@ -245,7 +245,10 @@ class SpacedText:
         self.text = text
 
     def _record_joints(self, gap: _Gap) -> None:
-        """Record the joints of a gap of the source, so that joints of the translation can be compared with them."""
+        """Record the white space around the tags and protected elements between two words of the source.
+
+        `write` looks it up to restore this white space in the translation.
+        """
         for joint in gap.joints:
             # A joint without tags in a gap without elements is only white space between two words. Nothing is recorded
             # for it, because the translation contains its own white space.
@@ -297,7 +300,7 @@ class SpacedText:
         return "".join(written)
 
     def _write_joint(self, joint: _Joint, space: str, escape: Callable[[str], str]) -> str:
-        """Return the markup of a joint of the translation: its tags, with `space` before, between, or after them."""
+        """Return the markup of the tags in a joint of the translation, and distribute `space` around these tags."""
         # The joint of the source that has the same tags between the same neighbors.
         source_joint = self._source_joints.get(joint.key)
         if source_joint is not None and source_joint.expected_space == space:
@@ -314,11 +317,12 @@ class SpacedText:
         return written
 
     def _choose_spaces(self, gap: _Gap) -> list[str]:
-        """Return the white space for each joint of a gap in the translation.
+        """Return the white space around the protected elements between two words of the translation.
 
-        The gap is between two words, and its joints are before, between, and after its protected elements. The model
-        does not see these elements, so its translation contains only the space between the two words. For example, if
-        "k" in "press k now" is protected, the model translates "press now". The spaces around "k" come from the source.
+        The result has one string for each joint of the gap. The gap is between two words, and its joints are before,
+        between, and after its protected elements. The model does not see these elements, so its translation contains
+        only the space between the two words. For example, if "k" in "press k now" is protected, the model translates
+        "press now". The spaces around "k" come from the source.
         """
         word_space = gap.all_space
         spaces = [self._choose_space(joint, word_space) for joint in gap.joints]
@@ -335,9 +339,10 @@ class SpacedText:
         return spaces
 
     def _choose_space(self, joint: _Joint, word_space: str) -> str:
-        """Return the white space for a joint of the translation.
+        """Return the white space between two neighbors in the translation, which may be words or protected elements.
 
-        The white space depends on the protected elements next to the joint.
+        If both are words, this is the space that the model has written. Otherwise, the white space next to the
+        protected elements in the source decides.
 
         Args:
             joint: the joint.
@@ -355,7 +360,7 @@ class SpacedText:
         return word_space
 
     def _space_before(self, element: Element, joint: _Joint, word_space: str) -> str:
-        """Return the white space before the first protected element of a gap in the translation.
+        """Return the white space before the first protected element between two words of the translation.
 
         The space is the same as in the source, unless the element has a different neighbor there.
 
@@ -387,7 +392,7 @@ class SpacedText:
         return ""
 
     def _space_after(self, element: Element, joint: _Joint, word_space: str) -> str:
-        """Return the white space after the last protected element of a gap in the translation.
+        """Return the white space after the last protected element between two words of the translation.
 
         The space is the same as in the source, unless the element has a different neighbor there.
 
@@ -432,7 +437,7 @@ class SpacedText:
 
 
 def _set_ranges_of_elements(gap: _Gap, end_of_last_word: int, start_of_next_word: int) -> None:
-    """Set the attributes `start` and `end` of the elements that start or end in a gap of the source.
+    """Set the attributes `start` and `end` of the elements that start or end between two words of the source.
 
     Args:
         gap: the white space, tags, and protected elements between two words.

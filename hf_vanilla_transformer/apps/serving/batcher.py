@@ -49,7 +49,7 @@ class TranslateBatch(Protocol):
 
 @dataclass(frozen=True)
 class BatchFigures:
-    """Statistics about one translated batch, such as its size and times. The server exports them as metrics.
+    """Statistics about one translated batch, such as its size and duration. The server exports them as metrics.
 
     Args:
         texts (`int`): the number of texts.
@@ -165,7 +165,7 @@ class Lane:
             self._waiting = deque(waiting for waiting in self._waiting if not waiting.translation.done())
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function in the worker thread when no batch is being translated, and return the function's result."""
+        """Call a function in the worker thread as soon as this thread is free, and return the function's result."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
     def current_batch_seconds(self) -> float:

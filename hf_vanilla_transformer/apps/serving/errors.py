@@ -9,7 +9,7 @@ class RequestError(Exception):
 
 
 class TooMuchError(RequestError):
-    """The request has too many texts, has a text that is too long, or is too expensive to translate."""
+    """The request has too many texts, one of its texts is too long, or it is too expensive to translate."""
 
 
 class BusyError(RequestError):

@@ -200,7 +200,7 @@ def is_short(work: int) -> bool:
 
 
 def _most_new_tokens(tokens: Sequence[int], max_new_tokens: int | None) -> list[int]:
-    """Return the maximum number of tokens in each text's translation.
+    """Return the maximum number of tokens in the translation of each text.
 
     This is `max_new_tokens` for all texts if it is set. Otherwise, it is 50 more than the text's own number of tokens.
     """

@@ -342,7 +342,7 @@ class Service:
         return self._with_glossary(sentence_options)
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function in the worker thread for short requests, and return its result.
+        """Call a function in the worker thread for short requests, and return the function's result.
 
         This is for functions that need the model, for example to draw attention weights. The call counts as one text in
         flight.
@@ -377,7 +377,7 @@ class Service:
     def _read_sentences(
         self, documents: Sequence[str], options: TranslateOptions, codes: TargetCodes
     ) -> list[list[str]]:
-        """Return the sentences of each document, which are its texts if the service does not split texts.
+        """Return the sentences of each document. If the service does not split texts, each text is one sentence.
 
         Raises:
             TooMuchError: if the texts are to be split, but may take too much work.
@@ -421,7 +421,7 @@ class Service:
         return tokens, work
 
     def _with_glossary(self, options: TranslateOptions) -> TranslateOptions:
-        """Replace the glossary terms in the options by a [`Glossary`], and return the new options.
+        """Replace the glossary terms in the options with a [`Glossary`], and return the new options.
 
         The glossary is then built once per request instead of once per batch. Options without terms are returned
         unchanged.
@@ -451,8 +451,7 @@ class Service:
         return coded_pieces
 
     def _codes(self, options: TranslateOptions) -> TargetCodes:
-        """Return the `TargetCodes` of a request, which put the target language's code before each text of the
-        request."""
+        """Return the object that puts target-language codes before the texts of a request."""
         target_lang = options.get("target_lang", self._generate_kwargs.get("target_lang"))
         # Error messages name the fields with which LibreTranslate clients and Hub clients set the target language.
         argument = "target or tgt_lang"
@@ -517,8 +516,7 @@ class Service:
         return self._limits.check_terms(work_without_terms, cells_of_sentences, tokens, num_beams, max_new_tokens)
 
     def _with_defaults(self, options: TranslateOptions) -> TranslateOptions:
-        """Return the arguments of `translate()` for a request: the service's defaults, and the request's own
-        options."""
+        """Combine the service's default arguments of `translate()` with a request's options, which take precedence."""
         settings = {**self._generate_kwargs, **options}
         # If the beam size is missing or None, the default beam size is used.
         settings["num_beams"] = settings.get("num_beams") or self.num_beams

@@ -179,7 +179,7 @@ class _PageCallbacks:
         return translation.text, _describe_flags(translation), menu, hypotheses_table, token_row, sentences
 
     def show_sentence(self, sentences: list[_Sentence], index: int | None) -> tuple[str, str]:
-        """Return the HTML of the tabs "Beams" and "Tokens" for the sentence with an index.
+        """Return the HTML of the tabs "Beams" and "Tokens" for the sentence with the given index.
 
         Both are empty if the index is None or too large, for example because no sentence has been translated.
         """
