@@ -120,7 +120,8 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
     has_letter_or_digit = any(map(str.isalnum, text))
     if not has_letter_or_digit:
         return []
-    # The ranges show which part of the text is inside each element.
+    # The ranges show which part of `text` is inside each element. `SpacedText` later replaces them with ranges in the
+    # text that the model sees.
     _set_ranges(content, 0)
     return _protect_elements(content, text, has_letters(text))
 

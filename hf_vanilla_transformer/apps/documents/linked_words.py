@@ -67,7 +67,7 @@ class LinkedWords:
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
         self._source = source
         self._target = target
-        # `_add_source_words` fills this list.
+        # `_add_source_words` fills this list, which the methods below read.
         self.source_words: list[CharacterRange] = []
         parts_of_source_words = self._add_source_words(sorted(borders))
 
@@ -77,7 +77,8 @@ class LinkedWords:
         self.linked_sources = [word.source_words for word in target_words]
         self.linked_targets = _reverse_links(self.linked_sources, len(self.source_words))
 
-        # The positions at which the source words start and end. They are sorted, so they can be searched by bisection.
+        # The positions at which the source words start and end. Words do not overlap, so both lists are sorted and can
+        # be searched by bisection.
         self._source_starts = [word.start for word in self.source_words]
         self._source_ends = [word.end for word in self.source_words]
 
@@ -156,6 +157,7 @@ class LinkedWords:
             word: the characters of the whole word.
             all_source_words: the source words that the whole word is linked with, including the parts.
         """
+        # The source words that the whole word is linked with, apart from the split one.
         other_source_words = all_source_words.difference(source_parts)
         linked_parts: list[_TargetWord] = []
         for part in self._match_parts(source_parts, word):
@@ -179,7 +181,8 @@ class LinkedWords:
         matches: list[_TargetWord] = []
         # The word has been split up to this position.
         position = word.start
-        # The first source part that was not found after this position, if any.
+        # The first source part that was not found after this position; empty if all parts were found so far. For
+        # example, if the source parts are "H", "2" and "O", and the word is "HxO", then "x" corresponds to "2".
         missing_part: set[int] = set()
         for source_part in source_parts:
             characters = self._find_in_target(source_part, position, word.end)

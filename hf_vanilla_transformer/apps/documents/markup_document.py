@@ -242,7 +242,7 @@ class _InlineRun:
 
     @property
     def has_elements(self) -> bool:
-        """True if the run contains tags or protected elements."""
+        """True if the run contains tags or protected elements, which must be placed in its translation."""
         return any(isinstance(child, Element) for child in self._content)
 
     def place_tags(self, translation: str, links: list[tuple[int, int]]) -> list[Node]:

@@ -309,6 +309,8 @@ class TagPlacement:
         linked_sources = self._words.linked_sources[word]
         if not linked_sources:
             return _WEIGHT_OF_UNLINKED_WORD
+        # There are four cases, in this order: no link leads inside, links outside do not count, as many links lead
+        # inside as outside, and all other words.
         links_inside = 0
         for source_word in linked_sources:
             if source_word in source_words:
@@ -406,6 +408,8 @@ class TagPlacement:
             allowed: the characters that may be inside the element. The result is clipped to this range.
         """
         if placed.words.is_empty:
+            # The element is placed after the word that precedes its place, not directly before the word that follows
+            # it. The two positions differ by the white space between the words.
             word_before = placed.words.start - 1
             position = self._position_after_word(word_before, placed.element)
             characters = CharacterRange(position, position)

@@ -104,6 +104,7 @@ class _Joint:
 
         The space is placed after the end tags and before the start tags, as in "one</b> <i>two".
         """
+        # Only end tags before the first start tag count: the space goes between them and this start tag.
         number_of_end_tags = 0
         for tag in self.tags:
             if tag.is_opening:
@@ -182,6 +183,8 @@ class _Gap:
         This text does not contain the protected elements between the words. For example, "press <kbd>k</kbd> now"
         becomes "press now" with one space.
         """
+        # At the ends of the text, there is no white space. Between words without protected elements, it is that of the
+        # source. With protected elements, it is one space, with the exceptions below.
         # The white space and tags between the first word and the first protected element.
         first_joint = self.joints[0]
         # The same between the last protected element and the second word.
@@ -324,6 +327,7 @@ class SpacedText:
         only the space between the two words. For example, if "k" in "press k now" is protected, the model translates
         "press now". The spaces around "k" come from the source.
         """
+        # In a translation, only the text that the model has written contributes white space to a gap.
         word_space = gap.all_space
         spaces = [self._choose_space(joint, word_space) for joint in gap.joints]
         words_touch = not any(spaces) and not gap.has_space_in_elements
@@ -464,6 +468,7 @@ def _needs_space(element: Element, neighbor: str, word_space: str) -> bool:
     would read both as one word. An element without text, such as an image, needs a space only if the translation has
     one between the words.
     """
+    # In scripts without spaces, and next to punctuation, no space is added.
     if not is_spaced_letter(neighbor):
         return False
     return word_space != "" or any(map(str.isalnum, element.all_text))
@@ -494,6 +499,7 @@ def _divide_tokens(tokens: Sequence[Token]) -> list[_Gap]:
         if isinstance(token, Element):
             current_gap.add_element(token)
             continue
+        # The token is a string.
         word = token.strip()
         if not word:
             current_gap.add_space(token)

@@ -96,6 +96,7 @@ def translate_documents(
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     if copy_letterless is None:
         copy_letterless = copies_letterless(tokenizer, otherwise=True)
+    # The aligner links the words of each text with those of its translation, so that the tags can be placed.
     translator = TextTranslator(
         inference,
         generate_kwargs,
@@ -114,6 +115,7 @@ def translate_documents(
     # All texts are translated together, so that texts from different documents share batches.
     translations_of_texts = translator.translate_texts(sources)
     translations: list[Translation] = []
+    # The translations are in the order of the texts, so each document gets as many of them as it has texts.
     start = 0
     for document in parsed_documents:
         end = start + len(document.texts)

@@ -281,8 +281,8 @@ class Lane:
         options = dict(batch[0].options)
 
         def is_abandoned() -> bool:
-            # This is called at each step of the search. No future has a result yet, so those that are done belong to
-            # requests that have been cancelled.
+            # The search calls this function repeatedly, in the worker thread. No future has a result yet, so those that
+            # are done belong to requests that have been cancelled.
             return all(queued_text.translation.done() for queued_text in batch)
 
         started = time.monotonic()

@@ -13,8 +13,8 @@ class SearchStoppedError(RuntimeError):
 class Interruption(StoppingCriteria):
     """A stopping criterion for `generate()` that raises an error to end the search once a function returns True.
 
-    The function is called at each decoding step, in the thread that runs the search. It may read values that other
-    threads write. The error is SearchStoppedError.
+    The function is called at each decoding step, or less often by an inference engine. It runs in the thread of the
+    search, and may read values that other threads write. The error is SearchStoppedError.
 
     Args:
         is_over (`Callable`): a function that returns True if the search should stop.

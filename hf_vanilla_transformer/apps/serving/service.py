@@ -136,6 +136,7 @@ class Service:
         """
         max_wait = self.settings.max_wait_ms / 1000  # In seconds.
         self._lanes = Lanes(self._translate_batch, self.settings.tokens_per_batch, max_wait, self._observe)
+        # The lanes run next to the block. If they fail, the server must not continue without them.
         task = asyncio.create_task(self._lanes.run())
         task.add_done_callback(_end_process_after_failure)
         try:
@@ -304,6 +305,7 @@ class Service:
         with self._admitted(texts):
             codes = self._codes(options)
             pieces_of_texts = await self._divide_texts(texts, options, codes, split)
+            # The sentences of all texts are translated together. `_assemble_texts` assigns them to their texts again.
             pieces = _flatten(pieces_of_texts)
             # Blank pieces are not translated.
             sentences = [piece.text for piece in pieces if not is_blank(piece.text)]
@@ -368,6 +370,7 @@ class Service:
         self._limits.check_markup(documents)
         codes = self._codes(options)
         sentences_of_documents = self._read_sentences(documents, options, codes)
+        # For each document, the number of tokens in each of its sentences.
         tokens_of_documents = [self._count_allowed_tokens(sentences, codes) for sentences in sentences_of_documents]
         all_tokens = _flatten(tokens_of_documents)
         all_sentences = _flatten(sentences_of_documents)
@@ -574,8 +577,7 @@ class Service:
         # them.
         kwargs.update(self._generate_kwargs)
         kwargs.update(options)
-        # The search checks this criterion at each step. It raises an error if no request is waiting for the batch
-        # anymore.
+        # This criterion never finishes a hypothesis. It raises an error if no request is waiting for the batch anymore.
         kwargs["stopping_criteria"] = [Interruption(is_abandoned)]
         kwargs["tokens_per_batch"] = self.settings.tokens_per_batch
         if "format" in kwargs:
@@ -632,5 +634,6 @@ def _end_process_after_failure(task: "asyncio.Task[None]") -> None:
         return
     error = task.exception()
     if error is not None:
+        # The signal lets uvicorn finish the remaining requests before the process ends; see `http/uvicorn_server.py`.
         logger.critical("the server ends, because its worker has ended", exc_info=error)
         signal.raise_signal(signal.SIGTERM)

@@ -92,6 +92,7 @@ def add_page(app: FastAPI, service: Service) -> None:
     for name in _STORING_ROUTES:
         route = f"{PATH}/gradio_api/{name}"
         route_with_rest = route + "/{rest:path}"
+        # The second path matches all URLs below the route.
         for path in (route, route_with_rest):
             app.add_api_route(path, refuse_to_store, methods=["GET", "POST"], include_in_schema=False)
     gr.mount_gradio_app(
@@ -114,6 +115,7 @@ def build_page(service: Service) -> gr.Blocks:
                 source_label = _label("Text", service.source_language)
                 source = gr.Textbox(label=source_label, lines=4, max_lines=12, autofocus=True)
                 terms = gr.Textbox(label="Glossary", lines=2, info=_HELP, placeholder="machine = Maschine")
+                # Only some models support glossaries.
                 terms.visible = service.runtime.takes_phrases
                 beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
                 split = gr.Checkbox(service.split_sentences, label="Split into sentences")
@@ -143,6 +145,7 @@ def build_page(service: Service) -> gr.Blocks:
         sentence_menu.input(
             callbacks.show_sentence, [sentences_state, sentence_menu], [hypotheses, tokens], api_name="sentence"
         )
+        # An inference engine computes no attention weights.
         if service.runtime.has_forward_pass:
             _add_attention(callbacks, service.model.config, page, sentences_state, sentence_menu)
     # The service limits the number of concurrent texts, so Gradio's queue only has to be large enough for all of them.
@@ -218,6 +221,7 @@ class _PageCallbacks:
     ) -> "Figure | None":
         """Plot the attention weights of a sentence pair in the service's worker thread; None if a text is too long."""
         tokenizer = self._service.tokenizer
+        # If either text is too long, there is no plot.
         for text in (source, target):
             if len(encode(tokenizer, text).input_ids) > _MOST_TOKENS_OF_PICTURE:
                 return None
