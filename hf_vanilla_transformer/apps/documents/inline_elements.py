@@ -198,8 +198,8 @@ def _extend_protected(content: list[str | Element]) -> list[str | Element]:
 def _has_nothing_to_translate(element: Element, text: str, text_has_letters: bool) -> bool:
     """Return True if the text inside an element can be hidden from the model.
 
-    This is the case if the text has no letters, unless it is part of a word. If the whole text has no letters, only
-    blank text is hidden.
+    This is the case if the element contains no letters and is not inside a word. If the whole text has no letters, this
+    is the case only if the element is blank.
 
     Args:
         element: the element.

@@ -99,9 +99,9 @@ def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
 
     The first of these rules that applies decides:
 
-    1. With the class `notranslate`, they are not translated.
+    1. With the class `notranslate`, the texts are not translated.
     2. With the attribute `translate`, they are translated if its value is "yes" or empty, but not if it is "no".
-    3. Otherwise, they are translated if those of the parent are, unless the element is, for example, a `<code>`.
+    3. Otherwise, they are translated if the texts of the parent are, unless `NEVER_TRANSLATED` contains the element.
     """
     class_names = element.attributes.get("class") or ""
     if "notranslate" in class_names.split():
@@ -120,7 +120,7 @@ def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
 def _role_of_element(element: Node, may_be_inline: bool) -> Role:
     """Return the role of an element, which depends on the roles of its children.
 
-    - An element that contains a block, or that is not `may_be_inline`, is a BLOCK.
+    - An element that contains a BLOCK is a BLOCK itself, and so is an element for which `may_be_inline` is False.
     - Any other element is INLINE if its texts are translated.
     - If its texts are not translated, it is KEPT, together with everything inside it. However, if it contains an INLINE
       element, which is translated, it is a BLOCK.
