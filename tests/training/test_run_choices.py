@@ -70,8 +70,8 @@ def test_keep_better_of_last_checkpoint_and_average(tmp_path, monkeypatch, capsy
     command = recipe(tmp_path, **evaluated(tmp_path), average_last=2, keep_better=True)
     compare = after_training.compare_average
 
-    def compared(*args):
-        comparison = compare(*args)
+    def compared(*args, **options):
+        comparison = compare(*args, **options)
         comparison.average["bleu"] = average_bleu
         comparison.last_checkpoint["bleu"] = last_bleu
         return comparison

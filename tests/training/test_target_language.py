@@ -165,9 +165,9 @@ def test_a_teacher(folder, tmp_path, first_tokens, monkeypatch):
     for code in ("fr", "de"):
         arguments = {"teacher": [str(folder)], "output_dir": str(tmp_path / "run"), "target_lang": code}
         teacher = Teacher(Settings.from_arguments(**arguments))
-        caches.add(teacher._cache)
+        caches.add(teacher._cache_folder)
         first_tokens.clear()
-        list(teacher._translate(*teacher._load(), TEXTS["en"][:2]))
+        list(teacher._translate(*teacher._load_teacher(), TEXTS["en"][:2]))
         assert set(first_tokens) == {f">>{code}<<"}
     # Translations into one language are not taken for those into another one.
     assert len(caches) == 2

@@ -32,20 +32,12 @@ from .ctranslate2_process import CTranslate2Process, Hypotheses, Setting
 from .parity_certificate import Rows
 
 
-# Arguments that the engine's generate() supports.
+# Settings of the search that CTranslate2 lacks.
+_MISSING_SETTINGS = ("do_sample", "stop_strings")
+# Arguments that the engine's generate() supports: the other settings of the search, and settings that are read by
+# transformers only.
 _SUPPORTED_ARGUMENTS = (
-    # All of `SEARCH_SETTINGS`, except for do_sample and stop_strings:
-    "num_beams",
-    "num_return_sequences",
-    "length_penalty",
-    "length_penalty_type",
-    "early_stopping",
-    "max_new_tokens",
-    "max_length",
-    "max_length_offset",
-    "eos_token_id",
-    "forced_eos_token_id",
-    # Settings that only transformers reads:
+    *(name for name in SEARCH_SETTINGS if name not in _MISSING_SETTINGS),
     "min_length",
     "min_new_tokens",
     "repetition_penalty",
