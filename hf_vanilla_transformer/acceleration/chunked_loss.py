@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from .autograd_context import LossContext, save_gradients, scale_saved_gradients
 from .fast_path_checks import is_plain_cpu_tensor
 from .linear_and_dropout import cast_to_matmul_dtype, is_faster_by_onednn, onednn_linear
+from .mean_logit_term import compute_mean_logit_term
 
 
 # A chunk has max(512, 2 d_model) rows of logits. Every chunk adds a (vocabulary, d_model) matrix to the weight's
@@ -215,9 +216,7 @@ def _compute_mean_term(
 ) -> tuple[Tensor, _Gradients]:
     """Compute the part of the loss that depends on the mean logit of each row, and its gradients.
 
-    For a row with a label and the logits z, this part is the term - epsilon mean(z). It is added up over all rows. The
-    sum of the logits of all rows is the dot product of the sum of the states and the sum of the weight's rows, plus the
-    sum of the bias for each label. So the logits themselves are not needed.
+    [`~.mean_logit_term.compute_mean_logit_term`] says how it is computed without logits.
 
     Args:
         projection: the tensors of the output projection, with zeros as states of rows without a label.
@@ -234,25 +233,21 @@ def _compute_mean_term(
     # The derivative of the term with respect to each logit of a row with a label.
     grad_logit = -label_smoothing / vocabulary
 
-    sum_of_states = states.sum(dim=0, dtype=sum_dtype)  # (d_model,)
-    sum_of_weights = weight.sum(dim=0, dtype=sum_dtype)  # (d_model,)
-    mean_term = grad_logit * (sum_of_states * sum_of_weights).sum()
-    if bias is not None:
-        mean_term = mean_term + grad_logit * num_labels * bias.sum(dtype=sum_dtype)
+    mean_term = compute_mean_logit_term(states, weight, bias, num_labels, grad_logit, sum_dtype)
 
     needs_states, needs_weight, needs_bias = needs_gradients
     grad_states = None
     if needs_states:
-        grad_of_each_state = (grad_logit * sum_of_weights).to(states.dtype)  # (d_model,)
+        grad_of_each_state = (grad_logit * mean_term.sum_of_weights).to(states.dtype)  # (d_model,)
         grad_states = grad_of_each_state.repeat(len(states), 1)
     grad_weight = None
     if needs_weight:
-        grad_of_each_weight_row = grad_logit * sum_of_states  # (d_model,)
+        grad_of_each_weight_row = grad_logit * mean_term.sum_of_states  # (d_model,)
         grad_weight = grad_of_each_weight_row.repeat(vocabulary, 1)
     grad_bias = None
     if needs_bias:
         grad_bias = states.new_zeros(vocabulary, dtype=sum_dtype) + grad_logit * num_labels
-    return mean_term, _Gradients(grad_states, grad_weight, grad_bias)
+    return mean_term.value, _Gradients(grad_states, grad_weight, grad_bias)
 
 
 def _process_chunks(

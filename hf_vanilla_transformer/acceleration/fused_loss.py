@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from .autograd_context import LossContext, save_gradients, scale_saved_gradients
 from .linear_and_dropout import cast_to_matmul_dtype
+from .mean_logit_term import compute_mean_logit_term
 
 
 # cuBLAS has fast kernels for matrices whose rows begin at multiples of 16 bytes, i.e. of 8 16-bit elements.
@@ -269,9 +270,7 @@ def _compute_mean_term(
 ) -> tuple[Tensor, _Gradients]:
     """Compute the part of the loss that depends on the mean logit of each row, and its gradients.
 
-    For a row with a label and the logits z, this part is the term - epsilon mean(z). It is added up over all rows. The
-    sum of the logits of all rows is the dot product of the sum of the states and the sum of the weight's rows, plus the
-    sum of the bias for each label. So the logits themselves are not needed.
+    [`~.mean_logit_term.compute_mean_logit_term`] says how it is computed without logits.
 
     Args:
         projection: the tensors of the output projection, with zeros as states of rows without a label.
@@ -288,25 +287,21 @@ def _compute_mean_term(
     # The derivative of the term with respect to each logit of a row with a label.
     grad_logit = -label_smoothing / vocabulary
 
-    sum_of_states = states.sum(dim=0, dtype=sum_dtype)  # (d_model,)
-    sum_of_weights = weight.sum(dim=0, dtype=sum_dtype)  # (d_model,)
-    mean_term = grad_logit * (sum_of_states * sum_of_weights).sum()
-    if bias is not None:
-        mean_term = mean_term + grad_logit * num_labels * bias.sum(dtype=sum_dtype)
+    mean_term = compute_mean_logit_term(states, weight, bias, num_labels, grad_logit, sum_dtype)
 
-    grad_of_each_state = (grad_logit * sum_of_weights).to(states.dtype)  # (d_model,)
+    grad_of_each_state = (grad_logit * mean_term.sum_of_weights).to(states.dtype)  # (d_model,)
     needs_states, needs_weight, needs_bias = needs_gradients
     grad_states = None
     if needs_states:
         grad_states = torch.empty_like(states)
     grad_weight = None
     if needs_weight:
-        grad_of_each_weight_row = grad_logit * sum_of_states  # (d_model,)
+        grad_of_each_weight_row = grad_logit * mean_term.sum_of_states  # (d_model,)
         grad_weight = grad_of_each_weight_row.repeat(vocabulary, 1)
     grad_bias = None
     if needs_bias:
         grad_bias = (grad_logit * num_labels).repeat(vocabulary)
-    return mean_term, _Gradients(grad_states, grad_weight, grad_bias, grad_of_each_state)
+    return mean_term.value, _Gradients(grad_states, grad_weight, grad_bias, grad_of_each_state)
 
 
 def _process_rows(

@@ -8,6 +8,7 @@ The classes are metrics of the Hugging Face library `evaluate`. They need no net
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, Protocol, TypedDict, cast
@@ -95,7 +96,7 @@ class Scorer(Protocol):
         """Return an object whose string form is the signature of the scores."""
 
 
-class SacreBleuMetric(evaluate.Metric):
+class SacreBleuMetric(evaluate.Metric, ABC):
     """Base class of translation metrics. Call `metric.compute(predictions=[...], references=[...])` to get a score.
 
     `compute` returns a dict with the keys `score` and `signature`. Each prediction has one reference string or a list
@@ -151,9 +152,9 @@ class SacreBleuMetric(evaluate.Metric):
         _check_sentences("references", references)
         super().add_batch(predictions=predictions, references=references, **kwargs)
 
+    @abstractmethod
     def make_scorer(self, **options: Any) -> Scorer:
         """Make the object that computes this metric with the given options, such as a scorer of sacreBLEU."""
-        raise NotImplementedError
 
     def _compute(
         self,

@@ -396,3 +396,11 @@ def test_score_translations_rejects_other_types(texts):
 def test_bleu_with_an_unknown_tokenization():
     with pytest.raises(ValueError, match=r"tokenize is 'foo'; choose one of: .*13a"):
         Bleu().compute(predictions=["a"], references=["a"], tokenize="foo")
+
+
+def test_a_metric_without_a_scorer_cannot_be_made():
+    class Unfinished(SacreBleuMetric):
+        """A metric that lacks `make_scorer`."""
+
+    with pytest.raises(TypeError, match="make_scorer"):
+        Unfinished()
