@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from ..support.argument_checks import check_number
 from ..support.user_errors import InputError
+from .cleaning_rules import check_rules
+from .long_texts import MOST_BYTES, find_long_texts
 from .tokenized_pairs import check_are_texts
 
 
@@ -37,21 +39,29 @@ class _TextMeasures:
         source_lengths, target_lengths: the number of characters, not counting white space at both ends. It is 0 for a
             blank or missing text.
         has_identical_sides: True where source and target are equal, apart from white space at both ends.
+        has_long_side: True where source or target have more than 4,192 bytes.
     """
 
     hashes: NDArray[np.uint64]
     source_lengths: NDArray[np.integer]
     target_lengths: NDArray[np.integer]
     has_identical_sides: NDArray[np.bool_]
+    has_long_side: NDArray[np.bool_]
 
     def select(self, rows: NDArray[np.integer]) -> "_TextMeasures":
         """Return the measures of the pairs with the given indices."""
         return _TextMeasures(
-            self.hashes[rows], self.source_lengths[rows], self.target_lengths[rows], self.has_identical_sides[rows]
+            self.hashes[rows],
+            self.source_lengths[rows],
+            self.target_lengths[rows],
+            self.has_identical_sides[rows],
+            self.has_long_side[rows],
         )
 
 
-def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Dataset, dict[str, int]]:
+def clean_pairs(
+    pairs: Dataset, evaluated: Sequence[Dataset] = (), skip: Sequence[str] = ()
+) -> tuple[Dataset, dict[str, int]]:
     """Remove unsuitable training pairs, and count the pairs that each rule removes.
 
     Each pair is removed by the first of these rules that applies to it. The remaining pairs keep their order and their
@@ -61,6 +71,7 @@ def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Data
     - `"identical sides"`: source and target are equal, apart from white space at their ends.
     - `"empty on one side"`: a side has only white space, as defined by `str.isspace`.
     - `"in the test or validation pairs"`: one of the `evaluated` pairs has the same source and the same target.
+    - `"long lines"`: a side has more than 4,192 bytes, so it is a page or an encoded file rather than a sentence.
     - `"length ratio"`: one side has more than 3 times as many characters as the other, after 10 characters are added
       to both. Before that, the lengths are scaled so that sources and targets have equal totals over the remaining
       pairs, which makes the rule suitable for any two languages. The rule is repeated until it removes nothing.
@@ -69,15 +80,18 @@ def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Data
     Args:
         pairs (`Dataset`): training pairs, with text in the columns `source` and `target`.
         evaluated (sequence of `Dataset`): test and validation pairs with the same columns.
+        skip (sequence of `str`): the names of rules that are not applied.
 
     Returns:
         The remaining pairs, and the number of pairs that each rule removed. If `pairs` are memory-mapped, the
         remaining pairs are memory-mapped as well.
 
     Raises:
-        TypeError, ValueError: if a data set has no text in these columns, or if no pair would remain.
+        TypeError, ValueError: if a data set has no text in these columns, if `skip` contains an unknown rule, or if no
+            pair would remain.
     """
-    rules = _apply_rules(pairs, evaluated)
+    check_rules(skip)
+    rules = _apply_rules(pairs, evaluated, skip)
 
     is_kept = np.ones(len(pairs), np.bool_)
     counts = {}
@@ -95,10 +109,26 @@ def clean_pairs(pairs: Dataset, evaluated: Sequence[Dataset] = ()) -> tuple[Data
     return pairs.select(np.flatnonzero(is_kept)), counts
 
 
-def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset]) -> dict[str, NDArray[np.bool_]]:
+def drop_long_pairs(pairs: Dataset) -> Dataset:
+    """Return the pairs that have at most 4,192 bytes on each side, in their order.
+
+    This is the rule "long lines" of [`clean_pairs`], which is also applied to validation pairs.
+
+    Raises ValueError if no pair would remain.
+    """
+    has_long_side = _measure_texts(pairs).has_long_side
+    if not has_long_side.any():
+        return pairs
+    if has_long_side.all():
+        raise InputError(f"all {len(pairs):,} pairs have more than {MOST_BYTES:,} bytes on a side; give other pairs.")
+    return pairs.select(np.flatnonzero(~has_long_side))
+
+
+def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset], skip: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
     """Return the pairs that each rule of [`clean_pairs`] removes, as a dict from rule names to masks `(pairs,)`.
 
-    Several rules may remove the same pair. The rules are in the order in which they are applied.
+    Several rules may remove the same pair. The rules are in the order in which they are applied. The rules in `skip`
+    are left out.
     """
     measures = _measure_texts(pairs)
     hashes = pd.Series(measures.hashes)
@@ -111,10 +141,17 @@ def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset]) -> dict[str, NDAr
         "identical sides": measures.has_identical_sides,
         "empty on one side": np.minimum(measures.source_lengths, measures.target_lengths) == 0,
         "in the test or validation pairs": hashes.isin(np.concatenate(evaluated_hashes)).to_numpy(),
+        "long lines": measures.has_long_side,
     }
-    # The last rule depends on the lengths of all pairs that the other rules keep.
-    is_removed = np.logical_or.reduce(list(rules.values()))
-    rules["length ratio"] = _differ_in_length(measures, ~is_removed)
+    for name in skip:
+        # The rule "length ratio" is not among them. It is added below.
+        rules.pop(name, None)
+    if "length ratio" not in skip:
+        # This rule depends on the lengths of all pairs that the other rules keep.
+        is_removed = np.zeros(len(pairs), np.bool_)
+        for is_removed_by_rule in rules.values():
+            is_removed |= is_removed_by_rule
+        rules["length ratio"] = _differ_in_length(measures, ~is_removed)
     return rules
 
 
@@ -190,6 +227,7 @@ def _measure_in_chunks(pairs: Dataset) -> _TextMeasures:
         source_lengths=np.zeros(0, np.int32),
         target_lengths=np.zeros(0, np.int32),
         has_identical_sides=np.zeros(0, np.bool_),
+        has_long_side=np.zeros(0, np.bool_),
     )
     chunks = [no_pairs]
     for rows in pairs.with_format("arrow").iter(_ROWS_AT_ONCE):
@@ -199,6 +237,7 @@ def _measure_in_chunks(pairs: Dataset) -> _TextMeasures:
         source_lengths=np.concatenate([chunk.source_lengths for chunk in chunks]),
         target_lengths=np.concatenate([chunk.target_lengths for chunk in chunks]),
         has_identical_sides=np.concatenate([chunk.has_identical_sides for chunk in chunks]),
+        has_long_side=np.concatenate([chunk.has_long_side for chunk in chunks]),
     )
 
 
@@ -217,6 +256,7 @@ def _measure_rows(rows: pa.Table) -> _TextMeasures:
         target_lengths=pc.utf8_length(stripped_target).to_numpy(),
         # zero_copy_only=False, because Arrow stores booleans as single bits, which NumPy cannot read in place.
         has_identical_sides=pc.equal(stripped_source, stripped_target).to_numpy(zero_copy_only=False),
+        has_long_side=find_long_texts(source) | find_long_texts(target),
     )
 
 

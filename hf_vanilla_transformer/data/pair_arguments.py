@@ -11,6 +11,7 @@ from ..support.argument_checks import check_optional
 from ..support.build_arguments import option
 from ..support.language_codes import language_of
 from ..support.user_errors import InputError
+from .cleaning_rules import check_rules
 from .table_formats import is_table, suffix_of
 from .target_language import codes_of, matching_codes
 
@@ -352,11 +353,19 @@ class TrainingDataArguments(DataArguments):
 
     max_train_samples: int | None = option(None, "Use only N training pairs, evenly spread.")
     clean: bool = option(
-        False, "Remove duplicates, pairs with equal, empty or very different sides, and test and validation pairs."
+        False,
+        "Remove duplicates and unsuitable training pairs, such as those in the test or validation pairs.",
     )
-    validation_size: int | None = option(None, "Hold out N training pairs for validation if no pairs are given for it.")
+    clean_skip: list[str] | None = option(None, "Rules of --clean to skip, such as length_ratio.")
+    validation_size: int | None = option(None, "Hold out N training pairs for validation.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_optional(self, "max_train_samples")
+        check_rules(self.skipped_rules)
         check_optional(self, "validation_size")
+
+    @property
+    def skipped_rules(self) -> list[str]:
+        """Names of the cleaning rules that are not applied. Underscores stand for the spaces in their names."""
+        return [name.replace("_", " ") for name in self.clean_skip or []]

@@ -31,7 +31,8 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int = 37000) -> Marian
     the last id.
 
     Args:
-        texts (`Iterable[str]`): sentences, both sources and targets.
+        texts (`Iterable[str]`): sentences, both sources and targets. SentencePiece ignores texts of more than 4,192
+            bytes.
         vocab_size (`int`, defaults to 37000): maximum number of tokens. A small corpus gives fewer.
 
     Returns:

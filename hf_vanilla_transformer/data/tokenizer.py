@@ -5,7 +5,7 @@ decoding restores every normalized text exactly.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -13,6 +13,7 @@ from transformers import TokenizersBackend
 
 from ..support.argument_checks import check_number, check_strings
 from ..support.user_errors import InputError
+from .long_texts import MOST_BYTES, is_long
 
 
 Normalization = Literal["nfc", "nfkc", "none"]
@@ -148,7 +149,8 @@ def train_tokenizer(
     """Train a byte-pair encoding on sentences in both languages, and return a tokenizer with a joint vocabulary.
 
     Args:
-        texts (`Iterable[str]`): sentences, both sources and targets.
+        texts (`Iterable[str]`): sentences, both sources and targets. Texts of more than 4,192 bytes are ignored, as in
+            SentencePiece, because they are rarely sentences, and a single encoded file would take many tokens.
         vocab_size (`int`, defaults to 37000): maximum number of tokens, including special tokens and the 256 bytes. A
             small corpus gives fewer tokens, so set a model's `vocab_size` to `len(tokenizer)`.
         min_frequency (`int`, defaults to 2): how often a pair of tokens must occur in order to be merged.
@@ -172,8 +174,8 @@ def train_tokenizer(
         `VanillaTransformerTokenizer`: a tokenizer in which `<pad>`, `<s>` and `</s>` have the ids 0, 1 and 2.
 
     Raises:
-        ValueError: if `vocab_size` is smaller than the number of special tokens plus 256 bytes, or `normalization` is
-            unknown.
+        ValueError: if `vocab_size` is smaller than the number of special tokens plus 256 bytes, if `normalization` is
+            unknown, or if all texts have more than 4,192 bytes.
         TypeError: if `vocab_size` is not a whole number, or if `texts` is one string or contains anything but strings.
     """
     # The 256 characters by which a byte-level encoding represents the bytes.
@@ -188,7 +190,7 @@ def train_tokenizer(
         initial_alphabet=byte_characters,
         show_progress=show_progress,
     )
-    tokenizer.train_from_iterator(check_strings("texts", texts), trainer)
+    tokenizer.train_from_iterator(_leave_out_long_texts(texts), trainer)
 
     # Each text gets </s> at its end. "$A" stands for a text, and "$B" for the second text of a pair.
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -202,6 +204,26 @@ def train_tokenizer(
         padding_side="right",
         split_special_tokens=True,
     )
+
+
+def _leave_out_long_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts that have at most 4,192 bytes.
+
+    Raises TypeError or ValueError if `texts` contains anything but strings, or if all texts are longer.
+    """
+    has_short_text = False
+    has_long_text = False
+    for text in check_strings("texts", texts):
+        if is_long(text):
+            has_long_text = True
+        else:
+            has_short_text = True
+            yield text
+    if has_long_text and not has_short_text:
+        raise InputError(
+            f"all texts have more than {MOST_BYTES:,} bytes, so a tokenizer cannot be trained on them; split them into "
+            "sentences."
+        )
 
 
 def _new_tokenizer(whitespace_words: bool, normalization: Normalization, characters: bool) -> Tokenizer:

@@ -1,6 +1,7 @@
 """Measure the peak memory of this process or of a GPU."""
 
 import sys
+from pathlib import Path
 
 import torch
 
@@ -15,10 +16,30 @@ def peak_memory(device: torch.device | None = None) -> int | None:
         return torch.cuda.max_memory_reserved(device)
     if sys.platform == "win32":
         return None
+    peak = _read_peak_from_proc()
+    if peak is not None:
+        return peak
     import resource
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # On Linux, this peak also includes the peak of the process that started this one, so it is only the second choice.
+    maximum = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # macOS reports bytes, and other systems report kilobytes.
     if sys.platform == "darwin":
-        return peak
-    return peak * 1024
+        return maximum
+    return maximum * 1024
+
+
+def _read_peak_from_proc() -> int | None:
+    """Return the peak memory of this process so far, in bytes, from Linux's folder `/proc`.
+
+    Returns None on other systems, and in containers whose `/proc` does not report the peak.
+    """
+    status_file = Path("/proc/self/status")
+    if not status_file.exists():
+        return None
+    # The line is, for example, "VmHWM:    123456 kB". HWM stands for high water mark.
+    for line in status_file.read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            kilobytes = int(line.split()[1])
+            return kilobytes * 1024
+    return None

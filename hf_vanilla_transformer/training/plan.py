@@ -6,7 +6,9 @@ the corpus and the machine. Arguments that the user gives are kept.
 
 import math
 import sys
+import unicodedata
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import pair_lengths
+from ..data.long_texts import is_long
 from ..data.tokenized_pairs import tokenize_pairs
 from ..evaluation.choose_search import PAIRS_TO_CHOOSE_SEARCH
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -49,8 +52,9 @@ _DROPOUT_FOR_FEW_EPOCHS = 0.1
 # Minimum bytes of text (sources and targets together) per token of the vocabulary. Multi30k with its 6,000 tokens has
 # 600.
 _BYTES_PER_TOKEN = 300
-# Byte-level BPE starts with 256 bytes and some special tokens.
+# Byte-level BPE starts with 256 bytes and some special tokens, and so does SentencePiece.
 _SMALLEST_VOCABULARY = 300
+_BYTES_AND_SPECIAL_TOKENS = 260
 # Number of pairs that are tokenized to plan a run. Tokenizing them takes seconds.
 _SAMPLED_PAIRS = 20_000
 # Recipe arguments that need validation pairs.
@@ -329,18 +333,31 @@ def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: in
     if settings.distillation.teacher:
         recipe = adapt_recipe_to_student(recipe)
 
-    # Estimate the amount of text, sources and targets together, by extrapolating from the sample.
-    sample_bytes = 0
-    for column in ("source", "target"):
-        for text in sample[column]:
-            sample_bytes += len(text.encode())
-    corpus_bytes = sample_bytes * train_size // len(sample)
+    # Estimate the amount of text, sources and targets together, by extrapolating from the sample. Tokenizers are not
+    # trained on long texts.
+    sampled_texts = [text for text in chain(sample["source"], sample["target"]) if not is_long(text)]
+    sampled_bytes = sum(len(text.encode()) for text in sampled_texts)
+    corpus_bytes = sampled_bytes * train_size // len(sample)
 
-    # With fewer than `_BYTES_PER_TOKEN` bytes of text per token, many tokens would occur too rarely to be learned. A
-    # vocabulary cannot be smaller than `_SMALLEST_VOCABULARY`.
-    largest_vocabulary = max(_SMALLEST_VOCABULARY, corpus_bytes // _BYTES_PER_TOKEN)
-    recipe["vocab_size"] = min(recipe["vocab_size"], largest_vocabulary)
+    # With fewer than `_BYTES_PER_TOKEN` bytes of text per token, many tokens would occur too rarely to be learned.
+    vocab_size = min(recipe["vocab_size"], corpus_bytes // _BYTES_PER_TOKEN)
+    recipe["vocab_size"] = max(vocab_size, _count_tokens_that_are_needed(settings.model, sampled_texts))
     return recipe
+
+
+def _count_tokens_that_are_needed(model_args: ModelArguments, texts: list[str]) -> int:
+    """Return the size of the smallest vocabulary that a tokenizer for these texts can have.
+
+    A byte-level BPE needs only the bytes and the special tokens. A SentencePiece model needs a token for each character
+    as well.
+    """
+    if model_args.tokenizer_type != "sentencepiece":
+        return _SMALLEST_VOCABULARY
+    characters: set[str] = set()
+    for text in texts:
+        # SentencePiece normalizes the texts before it counts their characters.
+        characters.update(text, unicodedata.normalize("NFKC", text))
+    return max(_SMALLEST_VOCABULARY, _BYTES_AND_SPECIAL_TOKENS + len(characters))
 
 
 def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
@@ -489,9 +506,12 @@ def fit_recipe(
     Returns:
         The chosen arguments, without the given ones.
     """
+    # The run removes longer pairs, so a few long pairs must not affect the choices below.
+    short_corpus = corpus.drop_pairs_over(_find_longest_side(recipe, given_arguments))
+
     # `chosen` maps the names of arguments to values that the recipe or this function has chosen. It is a new dict, so
     # the recipe is not changed below.
-    batches = _fit_batches(recipe, corpus, processes, given_arguments, tokens_that_fit)
+    batches = _fit_batches(recipe, short_corpus, processes, given_arguments, tokens_that_fit)
     chosen = _drop_replaced({**recipe, **batches}, given_arguments)
     # The run gets a number of updates instead of epochs, and batch sizes instead of the tokens of an update. Otherwise
     # a resumed run would derive these numbers again, perhaps with a different result. All recipes that a plan chooses
@@ -501,7 +521,7 @@ def fit_recipe(
 
     # Choose the length of the run, and the arguments that depend on it. An epoch can be counted in updates only after
     # the batches are chosen.
-    updates_per_epoch = count_updates_per_epoch(corpus, {**chosen, **given_arguments}, processes)
+    updates_per_epoch = count_updates_per_epoch(short_corpus, {**chosen, **given_arguments}, processes)
     updates = _choose_updates(recipe, given_arguments, updates_per_epoch)
     if "num_train_epochs" not in given_arguments:
         chosen["max_steps"] = updates
@@ -518,6 +538,19 @@ def fit_recipe(
     # Leave out the given arguments, and those that this run does not need.
     left_out = {*given_arguments, *_find_names_without_effect(chosen, given_arguments, corpus)}
     return {name: value for name, value in chosen.items() if name not in left_out}
+
+
+def _find_longest_side(recipe: Arguments, given_arguments: Arguments) -> int | None:
+    """Return the maximum number of tokens in a source or a target that the run will train on; None for no limit."""
+    if given_arguments.get("max_tokens"):
+        return given_arguments["max_tokens"]
+    if given_arguments.get("tokens_per_batch"):
+        # A sentence must fit into a batch.
+        return given_arguments["tokens_per_batch"]
+    if given_arguments.get("per_device_train_batch_size"):
+        # A batch has a number of pairs, so a pair can have any length.
+        return None
+    return recipe["max_tokens"]
 
 
 def _drop_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str, Any]:
@@ -537,20 +570,18 @@ def _fit_batches(
 
     Args:
         recipe: the recipe's arguments.
-        corpus: the size of the corpus and a sample of its sentence lengths.
+        corpus: the size of the corpus and a sample of its sentence lengths, without the pairs that the run will remove.
         processes: the number of processes that train together.
         given_arguments: arguments that the user has given.
         tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
     """
     update_size = _choose_update_size(recipe, given_arguments, tokens_that_fit)
     given_tokens_per_batch = given_arguments.get("tokens_per_batch")
-    # Longer sentences are removed from the training pairs, so they need not fit into a batch.
-    longest_trained_sentence = min(corpus.longest_sentence, recipe["max_tokens"])
     batches = split_update(
         update_size.tokens,
         processes,
         update_size.most_tokens_per_batch,
-        longest_trained_sentence,
+        corpus.longest_sentence,
         tokens_per_batch=given_tokens_per_batch,
         gradient_accumulation_steps=given_arguments.get("gradient_accumulation_steps"),
     )
@@ -695,7 +726,10 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
         epochs: the number of epochs of the run.
     """
     args = settings.args
-    lines = [_explain_recipe(recipe_name, corpus)]
+    # `corpus` contains all pairs, including those that the run will remove because they are too long.
+    max_tokens = settings.data.max_tokens
+    short_corpus = corpus.drop_pairs_over(max_tokens)
+    lines = [_explain_recipe(recipe_name, corpus.training_pairs, short_corpus)]
     # Without a GPU, a smaller recipe may have been chosen than the one for this number of pairs.
     recipe_for_gpu = choose_recipe(corpus.training_pairs, has_gpu=True)
     if recipe_for_gpu != recipe_name:
@@ -716,21 +750,24 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
     if settings.evaluation.choose_search:
         pairs = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
         lines.append(f"search: length penalty and stopping rule are chosen on {pairs:,} validation pairs")
-    max_tokens = settings.data.max_tokens
-    # `corpus` contains all pairs, including those that the run will remove because they are too long.
-    short_corpus = corpus.drop_pairs_over(max_tokens)
     removed_pairs = corpus.training_pairs - short_corpus.training_pairs
     if removed_pairs:
         lines.append(f"removed: about {removed_pairs:,} pairs of more than {max_tokens:,} tokens on a side")
     return lines
 
 
-def _explain_recipe(recipe_name: str, corpus: Corpus) -> str:
-    """Describe the recipe, with the minimum number of pairs that it is for, and the size of this corpus."""
-    source_mean = corpus.source_lengths.mean()
-    target_mean = corpus.target_lengths.mean()
+def _explain_recipe(recipe_name: str, training_pairs: int, short_corpus: Corpus) -> str:
+    """Describe the recipe, with the minimum number of pairs that it is for, and the size of this corpus.
+
+    Args:
+        recipe_name: the name of the recipe.
+        training_pairs: the number of all training pairs.
+        short_corpus: the corpus without the pairs that are too long for the run.
+    """
+    source_mean = short_corpus.source_lengths.mean()
+    target_mean = short_corpus.target_lengths.mean()
     return (
-        f"recipe {recipe_name}, for {FEWEST_PAIRS[recipe_name]:,} pairs and more: {corpus.training_pairs:,} training "
+        f"recipe {recipe_name}, for {FEWEST_PAIRS[recipe_name]:,} pairs and more: {training_pairs:,} training "
         f"pairs of {source_mean:.1f} source and {target_mean:.1f} target tokens on average"
     )
 

@@ -183,12 +183,13 @@ def run(settings: Settings) -> Path:
     check_start(requested, checkpoint)
     check_same_optimizer(requested, checkpoint, earlier_facts)
 
+    if requested.preview.dry_run:
+        plan_inputs(load_inputs(requested))
+        return requested.output_folder
+
     with reserved_output_folder(requested):
         # Load the pairs, and choose the settings that are not given.
-        loaded = load_inputs(requested)
-        planned = plan_inputs(loaded)
-        if requested.preview.dry_run:
-            return requested.output_folder
+        planned = plan_inputs(load_inputs(requested))
 
         # Build, train and finish.
         built = build_run(planned, checkpoint, earlier_facts, started)

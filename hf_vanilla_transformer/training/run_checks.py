@@ -70,7 +70,9 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
     if settings.model.model_name_or_path is None and checkpoint is None:
         # This checks the preset and the sizes. The vocabulary is still unknown.
         settings.model.make_config()
-    check_output_folder(settings, resumes)
+    if not settings.preview.dry_run:
+        # A dry run writes nothing, so the folder may hold an earlier run.
+        check_output_folder(settings, resumes)
     if args.results is not None and args.process_index == 0:
         check_results_file(settings, args.results)
 

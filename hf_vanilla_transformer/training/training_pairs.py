@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datasets import DatasetDict
 from transformers import IntervalStrategy, PreTrainedTokenizerBase
 
-from ..data.cleaning import clean_pairs, hold_out
+from ..data.cleaning import clean_pairs, drop_long_pairs, hold_out
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import filter_pairs
 from ..data.pair_arguments import TrainingDataArguments
@@ -53,8 +53,14 @@ def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> Datas
     if data_args.clean:
         unclean_pairs = prepared["train"]
         evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
-        prepared["train"], removed = clean_pairs(unclean_pairs, evaluation_pairs)
+        prepared["train"], removed = clean_pairs(unclean_pairs, evaluation_pairs, data_args.skipped_rules)
         log_removed(removed, len(unclean_pairs))
+        if "validation" in pairs and "long lines" not in data_args.skipped_rules:
+            # A page or an encoded file in the validation pairs would make each evaluation slow. Test pairs stay as they
+            # are, because a test score must be of the whole test set.
+            prepared["validation"] = drop_long_pairs(pairs["validation"])
+            long_pairs = len(pairs["validation"]) - len(prepared["validation"])
+            log_removed({"long lines": long_pairs}, len(pairs["validation"]), "validation pairs")
     if validation_size is not None:
         prepared["train"], prepared["validation"] = hold_out(prepared["train"], validation_size)
         logger.info(f"held out {len(prepared['validation']):,} training pairs for validation")

@@ -265,3 +265,16 @@ def test_only_strings_are_a_corpus(texts):
 def test_one_string_is_no_corpus():
     with pytest.raises(TypeError, match="texts is one string; give a list of sentences"):
         train_tokenizer("a small house")
+
+
+def test_train_tokenizer_ignores_texts_of_more_than_4192_bytes():
+    sentences = [f"a sentence with the number {number}" for number in range(100)]
+    encoded_file = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo=" * 1000
+    vocabulary = train_tokenizer(sentences, 400).get_vocab()
+    assert train_tokenizer([*sentences, encoded_file], 400).get_vocab() == vocabulary
+    # The limit is a number of bytes.
+    assert train_tokenizer([*sentences, "xyz" * 1397 + "x"], 400).get_vocab() != vocabulary
+    assert train_tokenizer([*sentences, "ä" * 2097], 400).get_vocab() == vocabulary
+    assert train_tokenizer([*sentences, "ä" * 2096], 400).get_vocab() != vocabulary
+    with pytest.raises(ValueError, match="all texts have more than 4,192 bytes"):
+        train_tokenizer([encoded_file], 400)

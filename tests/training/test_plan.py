@@ -3,6 +3,8 @@
 import json
 import random
 import subprocess
+import sys
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -300,6 +302,62 @@ def test_plan_estimates_costs_without_pairs_that_are_too_long(monkeypatch):
     assert len(corpus.source_lengths) == len(pairs["train"])
     assert [len(tokens) for tokens in tokenized_pairs["input_ids"]] == corpus.source_lengths.tolist()
     assert [len(tokens) for tokens in tokenized_pairs["labels"]] == corpus.target_lengths.tolist()
+
+
+@pytest.fixture
+def without_trial(monkeypatch):
+    """Replace the trial, which measures the costs of a plan."""
+    monkeypatch.setitem(plan.__globals__, "estimate_costs", lambda *_: Costs(1, 1, 1, 1.0, 1, 1))
+
+
+@pytest.mark.usefixtures("without_trial")
+def test_plan_is_not_changed_by_long_lines():
+    """A page and an encoded file in one line each: the run removes them, so only the line about that differs."""
+    pairs = numbers(200)
+    page = {"source": "nine thousand one " * 200, "target": "neuf mille un " * 200}
+    encoded_file = {"source": "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo=" * 5000, "target": "Cg==" * 2000}
+    long_lines = [{**page, "source": page["source"] + str(number)} for number in range(3)]
+    dirty_pairs = DatasetDict({**pairs, "train": Dataset.from_list([*pairs["train"].to_list(), encoded_file])})
+    plan_of_pairs = plan(pairs)
+    assert plan(dirty_pairs).arguments == plan_of_pairs.arguments
+
+    # Pages within 4,192 bytes take part in the tokenizer's training, so their tokens are fixed here.
+    tokenizer_arguments = {"vocab_size": 300, "max_tokens": 200}
+    dirty_pairs["train"] = Dataset.from_list([*pairs["train"].to_list(), *long_lines])
+    clean_plan = plan(pairs, **tokenizer_arguments)
+    dirty_plan = plan(dirty_pairs, **tokenizer_arguments)
+    assert dirty_plan.arguments == clean_plan.arguments
+    (removed,) = set(dirty_plan.reasons) - set(plan(pairs, **tokenizer_arguments).reasons) - {dirty_plan.reasons[0]}
+    assert removed == "removed: about 3 pairs of more than 200 tokens on a side"
+
+
+@pytest.mark.usefixtures("without_trial")
+@pytest.mark.parametrize("letters", [range(0x4E00, 0x4E00 + 900), range(0x61, 0x7B)])
+def test_plan_chooses_a_vocabulary_that_sentencepiece_can_learn(letters):
+    """SentencePiece has a token for each character, so few Chinese sentences need a larger vocabulary than English."""
+    pytest.importorskip("sentencepiece")
+    characters = [chr(letter) for letter in letters]
+    rng = random.Random(0)
+    sentences = ["".join(rng.choices(characters, k=20)) for _ in range(100)]
+    pairs = Dataset.from_dict({"source": sentences, "target": sentences[::-1]})
+    vocab_size = plan(DatasetDict(train=pairs), tokenizer_type="sentencepiece").arguments["vocab_size"]
+    assert vocab_size == (300 if len(characters) == 26 else 1160)
+
+
+def test_run_trial_does_not_count_the_memory_of_its_parent(tmp_path):
+    """The trial's peak is of the child process, also if the process that plans has a much larger one."""
+    peaks = []
+    for megabytes in (1, 1500):
+        script = textwrap.dedent(f"""
+            import sys, numpy as np
+            from hf_vanilla_transformer import load_pairs, plan
+            ballast = np.ones({megabytes} * 2**20, np.uint8)
+            pairs = load_pairs("numbers", max_digits=3, train_size=60)
+            print(plan(pairs, **{SMALL}, max_steps=2, tokens_per_batch=64).costs.memory)
+        """)
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        peaks.append(int(run.stdout.split()[-1]))
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 def test_plan_agrees_with_its_run(tmp_path, monkeypatch):

@@ -140,6 +140,18 @@ def test_train_writes_nothing_in_a_dry_run(tmp_path, files, plan_calls, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_plan_ignores_an_earlier_run_in_the_output_folder(tmp_path, files, plan_calls, capsys):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"of an earlier run")
+    arguments = ["--train_file", *files, "--output_dir", str(folder)]
+    plan_verb.main(arguments)
+    assert "d_model: as it was chosen\n" in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
+    with pytest.raises(SystemExit):
+        train_verb.main(arguments)
+
+
 def test_train_estimates_only_costs_in_a_dry_run_of_a_recipe(tmp_path, plan_calls):
     _, path = recipe(tmp_path)
     train(config=path, dry_run=True)
