@@ -33,6 +33,7 @@ RECIPES = ROOT / "hf_vanilla_transformer" / "recipes"
 # Blocks of Python on each page, and where they run.
 RUN_HERE = {
     "align.md": 1,
+    "configuration.md": 1,
     "decoding.md": 2,
     "documents.md": 1,
     "evaluate.md": 2,
@@ -367,6 +368,12 @@ def test_phrases_of_decoding_md():
     assert re.search(" 7 | 8 9 ", first)
     assert tokenizer.decode(names["output"][1], skip_special_tokens=True) == "sieben"
     assert " 5 6 " not in second
+
+
+def test_the_configuration_of_configuration_md(capsys):
+    run("configuration.md", "configuration", {})
+    (block,) = blocks(ROOT / "docs" / "configuration.md", "python", "configuration")
+    assert f"# {capsys.readouterr().out}" in block
 
 
 def test_scores_of_evaluate_md(capsys):
