@@ -313,7 +313,7 @@ def test_aligned_files_and_the_paper_s_schedule(tmp_path):
     changes = {"output_dir": str(tmp_path / "run"), "train_file": files, "logging_steps": 1}
     path.write_text(json.dumps({**settings, **changes}))
     folder = train.main(["--config", str(path)])
-    assert "Not evaluated: no test pairs were given." in (folder / "README.md").read_text()
+    assert "The model was not evaluated, because no test pairs were given." in (folder / "README.md").read_text()
     assert not (folder / "scores.json").exists()
     state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
     rates = [entry["learning_rate"] for entry in state["log_history"] if "learning_rate" in entry]
