@@ -62,7 +62,7 @@ MEDIUM_REQUESTS = 10
 # Beams of further costly requests, with as many terms of the longest translations as the server allows, and whether
 # they are in one text.
 WITH_TERMS = {"one text, 2 beams": (2, True), "one text, 16 beams": (16, True), "100 texts, 16 beams": (16, False)}
-# Limits of a request, see docs/serving.md.
+# Limits of a request, see docs/operations.md.
 MOST_TERMS, MOST_FORMS, MOST_CHARACTERS = 100, 10, 200
 
 

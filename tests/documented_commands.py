@@ -34,6 +34,8 @@ ELSEWHERE = {
     "demo": "make demo",
     "serve --model_name_or_path runs/mine": "tests/walk.py",
     "serve --model_name_or_path runs/numbers --port 8000": "tests/apps/serving and tests/walk.py",
+    "serve --model_name_or_path Helsinki-NLP/opus-mt-en-de --source_lang en --target_lang de --engine ctranslate2 "
+    "--compute_type int8": "by hand, with the folder of tests/apps/conversion/opus_mt.py",
     "convert --from marian --input runs/marian --output runs/imported": "make test-bridges",
 }
 SMALL = shlex.split("--num_layers 2 --d_model 16 --d_ff 16 --num_heads 4 --vocab_size 300 --bf16 false")

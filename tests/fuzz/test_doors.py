@@ -556,8 +556,9 @@ def test_values_typed_into_a_file_are_read_as_on_the_command_line(data):
 def counting_work(model: Any) -> Iterator[dict[str, float]]:
     """Count what the searches of a model compute: the hypotheses that they extend, and their work with phrases.
 
-    The work of a hypothesis is 1, and 1 more for every 1,000 of the numbers that its phrases take, as docs/serving.md
-    tells; the phrases of a batch are counted as `generate()` gets them, each as large as the largest.
+    The work of a hypothesis is 1, and 1 more for every 1,000 of the numbers that its phrases take, as
+    `TextLimits.check_terms` counts it; the phrases of a batch are counted as `generate()` gets them, each as large as
+    the largest.
     """
     work = {"hypotheses": 0.0, "with phrases": 0.0}
     generate = model.generate

@@ -1,15 +1,18 @@
-"""The unit of systemd and the compose file in docs/examples are valid; nginx keeps to the server's limits."""
+"""The unit of systemd, the compose file and the Dockerfile are valid; nginx keeps to the limits of the server."""
 
+import json
 import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 
 import pytest
 import yaml
 
+from hf_vanilla_transformer import __version__
 from tests.ecosystem.documentation import ROOT
-from tests.test_docs import understand
+from tests.test_docs import blocks, understand
 
 
 UNIT = ROOT / "docs" / "examples" / "hf-vanilla-transformer.service"
@@ -24,6 +27,29 @@ def test_the_commands_are_understood(monkeypatch):
     (command,) = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), flags=re.MULTILINE)
     for command_line in (command, COMPOSE["services"]["translation"]["command"].strip()):
         understand("hf_vanilla_transformer.apps.cli.serve", arguments_in(command_line), monkeypatch)
+
+
+def test_dockerfile_agrees_with_the_package(monkeypatch):
+    page = ROOT / "docs" / "operations.md"
+    (dockerfile,) = blocks(page, "dockerfile")
+    instructions = dockerfile.replace("\\\n", "").splitlines()
+    arguments = {line.partition(" ")[0]: line.partition(" ")[2] for line in instructions}
+    command = json.loads(arguments["CMD"])
+    assert command[:2] == ["hf-vanilla-transformer", "serve"]
+    understand("hf_vanilla_transformer.apps.cli.serve", command[2:], monkeypatch)
+    health_check = json.loads(arguments["HEALTHCHECK"].partition("CMD ")[2])
+    compile(health_check[2], "healthcheck", "exec")
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert arguments["FROM"].startswith(f"python:{project['requires-python'].removeprefix('>=')}-")
+    wheels = set(re.findall(r"hf_vanilla_transformer-(\S+?)-py3-none-any\.whl", dockerfile))
+    assert wheels == {__version__}
+    assert "serve" in project["optional-dependencies"]
+    stop_seconds = [int(seconds) for seconds in re.findall(r"--stop-timeout (\d+)", page.read_text(encoding="utf-8"))]
+    from hf_vanilla_transformer.apps.serving.limits import ServingSettings
+
+    assert stop_seconds
+    assert min(stop_seconds) > ServingSettings().shutdown_seconds
 
 
 def test_both_wait_longer_than_the_server():
