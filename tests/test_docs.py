@@ -43,10 +43,11 @@ RUN_HERE = {
     "translate.md": 4,
 }
 RUN_ELSEWHERE = {
-    "conversion.md": 2,  # tests/apps/conversion/test_ctranslate2.py and tests/apps/serving
     "distributed_training.md": 2,  # tests/parallel/test_docs.py
     "distillation.md": 1,  # tests/apps/cli/test_ensembles.py
+    "engines.md": 1,  # tests/apps/conversion/test_ctranslate2_engine.py
     "fine_tune_opus_mt.md": 1,  # tests/apps/conversion/test_to_hf_marian.py
+    "export.md": 1,  # tests/apps/conversion/test_ctranslate2.py
     "explained.md": 17,  # tests/apps/pictures/test_pages.py
     "ecosystem.md": 9,  # tests/ecosystem and tests/acceleration/test_int8_quantization.py
     "see_inside.md": 3,  # tests/apps/pictures/test_pages.py and tests/ecosystem/test_bertviz.py
