@@ -145,7 +145,9 @@ def test_the_site_has_every_page():
 
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     there = {page.name for page in (ROOT / "docs").glob("*.md")}
-    assert sorted(pages(nav)) == sorted(there)
+    # These pages are made of files outside of docs/; see docs/site_hooks.py.
+    made = {"annotated.md", "quickstart.md", "contributing.md", "changelog.md"}
+    assert sorted(pages(nav)) == sorted(there | made)
     listed = re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
     assert sorted(listed) == sorted(there - {"index.md"})
 
