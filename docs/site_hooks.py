@@ -59,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def read_page(path: Path) -> str:
-    """Return a notebook, or a Markdown file in the root folder, as Markdown with links from docs/."""
+    """Return a notebook, or a file in the root folder, as Markdown with links from docs/."""
     if path.suffix == ".ipynb":
         markdown, _ = MarkdownExporter().from_filename(str(path))
         return markdown
