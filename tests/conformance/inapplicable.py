@@ -36,10 +36,8 @@ def place(reason: Inapplicable, name: str, folders: dict[str, Path]) -> str:
     )
 
 
-_ONE_EMBEDDING = "The suite embeds source and target with one module; here each has its own."
-_ONE_SIZE = (
-    "One size cannot say which of two vocabularies to resize, so `resize_token_embeddings` raises a `ValueError`."
-)
+_ONE_EMBEDDING = "The test embeds source and target with one module, but this model has two."
+_ONE_SIZE = "One size does not say which of the two vocabularies to resize, so the model raises a `ValueError`."
 _EMBEDDED_ALIKE = Inapplicable(
     "tests/test_modeling_common.py",
     "def test_inputs_embeds_matches_input_ids(",
@@ -51,8 +49,8 @@ _DEFAULT_ATTENTION = Inapplicable(
     "tests/test_modeling_common.py",
     "def test_sdpa_can_dispatch_non_composite_models(",
     'self.assertTrue(model_sdpa.config._attn_implementation == "sdpa")',
-    "By default this model uses `vanilla_transformer`, which is sdpa or unfused attention, whichever is faster; "
-    "`tests/acceleration/test_kernels.py` tests that sdpa and eager are used if named.",
+    "By default, this model uses its own attention, `vanilla_transformer`, which calls sdpa where sdpa is faster. "
+    "`tests/acceleration/test_kernels.py` tests that sdpa and eager are used if you name them.",
 )
 
 INAPPLICABLE = {
@@ -64,15 +62,15 @@ INAPPLICABLE = {
         "tests/test_tokenization_common.py",
         "def test_tokenize_special_tokens(",
         "self.assertEqual(len(token_1), 1)",
-        "With `split_special_tokens=True`, this tokenizer's default, a text that spells a special token is "
-        "tokenized like any other text; the suite `tokenizer-special-tokens` runs this test without it.",
+        "By default, this tokenizer treats a text such as `</s>` as ordinary text (`split_special_tokens=True`). The "
+        "suite `tokenizer-special-tokens` runs this test with `False`.",
     ),
     "tokenizers-backend::test_rust_tokenizer_add_prefix_space_0": Inapplicable(
         "transformers/tokenization_utils_tokenizers.py",
         "def __init__(",
         "self.add_prefix_space = add_prefix_space",
-        "`TokenizersBackend` notes `add_prefix_space` and does nothing with it, so this test fails for the stock class "
-        "too; only classes that build a pre-tokenizer in an `__init__` of their own obey it.",
+        "`TokenizersBackend` of transformers stores `add_prefix_space` but does not use it, so the test fails for that "
+        "class, too.",
     ),
     f"{_TWO}::test_inputs_embeds": Inapplicable(
         "tests/test_modeling_common.py",
@@ -103,21 +101,20 @@ INAPPLICABLE = {
 }
 
 _MISSING_FILE = "The source distribution lacks this file"
-_DISTRIBUTED = f"{_MISSING_FILE}, which starts the processes, and the suite runs for listed model types only."
+_DISTRIBUTED = f"{_MISSING_FILE}, which starts the processes. The suite also runs only for listed model types."
 
 SUITES_NOT_RUN = {
     "generation (`GenerationTesterMixin`)": Inapplicable(
         "tests/test_modeling_common.py",
         "",
         "from .generation.test_utils import GenerationTesterMixin",
-        f"{_MISSING_FILE}; an empty class stands in for it (`test_generation_tester_mixin_inheritance` asks for no "
-        "more), and `tests/generation` tests decoding.",
+        f"{_MISSING_FILE}. An empty class replaces it, and `tests/generation` tests decoding instead.",
     ),
     "export (`ExportTesterMixin`)": Inapplicable(
         "tests/test_modeling_common.py",
         "",
         "from .exporters.test_export import ExportTesterMixin",
-        f"{_MISSING_FILE}; an empty class stands in for it.",
+        f"{_MISSING_FILE}. An empty class replaces it.",
     ),
     "tensor parallelism": Inapplicable(
         "tests/test_tensor_parallel_mixin.py",
@@ -147,12 +144,12 @@ SUITES_NOT_RUN = {
         "tests/test_tokenization_common.py",
         "",
         "# set to True to test a sentencepiece tokenizer",
-        "This tokenizer is one of the tokenizers library.",
+        "This tokenizer uses the tokenizers library, not SentencePiece.",
     ),
     "ExecuTorch": Inapplicable(
         "tests/test_executorch.py",
         "",
         'self.model = AutoModelForCausalLM.from_pretrained("hf-internal-testing/tiny-random-LlamaForCausalLM")',
-        "The suite tests that one model, from the Hub.",
+        "The suite tests only this model, which is on the Hub.",
     ),
 }

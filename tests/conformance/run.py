@@ -26,13 +26,13 @@ DOCUMENT = ROOT / "docs" / "conformance.md"
 SUITES = {
     "model": "the paper's model: one joint vocabulary, tied embeddings, sinusoids",
     "model-untied-learned": "untied embeddings, learned positions (Table 3 row E)",
-    "model-two-vocabularies": "a source vocabulary of its own",
-    "model-other-system": "tensor2tensor's sinusoids from position 2, a bias of the LM head, norms after the stacks",
+    "model-two-vocabularies": "separate vocabularies for source and target",
+    "model-other-system": "as in converted models: other sinusoids, a bias in the LM head, norms after the stacks",
     "configuration": "`VanillaTransformerConfig`",
-    "tokenizer": "`VanillaTransformerTokenizer`, as `train_tokenizer` makes it",
-    "tokenizer-special-tokens": "the same with `split_special_tokens=False`",
-    "tokenizers-backend": "`VanillaTransformerTokenizer`: what is common to classes over the tokenizers library",
-    "training": "the paper's model without dropout and label smoothing: overfits a batch, then generates it",
+    "tokenizer": "`VanillaTransformerTokenizer` with its default settings",
+    "tokenizer-special-tokens": "the same class with `split_special_tokens=False`",
+    "tokenizers-backend": "the same class, as a tokenizer of the tokenizers library",
+    "training": "the paper's model without regularization, which must overfit a batch and generate it",
 }
 FLOORS = {"model": 100, "configuration": 1, "tokenizer": 50, "training": 1}
 
