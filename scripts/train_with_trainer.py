@@ -10,7 +10,7 @@ To train on 8 GPUs, with one process for each:
     torchrun --standalone --nproc-per-node 8 scripts/train_with_trainer.py (the same options)
 
 If the run stops, repeat the command with --resume to continue from the last complete checkpoint.
-docs/distributed_training.md explains every step.
+docs/several_gpus.md is a guide to this script.
 """
 
 import os

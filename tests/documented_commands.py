@@ -143,7 +143,8 @@ def test_commands(page, model, tmp_path, monkeypatch):
     monkeypatch.setenv("T", "multi30k/tok")
     to_run = commands(page)
     written = {path for arguments in to_run for path in outputs(arguments)}
-    named = {value for arguments in to_run for value in arguments if re.fullmatch(r"(runs|Helsinki-NLP)/[\w-]+", value)}
+    model_name = re.compile(r"(runs|Helsinki-NLP)/[\w-]+(/average)?")
+    named = {value for arguments in to_run for value in arguments if model_name.fullmatch(value)}
     prepare(tmp_path, named - written, model)
     few = partial(number_pairs, train_size=10 * PAIRS, test_size=TEST_PAIRS)
     monkeypatch.setattr(

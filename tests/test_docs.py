@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, training_args
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer.apps.cli.main import VERBS
@@ -253,6 +253,9 @@ def understand(name: str, arguments: list[str], monkeypatch) -> None:
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(module, last, stop)
+    if name.startswith("scripts."):
+        # Commands for GPUs have --bf16, which transformers rejects on a machine without such a GPU.
+        monkeypatch.setattr(training_args, "is_torch_bf16_gpu_available", lambda: True)
     with pytest.raises(ParsedError):
         module.main(arguments)
 
