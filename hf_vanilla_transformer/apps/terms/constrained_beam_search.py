@@ -38,6 +38,29 @@ _NO_TOKEN = -1
 Phrase = tuple[tuple[int, ...], ...]
 
 
+class _PhraseCounts(NamedTuple):
+    """How often phrases must still occur after each possible next token of each hypothesis.
+
+    Args:
+        missing (`torch.LongTensor` of shape `(active, hypotheses, next_tokens, phrases)`): how many more times each
+            phrase must occur; negative if it occurs more often than required.
+        revocable (`torch.LongTensor` of shape `(active, hypotheses, next_tokens, phrases)`): how many occurrences count
+            now, but would no longer count if a letter followed; see [`States`].
+    """
+
+    missing: torch.Tensor
+    revocable: torch.Tensor
+
+    def letter_would_harm(self) -> torch.Tensor:
+        """Return True where a letter, if it followed, would revoke occurrences of a phrase that would then be missing.
+
+        The result has shape `(active, hypotheses, next_tokens)`.
+        """
+        has_revocable = self.revocable > 0
+        would_be_missing = self.missing + self.revocable > 0
+        return (has_revocable & would_be_missing).any(dim=3)
+
+
 class States(NamedTuple):
     """How far each hypothesis has matched the required phrases of its sentence, and which phrases it still lacks.
 
@@ -56,6 +79,11 @@ class States(NamedTuple):
     missing: torch.Tensor
     revocable: torch.Tensor
     ends_in_letter: torch.Tensor
+
+    @property
+    def counts(self) -> _PhraseCounts:
+        """The counts of phrases before any next token. The axis next_tokens has size 1."""
+        return _PhraseCounts(self.missing[:, :, None], self.revocable[:, :, None])
 
     def take(self, chosen: torch.Tensor) -> "States":
         """Return the states of the hypotheses with the chosen indices, `(active, candidates)`."""
@@ -267,14 +295,11 @@ class PhraseStates:
         # A position is matched if it may follow the positions that were matched before, and its token is the next one.
         has_next_token = self._tables.token_of_position == next_tokens  # (active, hypotheses, positions)
         matched = self._may_match(states, continuations.letters_meet) & has_next_token
-        # A phrase occurs if the last position of one of its alternatives is matched.
-        ends_alternative = matched & self._tables.is_last
-        occurs = self._groups_for_one_token.any_in_group(ends_alternative)  # (active, hypotheses, 1, phrases)
-        missing, revocable = _update_counts(states, occurs, continuations)  # (active, hypotheses, 1, phrases)
+        counts = self._update_counts(states, matched, continuations, self._groups_for_one_token)
         return States(
             matched,
-            missing=missing[:, :, 0],
-            revocable=revocable[:, :, 0],
+            missing=counts.missing[:, :, 0],
+            revocable=counts.revocable[:, :, 0],
             ends_in_letter=continuations.end_in_letter[:, :, 0],
         )
 
@@ -287,33 +312,28 @@ class PhraseStates:
         The number is an upper bound, because overlapping phrases may take fewer tokens.
         """
         # The method below counts after each next token. Here it counts once, so this axis has size 1.
-        missing = states.missing[:, :, None]  # (active, hypotheses, 1, phrases)
-        revocable = states.revocable[:, :, None]  # (active, hypotheses, 1, phrases)
-        needed = self._count_needed(states.matched, missing, revocable, self._groups_for_one_token)
+        needed = self._count_needed(states.matched, states.counts, self._groups_for_one_token)
         return needed[:, :, 0]
 
     def needed_after_tracked_tokens(self, states: States) -> torch.Tensor:
         """Return how many tokens each hypothesis will need after each tracked token; see [`needed`].
 
-        The result has shape `(active, hypotheses, tracked)`. It is what [`follow`] and [`needed`] would return for each
-        tracked token, but it is computed for all of them at once. Each position is compared only with its own token, so
-        no tensor has both the axes positions and tracked.
+        The result has shape `(active, hypotheses, tracked)`. For each tracked token, it is the same as [`follow`] with
+        this token and then [`needed`]. However, all tracked tokens are computed at once. Each position is compared only
+        with its own token, because no other token can match it.
         """
         # Padding becomes the token 0, because tokens are used as indices. The results for padding are never used.
         tracked_tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
         continuations = self._compare_letters(states, tracked_tokens)  # each (active, hypotheses, tracked)
-        # The tracked token and the phrase of each position.
-        groups = self._groups_by_tracked_token
 
-        # Each position is tried with its own token as the next one, so it is matched whenever it may be matched.
+        # The next token of a position is its own token, so the position is matched whenever it may be matched.
+        groups = self._groups_by_tracked_token
         letters_meet = groups.at_positions(continuations.letters_meet)  # (active, hypotheses, positions)
-        is_padding = self._tables.token_of_position == _NO_TOKEN
+        is_padding = self._tables.token_of_position == _NO_TOKEN  # (active, 1, positions)
         matched = self._may_match(states, letters_meet) & ~is_padding  # (active, hypotheses, positions)
-        # A phrase occurs if the last position of one of its alternatives is matched.
-        ends_alternative = matched & self._tables.is_last
-        occurs = groups.any_in_group(ends_alternative)  # (active, hypotheses, tracked, phrases)
-        missing, revocable = _update_counts(states, occurs, continuations)  # (active, hypotheses, tracked, phrases)
-        return self._count_needed(matched, missing, revocable, groups)
+
+        counts = self._update_counts(states, matched, continuations, groups)
+        return self._count_needed(matched, counts, groups)
 
     def needed_after_other_tokens(self, states: States, tokens: torch.Tensor) -> torch.Tensor:
         """Return how many tokens each hypothesis will need after tokens that are in no phrase; see [`needed`].
@@ -321,12 +341,10 @@ class PhraseStates:
         The tokens and the result have shape `(active, hypotheses, next_tokens)`. The tokens match no position, so the
         result depends only on whether they begin with a letter that continues a word.
         """
-        # The counts of phrases get the axis next_tokens, here with size 1.
-        missing = states.missing[:, :, None]  # (active, hypotheses, 1, phrases)
-        revocable = states.revocable[:, :, None]  # (active, hypotheses, 1, phrases)
+        counts = states.counts  # each (active, hypotheses, 1, phrases)
         # If letters meet, the revocable occurrences end inside a word, so their phrases are missing again.
-        needed_if_letters_meet = self._tokens_of_missing(missing + revocable)  # (active, hypotheses, 1)
-        needed_otherwise = self._tokens_of_missing(missing)  # (active, hypotheses, 1)
+        needed_if_letters_meet = self._tokens_of_missing(counts.missing + counts.revocable)  # (active, hypotheses, 1)
+        needed_otherwise = self._tokens_of_missing(counts.missing)  # (active, hypotheses, 1)
 
         ended_in_letter = states.ends_in_letter[:, :, None]  # (active, hypotheses, 1)
         # `_begins_with_letter` is a mask of the vocabulary.
@@ -401,34 +419,69 @@ class PhraseStates:
         previous_is_matched = states.matched.roll(1, dims=2)
         return torch.where(self._tables.is_first, ~letters_meet, previous_is_matched)
 
-    def _count_needed(
-        self, matched: torch.Tensor, missing: torch.Tensor, revocable: torch.Tensor, groups: _PositionGroups
-    ) -> torch.Tensor:
+    def _update_counts(
+        self, states: States, matched: torch.Tensor, continuations: _Continuations, groups: _PositionGroups
+    ) -> _PhraseCounts:
+        """Return how often phrases must still occur after each possible next token.
+
+        Args:
+            states (`States`): the states of the hypotheses before the tokens.
+            matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): whether each position is matched by
+                the next token with which it is compared.
+            continuations (`_Continuations`): how the texts of the hypotheses continue with the next tokens.
+            groups (`_PositionGroups`): the next token and the phrase of each position.
+        """
+        # Flags of next tokens are the same for all phrases: (active, hypotheses, next_tokens, 1).
+        letters_meet = continuations.letters_meet[:, :, :, None]
+        have_no_text = continuations.have_no_text[:, :, :, None]
+        end_in_letter = continuations.end_in_letter[:, :, :, None]
+        counts_before = states.counts  # each (active, hypotheses, 1, phrases)
+
+        # A phrase occurs if the last position of one of its alternatives is matched. From `new_occurrences` on, all
+        # tensors have shape (active, hypotheses, next_tokens, phrases).
+        ends_alternative = matched & self._tables.is_last  # (active, hypotheses, positions)
+        new_occurrences = groups.any_in_group(ends_alternative).long()
+
+        # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count. Here and
+        # below, the product of a count and a flag is the count where the flag is True, and 0 elsewhere.
+        revoked = counts_before.revocable * letters_meet
+        missing = counts_before.missing + revoked - new_occurrences
+        # An earlier occurrence stays revocable only if the token has no text.
+        still_revocable = counts_before.revocable * have_no_text
+        # An occurrence can be revoked only if it ends with a letter, which a second letter may follow.
+        revocable = (new_occurrences + still_revocable) * end_in_letter
+        return _PhraseCounts(missing, revocable)
+
+    def _count_needed(self, matched: torch.Tensor, counts: _PhraseCounts, groups: _PositionGroups) -> torch.Tensor:
         """Return how many more tokens hypotheses need for their phrases, of shape `(active, hypotheses, next_tokens)`.
 
-        This is the number of tokens in all missing phrases, minus the largest number of tokens that a matched part of
-        an alternative saves. Only one matched part is subtracted, because the next token may continue one of them and
-        not the others.
+        This is the number of tokens in all missing phrases, minus the number of tokens that a partly matched
+        alternative saves. If several alternatives are partly matched, only the one that saves most is subtracted,
+        because the next token may continue one of them and not the others.
 
         Args:
             matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
-            missing (`torch.LongTensor` of shape `(active, hypotheses, next_tokens, phrases)`): as in [`States`].
-            revocable (`torch.LongTensor` of shape `(active, hypotheses, next_tokens, phrases)`): as in [`States`].
+            counts (`_PhraseCounts`): the counts of phrases after each next token.
             groups (`_PositionGroups`): the next token and the phrase of each position.
         """
-        # A position saves nothing if its phrase is not missing.
-        phrase_is_missing = groups.phrases_at_positions(missing > 0)  # (active, hypotheses, positions)
-
-        # It also saves nothing if its alternative continues with a letter, and this letter would revoke an occurrence
-        # without which a phrase would be missing.
-        would_be_missing = missing + revocable > 0  # (active, hypotheses, next_tokens, phrases)
-        letter_would_harm = ((revocable > 0) & would_be_missing).any(dim=3)  # (active, hypotheses, next_tokens)
-        continues_harmfully = groups.at_positions(letter_would_harm) & self._tables.letter_follows
-
-        saves_tokens = matched & phrase_is_missing & ~continues_harmfully  # (active, hypotheses, positions)
+        tokens_of_missing = self._tokens_of_missing(counts.missing)  # (active, hypotheses, next_tokens)
+        saves_tokens = matched & self._may_save_tokens(counts, groups)  # (active, hypotheses, positions)
+        # The product is the number of saved tokens where the flag is True, and 0 elsewhere.
         saved_tokens = self._tables.saved_tokens * saves_tokens  # (active, hypotheses, positions)
         most_saved = groups.largest_of_next_token(saved_tokens)  # (active, hypotheses, next_tokens)
-        return self._tokens_of_missing(missing) - most_saved
+        return tokens_of_missing - most_saved
+
+    def _may_save_tokens(self, counts: _PhraseCounts, groups: _PositionGroups) -> torch.Tensor:
+        """Return a mask of the positions that save tokens if they are matched, `(active, hypotheses, positions)`.
+
+        A position saves tokens if its phrase is missing, and if its alternative can continue without harm. Continuing
+        does harm if the next token of the alternative begins with a letter, and the letter would revoke an occurrence
+        without which a phrase would be missing.
+        """
+        phrase_is_missing = groups.phrases_at_positions(counts.missing > 0)  # (active, hypotheses, positions)
+        letter_would_harm = groups.at_positions(counts.letter_would_harm())  # (active, hypotheses, positions)
+        continuing_harms = letter_would_harm & self._tables.letter_follows
+        return phrase_is_missing & ~continuing_harms
 
     def _tokens_of_missing(self, missing: torch.Tensor) -> torch.Tensor:
         """Count the tokens of all missing phrases. Partial matches are not taken into account.
@@ -437,44 +490,6 @@ class PhraseStates:
         """
         phrase_lengths = self._tables.phrase_lengths[:, :, None]  # (active, 1, 1, phrases)
         return (missing.clamp(min=0) * phrase_lengths).sum(dim=3)
-
-
-def _update_counts(
-    states: States, occurs: torch.Tensor, continuations: _Continuations
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Update the counts of missing and revocable occurrences of each phrase, for each possible next token.
-
-    An occurrence is revocable if it would no longer count if a letter followed; see [`States`].
-
-    Args:
-        states (`States`): the states of the hypotheses before the tokens.
-        occurs (`torch.BoolTensor` of shape `(active, hypotheses, next_tokens, phrases)`): whether an alternative of the
-            phrase ends with the next token.
-        continuations (`_Continuations`): how the texts of the hypotheses continue with the next tokens.
-
-    Returns:
-        The counts `missing` and `revocable`, both of shape `(active, hypotheses, next_tokens, phrases)`.
-    """
-    # Flags of next tokens are the same for all phrases: (active, hypotheses, next_tokens, 1).
-    letters_meet = continuations.letters_meet[:, :, :, None]
-    have_no_text = continuations.have_no_text[:, :, :, None]
-    end_in_letter = continuations.end_in_letter[:, :, :, None]
-    # Counts before the next tokens are the same for all of them: (active, hypotheses, 1, phrases).
-    missing_before = states.missing[:, :, None]
-    revocable_before = states.revocable[:, :, None]
-
-    # All further tensors have the shape of the result.
-    new_occurrences = occurs.long()
-    # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count. Here and below,
-    # the product of a count and a flag is the count where the flag is True, and 0 elsewhere.
-    revoked = revocable_before * letters_meet
-    missing = missing_before + revoked - new_occurrences
-
-    # An earlier occurrence stays revocable only if the token has no text.
-    still_revocable = revocable_before * have_no_text
-    # An occurrence can be revoked only if it ends with a letter, which a second letter may follow.
-    revocable = (new_occurrences + still_revocable) * end_in_letter
-    return missing, revocable
 
 
 def _mark_tokens(tokens: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -502,24 +517,19 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
     shortest_lengths = [_shortest_length(phrase, begins_with_letter) for phrase in distinct_phrases]
     phrase_lengths = torch.tensor(shortest_lengths, dtype=torch.long, device=device)
 
-    # From here on, tensors have shape (positions,), except for those of tracked tokens.
     positions = _lay_out(distinct_phrases, device)
-    is_last = positions.num_following == 0
-    # roll() moves the flag of each position's successor to the position. The last position has none in its alternative.
-    next_begins_with_letter = begins_with_letter[positions.tokens].roll(-1)
-    letter_follows = next_begins_with_letter & ~is_last
-
     # unique() also returns the index of each token among the distinct ones. The first of these indices belong to the
     # positions, and the others to the EOS tokens.
-    all_tokens = torch.cat([positions.tokens, eos.to(device)])
+    num_positions = len(positions.tokens)
+    all_tokens = torch.cat([positions.tokens, eos.to(device)])  # (positions + num_eos,)
     tracked_tokens, tracked_indices = all_tokens.unique(return_inverse=True)
     return Tables(
         token_of_position=positions.tokens,
         phrase_of_position=positions.phrases,
-        tracked_index_of_position=tracked_indices[: len(positions.tokens)],
+        tracked_index_of_position=tracked_indices[:num_positions],
         is_first=positions.num_preceding == 0,
-        is_last=is_last,
-        letter_follows=letter_follows,
+        is_last=positions.num_following == 0,
+        letter_follows=_find_following_letters(positions, begins_with_letter),
         saved_tokens=_count_saved_tokens(positions, phrase_lengths),
         tracked_tokens=tracked_tokens,
         phrase_lengths=phrase_lengths,
@@ -580,6 +590,21 @@ def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
     num_preceding = torch.arange(len(tokens), device=device) - starts[alternative_of_position]
     num_following = lengths[alternative_of_position] - num_preceding - 1
     return _Positions(tokens, phrase_of_alternative[alternative_of_position], num_preceding, num_following)
+
+
+def _find_following_letters(positions: _Positions, begins_with_letter: torch.Tensor) -> torch.Tensor:
+    """Return True for each position after which its alternative has a token that begins with a letter, `(positions,)`.
+
+    Args:
+        positions (`_Positions`): the positions of one sentence.
+        begins_with_letter (`torch.BoolTensor` of shape `(vocabulary,)`): whether each token begins with a letter.
+    """
+    token_begins_with_letter = begins_with_letter[positions.tokens]
+    # roll() moves each flag to the position before. At the last position of an alternative, the flag belongs to a
+    # different alternative.
+    next_begins_with_letter = token_begins_with_letter.roll(-1)
+    has_next_token = positions.num_following > 0
+    return next_begins_with_letter & has_next_token
 
 
 def _count_saved_tokens(positions: _Positions, phrase_lengths: torch.Tensor) -> torch.Tensor:
@@ -727,38 +752,43 @@ class ConstrainedBeamSearch(BeamSearch):
         num_active, num_beams = self._running_scores.shape
         log_probs_by_beam = log_probs.view(num_active, num_beams, -1)  # (active, beams, vocabulary)
         proposals = self._propose_tokens(log_probs_by_beam)
-        num_proposals = proposals.tokens.shape[2]
+        scores_by_beam = self._score_proposals(proposals, log_probs_by_beam)  # (active, beams, proposals)
 
-        # A candidate's score is the score of a running hypothesis plus the log-probability of the proposed token.
-        log_probs_of_proposals = log_probs_by_beam.gather(2, proposals.tokens)  # (active, beams, proposals)
-        scores_by_beam = self._running_scores[:, :, None] + log_probs_of_proposals  # (active, beams, proposals)
-        scores_by_beam = scores_by_beam.where(proposals.are_candidates, NO_HYPOTHESIS)
-
-        # From here on, the candidates of all beams are on one axis: (active, candidates).
+        # From here on, the proposals of all beams are candidates on one axis: (active, candidates).
         scores = scores_by_beam.flatten(1)
         tokens = proposals.tokens.flatten(1)
-        # The bank of a candidate is the number of tokens that it still needs for its phrases. The banks must be set
-        # before `_keep_best_of_banks` reads them below. After this method, `prune` and `_best_running` read them, too.
-        self._banks = proposals.needed.flatten(1)
         # The beam of each candidate, for example [0, 0, 0, 1, 1, 1] for 2 beams with 3 proposals each.
+        num_proposals = proposals.tokens.shape[2]
         beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_proposals).expand_as(tokens)
+        # The bank of a candidate is the number of tokens that it still needs for its phrases.
+        banks = proposals.needed.flatten(1)
+        scores = self._keep_best_of_banks(scores, tokens, banks)
 
-        # `BeamSearch.prune` reads these candidates, and ignores the ones that are marked as nonexistent.
-        self._candidates = Candidates(self._keep_best_of_banks(scores, tokens), beams, tokens)
+        self._candidates = Candidates(scores, beams, tokens)
+        self._banks = banks
         self.length += 1
         return self._rows_of(beams), tokens
 
-    def _keep_best_of_banks(self, scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    def _score_proposals(self, proposals: _Proposals, log_probs: torch.Tensor) -> torch.Tensor:
+        """Return the score of each running hypothesis after each proposed token, `(active, beams, proposals)`.
+
+        Proposals that are not used get the score `NO_HYPOTHESIS`. `log_probs` has shape `(active, beams, vocabulary)`.
+        """
+        log_probs_of_proposals = log_probs.gather(2, proposals.tokens)
+        scores = self._running_scores[:, :, None] + log_probs_of_proposals
+        return scores.where(proposals.are_candidates, NO_HYPOTHESIS)
+
+    def _keep_best_of_banks(self, scores: torch.Tensor, tokens: torch.Tensor, banks: torch.Tensor) -> torch.Tensor:
         """Return the scores of the `num_candidates` best candidates of each bank, and mark the others as nonexistent.
 
-        Candidates that end without all of their phrases are dropped first. The scores, the tokens and the result have
-        shape `(active, candidates)`.
+        Candidates that end without all of their phrases are dropped first. All arguments and the result have shape
+        `(active, candidates)`.
         """
-        # `extend` has set `self._banks` to the number of tokens that each candidate still needs for its phrases.
-        ends_too_early = torch.isin(tokens, self._eos) & (self._banks > 0)
-        scores = _keep_scores(scores, ~ends_too_early)
-        is_among_best = _rank_within_banks(scores, self._banks) < self.num_candidates
-        return _keep_scores(scores, is_among_best)
+        # A candidate in the bank 0 contains all phrases.
+        ends_too_early = torch.isin(tokens, self._eos) & (banks > 0)
+        allowed_scores = _keep_scores(scores, ~ends_too_early)
+        is_among_best = _rank_within_banks(allowed_scores, banks) < self.num_candidates
+        return _keep_scores(allowed_scores, is_among_best)
 
     def _propose_tokens(self, log_probs: torch.Tensor) -> _Proposals:
         """Return the best tokens after each running hypothesis, followed by the tracked tokens of its sentence.
@@ -863,24 +893,36 @@ def _rank_within_banks(scores: torch.Tensor, banks: torch.Tensor) -> torch.Tenso
 
     The scores, the banks and the result have shape `(active, candidates)`.
     """
-    # Sort the candidates by score, and then by bank. The second sort is stable, so it keeps the order by score within
-    # each bank.
-    candidates_by_score = scores.argsort(dim=1, descending=True, stable=True)
-    banks_by_score = banks.gather(1, candidates_by_score)
-    order_by_bank = banks_by_score.argsort(dim=1, stable=True)
-    sorted_candidates = candidates_by_score.gather(1, order_by_bank)
+    sorted_candidates = _sort_by_bank_and_score(scores, banks)
     sorted_banks = banks.gather(1, sorted_candidates)
-
-    # For example, the sorted banks [2, 2, 2, 5, 5] start at the places [0, 0, 0, 3, 3], so the ranks are
-    # [0, 1, 2, 0, 1].
-    is_bank_start = torch.ones_like(sorted_banks, dtype=torch.bool)
-    differs_from_previous = sorted_banks[:, 1:] != sorted_banks[:, :-1]
-    is_bank_start[:, 1:] = differs_from_previous
-    places = torch.arange(scores.shape[1], device=scores.device).expand_as(sorted_banks)
-    # The largest start so far is the start of the candidate's own bank.
-    start_of_bank = places.where(is_bank_start, 0).cummax(dim=1).values
-    sorted_ranks = places - start_of_bank
-
+    sorted_ranks = _count_from_run_start(sorted_banks)
     # Put the ranks back into the order of the candidates. Each candidate occurs once in `sorted_candidates`, so every
     # element of the empty tensor is set.
     return torch.empty_like(sorted_ranks).scatter_(1, sorted_candidates, sorted_ranks)
+
+
+def _sort_by_bank_and_score(scores: torch.Tensor, banks: torch.Tensor) -> torch.Tensor:
+    """Return the indices of the candidates, sorted by bank, and within a bank from the best score to the worst.
+
+    The scores, the banks and the result have shape `(active, candidates)`.
+    """
+    # The second sort is stable, so it keeps the order by score within each bank.
+    candidates_by_score = scores.argsort(dim=1, descending=True, stable=True)
+    banks_by_score = banks.gather(1, candidates_by_score)
+    order_by_bank = banks_by_score.argsort(dim=1, stable=True)
+    return candidates_by_score.gather(1, order_by_bank)
+
+
+def _count_from_run_start(sorted_values: torch.Tensor) -> torch.Tensor:
+    """Return the distance of each element from the first element of its row that has the same value.
+
+    For example, the sorted values [2, 2, 2, 5, 5] give [0, 1, 2, 0, 1]. The values and the result have shape `(rows,
+    columns)`.
+    """
+    is_run_start = torch.ones_like(sorted_values, dtype=torch.bool)
+    is_run_start[:, 1:] = sorted_values[:, 1:] != sorted_values[:, :-1]
+    # In the example, the runs start at the columns [0, 0, 0, 3, 3]. The largest start so far is the start of the
+    # element's own run.
+    columns = torch.arange(sorted_values.shape[1], device=sorted_values.device).expand_as(sorted_values)
+    run_starts = columns.where(is_run_start, 0).cummax(dim=1).values
+    return columns - run_starts
