@@ -60,10 +60,18 @@ def _is_html(text: str) -> bool:
     if "<!--" in text_without_comments:
         # A comment is not closed, or contains the start of another comment.
         return False
-    has_markup = number_of_comments > 0 or _has_entity(text)
+    has_tags = _TAG.search(text_without_comments) is not None
+    has_markup = has_tags or number_of_comments > 0 or _has_entity(text)
+    return has_markup and _has_complete_elements(text_without_comments)
+
+
+def _has_complete_elements(text: str) -> bool:
+    """Return True if all tags of a text are tags of HTML, and each start tag has its end tag.
+
+    Tags without end tags, such as `<br>`, are complete by themselves. A text without tags is complete as well.
+    """
     names_of_open_elements: list[str] = []
-    for tag in _TAG.finditer(text_without_comments):
-        has_markup = True
+    for tag in _TAG.finditer(text):
         name = tag["name"].lower()
         if name not in HTML_NAMES:
             # This is not a tag of HTML, but, for example, "<filename>".
@@ -78,7 +86,7 @@ def _is_html(text: str) -> bool:
             # The end tag does not belong to the last start tag.
             return False
         names_of_open_elements.pop()
-    return has_markup and not names_of_open_elements
+    return not names_of_open_elements
 
 
 def _has_entity(text: str) -> bool:

@@ -291,19 +291,39 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
             continue
         if not _is_visible(child):
             continue
-        opening = _OPENING_MARK_AT_END.search(text_before)
-        if opening is None:
+        marks = _find_enclosing_marks(text_before, text_after)
+        if marks is None:
             continue
-        closing = opening["space"] + _CLOSING_MARKS[opening["mark"]]
-        if text_after.startswith(closing):
-            # The marks move from the neighboring texts into the element. The shortened text after this element is the
-            # text before the next element, so the following iterations must read it from `enclosed`, not from
-            # `content`.
-            enclosed[index - 1] = text_before[: opening.start()]
-            enclosed[index] = _protect_as_group([opening[0], child, closing])
-            enclosed[index + 1] = text_after.removeprefix(closing)
+        # The marks move from the neighboring texts into the element. The shortened text after this element is the text
+        # before the next element, so the following iterations must read it from `enclosed`, not from `content`.
+        enclosed[index - 1] = text_before.removesuffix(marks.opening)
+        enclosed[index] = _protect_as_group([marks.opening, child, marks.closing])
+        enclosed[index + 1] = text_after.removeprefix(marks.closing)
     # Texts that consisted only of the marks are empty now.
     return [child for child in enclosed if child != ""]
+
+
+@dataclass(frozen=True)
+class _EnclosingMarks:
+    """The brackets or quotation marks around an element, each with the space between it and the element."""
+
+    opening: str
+    closing: str
+
+
+def _find_enclosing_marks(text_before: str, text_after: str) -> _EnclosingMarks | None:
+    """Return the marks between which an element is, or None if the texts around it do not have a pair of marks there.
+
+    For example, with "see (" before the element and ") here" after it, the marks are "(" and ")".
+    """
+    opening = _OPENING_MARK_AT_END.search(text_before)
+    if opening is None:
+        return None
+    # If there is a space after the opening mark, as in "« ", there must be the same space before the closing mark.
+    closing = opening["space"] + _CLOSING_MARKS[opening["mark"]]
+    if not text_after.startswith(closing):
+        return None
+    return _EnclosingMarks(opening[0], closing)
 
 
 def _is_visible(child: str | Element) -> bool:

@@ -67,12 +67,17 @@ class LinkedWords:
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
         self._source = source
         self._target = target
-        # `_add_source_words` fills this list, which the methods below read.
+        # The parts of all source words follow each other in `source_words`.
         self.source_words: list[CharacterRange] = []
-        parts_of_source_words = self._add_source_words(sorted(borders))
+        # For each whole word of the source, the indices of its parts in `source_words`.
+        part_indices: list[range] = []
+        for parts in _split_words(source, borders):
+            first_part = len(self.source_words)
+            self.source_words += parts
+            part_indices.append(range(first_part, len(self.source_words)))
 
         links_of_whole_words = _link_equal_words(links, source, target)
-        target_words = self._split_target(links_of_whole_words, parts_of_source_words)
+        target_words = self._split_target(links_of_whole_words, part_indices)
         self.target_words = [word.characters for word in target_words]
         self.linked_sources = [word.source_words for word in target_words]
         self.linked_targets = _reverse_links(self.linked_sources, len(self.source_words))
@@ -93,31 +98,17 @@ class LinkedWords:
         """Return the index of the first source word that starts at a position of the source or after it."""
         return bisect_left(self._source_starts, position)
 
-    def _add_source_words(self, sorted_borders: list[int]) -> list[range]:
-        """Split the words of the source at the borders, and add the resulting words to `source_words`.
-
-        Returns:
-            `list[range]`: for each whole word of the source, the indices of its parts in `source_words`.
-        """
-        parts_of_words: list[range] = []
-        for match in WORDS_AND_LETTERS.finditer(self._source):
-            word = CharacterRange(match.start(), match.end())
-            first_part = len(self.source_words)
-            self.source_words += _split_word(word, sorted_borders)
-            parts_of_words.append(range(first_part, len(self.source_words)))
-        return parts_of_words
-
-    def _split_target(self, links: set[tuple[int, int]], parts_of_source_words: list[range]) -> list[_TargetWord]:
+    def _split_target(self, links: set[tuple[int, int]], part_indices: list[range]) -> list[_TargetWord]:
         """Return the words of the translation, split like the source words that they are linked with.
 
         Args:
             links: the links between whole words. Each consists of the index of a source word and of a target word.
-            parts_of_source_words: for each whole source word, the indices of its parts in `source_words`.
+            part_indices: for each whole source word, the indices of its parts in `source_words`.
         """
         # For each whole target word, the source words that it is linked with, each as the range of its parts.
         linked_source_words = defaultdict[int, list[range]](list)
         for source_index, target_index in sorted(links):
-            linked_source_words[target_index].append(parts_of_source_words[source_index])
+            linked_source_words[target_index].append(part_indices[source_index])
 
         target_words: list[_TargetWord] = []
         # Links count the words that this regular expression finds.
@@ -178,28 +169,22 @@ class LinkedWords:
             that it corresponds to. Characters between two matches correspond to the first part that was not found
             there or, like "-" in the example, to no part.
         """
-        matches: list[_TargetWord] = []
-        # The word has been split up to this position.
+        target_words: list[_TargetWord] = []
+        # The word has been split up to this position, and these source parts have not been compared yet.
         position = word.start
-        # The first source part that was not found after this position; empty if all parts were found so far. For
-        # example, if the source parts are "H", "2" and "O", and the word is "HxO", then "x" corresponds to "2".
-        missing_part: set[int] = set()
+        next_part = source_parts.start
         for source_part in source_parts:
             characters = self._find_in_target(source_part, position, word.end)
             if characters is None:
-                if not missing_part:
-                    missing_part = {source_part}
                 continue
-            if position < characters.start:
-                skipped = CharacterRange(position, characters.start)
-                matches.append(_TargetWord(skipped, missing_part))
-            matches.append(_TargetWord(characters, {source_part}))
+            skipped_characters = CharacterRange(position, characters.start)
+            target_words += _link_skipped_characters(skipped_characters, range(next_part, source_part))
+            target_words.append(_TargetWord(characters, {source_part}))
             position = characters.end
-            missing_part = set()
-        if position < word.end:
-            rest = CharacterRange(position, word.end)
-            matches.append(_TargetWord(rest, missing_part))
-        return matches
+            next_part = source_part + 1
+        skipped_characters = CharacterRange(position, word.end)
+        target_words += _link_skipped_characters(skipped_characters, range(next_part, source_parts.stop))
+        return target_words
 
     def _find_in_target(self, source_word: int, start: int, end: int) -> CharacterRange | None:
         """Find the text of a source word between two positions of the translation, and return its place there.
@@ -212,6 +197,16 @@ class LinkedWords:
         if position < 0:
             return None
         return CharacterRange(position, position + len(text))
+
+
+def _split_words(text: str, borders: set[int]) -> list[list[CharacterRange]]:
+    """Find the words of a text, and split them at the borders. Returns the parts of each word."""
+    sorted_borders = sorted(borders)
+    parts_of_words: list[list[CharacterRange]] = []
+    for match in WORDS_AND_LETTERS.finditer(text):
+        word = CharacterRange(match.start(), match.end())
+        parts_of_words.append(_split_word(word, sorted_borders))
+    return parts_of_words
 
 
 def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[CharacterRange]:
@@ -229,6 +224,24 @@ def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[Charact
         start = border
     parts.append(CharacterRange(start, word.end))
     return parts
+
+
+def _link_skipped_characters(characters: CharacterRange, skipped_parts: range) -> list[_TargetWord]:
+    """Return the part of a translated word that is between two matches, or an empty list if there is none.
+
+    It is linked with the first source part that was not found there, if any. For example, if the source parts are "H",
+    "2" and "O", and the word is "HxO", then "x" is linked with "2".
+
+    Args:
+        characters: the characters between the two matches.
+        skipped_parts: the source parts between the two matches, which were not found.
+    """
+    if characters.start == characters.end:
+        return []
+    if not skipped_parts:
+        return [_TargetWord(characters, set())]
+    first_skipped_part = skipped_parts[0]
+    return [_TargetWord(characters, {first_skipped_part})]
 
 
 def _reverse_links(linked_sources: list[set[int]], number_of_source_words: int) -> list[list[int]]:

@@ -229,16 +229,17 @@ class _InlineRun:
     def __init__(self, nodes: list[Node | str]):
         # The original, which `write` returns if there is no text to translate.
         self._nodes = nodes
-        # The strings and elements of the run. The calls below remove white space at both ends from this list.
-        self._content = read_elements(nodes)
-        # The strings, tags, and protected elements of the translation, which `place_tags` sets.
-        self._translated_tokens: list[Token] = []
         # White space at the ends of a block stays there, whichever words and tags the translation has at its ends.
-        self._space_before = _remove_space_at_start(self._content)
-        self._space_after = _remove_space_at_end(self._content)
+        stripped = _strip_space(read_elements(nodes))
+        self._space_before = stripped.space_before
+        self._space_after = stripped.space_after
+        # The strings and elements of the run.
+        self._content = stripped.content
         # This sets the positions of the elements, which `place_tags` reads.
         self._spaced_text = SpacedText(list(iterate_tokens(self._content)))
         self.text = self._spaced_text.text
+        # The strings, tags, and protected elements of the translation, which `place_tags` sets.
+        self._translated_tokens: list[Token] = []
 
     @property
     def has_elements(self) -> bool:
@@ -281,27 +282,6 @@ def _read_markup(format: str, markup: str) -> Node:
     return read_xml(markup_without_mark)
 
 
-def _remove_space_at_start(content: list[str | Element]) -> str:
-    """Remove the white space at the start of some content, and return it. The list `content` is changed in place."""
-    if not content or not isinstance(content[0], str):
-        return ""
-    text = content[0]
-    text_without_space = text.lstrip()
-    content[0] = text_without_space
-    length_of_space = len(text) - len(text_without_space)
-    return text[:length_of_space]
-
-
-def _remove_space_at_end(content: list[str | Element]) -> str:
-    """Remove the white space at the end of some content, and return it. The list `content` is changed in place."""
-    if not content or not isinstance(content[-1], str):
-        return ""
-    text = content[-1]
-    text_without_space = text.rstrip()
-    content[-1] = text_without_space
-    return text[len(text_without_space) :]
-
-
 @dataclass
 class _Attribute:
     """An attribute whose value is translated. Its `run` contains the value as a text without tags."""
@@ -309,6 +289,33 @@ class _Attribute:
     node: Node
     name: str
     run: _InlineRun
+
+
+@dataclass(frozen=True)
+class _StrippedContent:
+    """The content of an inline run without the white space at its ends, and this white space."""
+
+    space_before: str
+    content: list[str | Element]
+    space_after: str
+
+
+def _strip_space(content: Sequence[str | Element]) -> _StrippedContent:
+    """Separate the white space at both ends of some content from the content."""
+    stripped = list(content)
+    space_before = ""
+    space_after = ""
+    if stripped and isinstance(stripped[0], str):
+        text = stripped[0]
+        text_without_space = text.lstrip()
+        space_before = text.removesuffix(text_without_space)
+        stripped[0] = text_without_space
+    if stripped and isinstance(stripped[-1], str):
+        text = stripped[-1]
+        text_without_space = text.rstrip()
+        space_after = text.removeprefix(text_without_space)
+        stripped[-1] = text_without_space
+    return _StrippedContent(space_before, stripped, space_after)
 
 
 def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:

@@ -23,41 +23,40 @@ def assign_roles(root: Node, escape: Callable[[str], str], is_sentence: bool) ->
             outside of `<orth>`.
     """
     # The root is not an element, so it is not a <ruby>.
-    _assign_roles_inside(root, escape, is_sentence, is_translated=True, is_in_ruby=False)
+    _assign_roles_inside(root, escape, is_sentence, is_in_ruby=False)
 
 
-def _assign_roles_inside(
-    parent: Node, escape: Callable[[str], str], is_sentence: bool, is_translated: bool, is_in_ruby: bool
-) -> None:
+def _assign_roles_inside(parent: Node, escape: Callable[[str], str], is_sentence: bool, is_in_ruby: bool) -> None:
     """Assign roles to all elements inside a node, including nested elements.
 
     Args:
-        parent: the node. The elements and texts inside it are changed in place.
+        parent: the node, whose attribute `is_translated` must be set. What is inside it is changed in place.
         escape: escapes texts that are not translated, which become nodes.
         is_sentence: True if elements that HTML does not define are part of a sentence even without text next to them.
-        is_translated: True if the texts of the node are translated.
         is_in_ruby: True if the node is, or is inside, a `<ruby>`.
     """
     if parent.name in PREFORMATTED:
         _keep_line_breaks(parent)
-    texts = [child for child in parent.children if isinstance(child, str)]
     # Elements next to text are part of a sentence.
-    has_sentence = is_sentence or any(text.strip() for text in texts)
-    for child in parent.children:
-        if isinstance(child, str) or not child.name:
-            # Strings have no role, and comments already have one.
-            continue
-        # Pronunciations, as in `<ruby>漢<rt>kan</rt></ruby>`, are not translated.
-        is_reading = is_in_ruby and child.name in READINGS
-        if is_reading or _is_foreign(child):
-            # The element stays unchanged, with everything inside it.
-            child.role = Role.KEPT
-            child.is_translated = False
-            continue
-        child.is_translated = _is_translated_inside(child, is_translated)
-        belongs_to_sentence = has_sentence or child.name in PHRASING
-        may_be_inline = belongs_to_sentence and child.name not in BLOCKS
-        _assign_role(child, escape, may_be_inline, is_in_ruby)
+    has_sentence = is_sentence or _has_text(parent)
+    # Comments are nodes without names. They already have a role.
+    elements = [child for child in parent.children if isinstance(child, Node) and child.name]
+    for element in elements:
+        if _stays_unchanged(element, is_in_ruby):
+            # This includes everything inside the element.
+            element.role = Role.KEPT
+            element.is_translated = False
+        else:
+            element.is_translated = _is_translated_inside(element, parent.is_translated)
+            belongs_to_sentence = has_sentence or element.name in PHRASING
+            may_be_inline = belongs_to_sentence and element.name not in BLOCKS
+            _assign_role(element, escape, may_be_inline, is_in_ruby)
+
+
+def _has_text(node: Node) -> bool:
+    """Return True if there is text directly inside a node, apart from white space and nested elements."""
+    texts = [child for child in node.children if isinstance(child, str)]
+    return any(text.strip() for text in texts)
 
 
 def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: bool, is_in_ruby: bool) -> None:
@@ -72,13 +71,20 @@ def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: boo
     if element.is_translated and not may_be_inline:
         # An XML element outside of sentences may contain HTML as text, which is translated as a document.
         replace_escaped_html(element)
-    is_or_is_in_ruby = is_in_ruby or element.name == "ruby"
     # The roles inside come first, because the role of an element depends on the roles of its children.
-    _assign_roles_inside(element, escape, may_be_inline, element.is_translated, is_or_is_in_ruby)
+    is_or_is_in_ruby = is_in_ruby or element.name == "ruby"
+    _assign_roles_inside(element, escape, may_be_inline, is_or_is_in_ruby)
     element.role = _role_of_element(element, may_be_inline)
     if element.role is Role.BLOCK and not element.is_translated:
         # Blocks may contain elements that are translated, so only the texts stay unchanged.
         _keep_texts(element, escape)
+
+
+def _stays_unchanged(element: Node, is_in_ruby: bool) -> bool:
+    """Return True if an element stays unchanged with everything inside it, whatever its attributes say."""
+    # Pronunciations, as in `<ruby>漢<rt>kan</rt></ruby>`, are not translated.
+    is_reading = is_in_ruby and element.name in READINGS
+    return is_reading or _is_foreign(element)
 
 
 def _is_foreign(element: Node) -> bool:

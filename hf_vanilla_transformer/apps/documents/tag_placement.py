@@ -46,11 +46,12 @@ _MOST_CHARACTERS = 40
 _LAST_WORD = re.compile(rf"(?:{WORDS_AND_LETTERS.pattern})\Z")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class _WordRange:
     """A range of words in a translation. `end` is exclusive.
 
-    An element without words has an empty range, and is placed before the word `start`.
+    An element without words has an empty range, and is placed before the word `start`. Ranges are sorted by start, and
+    then by end, so an empty range, such as (3, 3), comes before a range that starts at the same place, such as (3, 5).
     """
 
     start: int
@@ -194,21 +195,29 @@ class TagPlacement:
         # First, the children that enclose words choose their ranges. The other children are then placed between these
         # ranges.
         words_of_children = self._place_around_words(parent)
-        # The ranges do not overlap, so their starts determine their order.
-        occupied = sorted(words_of_children.values(), key=lambda words: words.start)
+        occupied = sorted(words_of_children.values())
         children: list[_PlacedElement] = []
         for child in parent.element.child_elements:
-            words_of_child = words_of_children.get(child)
-            if words_of_child is None:
-                place = self._find_place_without_words(child, parent)
-                # The place must not be between two words of a different child.
-                place = _move_outside(occupied, place)
-                words_of_child = _WordRange(place, place)
+            if child in words_of_children:
+                words_of_child = words_of_children[child]
+            else:
+                words_of_child = self._place_between_words(child, parent, occupied)
             children.append(_PlacedElement(child, words_of_child))
-        # Sorting is stable, so children at the same place stay in source order. The end is part of the key because an
-        # empty range, such as (3, 3), must come before a range of words that starts at the same place, such as (3, 5).
-        children.sort(key=lambda child: (child.words.start, child.words.end))
+        # Sorting is stable, so children at the same place stay in source order.
+        children.sort(key=lambda child: child.words)
         return children
+
+    def _place_between_words(self, child: Element, parent: _PlacedElement, occupied: list[_WordRange]) -> _WordRange:
+        """Return the empty range at the place of a child that encloses no words of the translation.
+
+        Args:
+            child: the child.
+            parent: the element around it.
+            occupied: the sorted ranges of the children that enclose words. The place is not inside any of them.
+        """
+        place = self._find_place_without_words(child, parent)
+        free_place = _move_outside(occupied, place)
+        return _WordRange(free_place, free_place)
 
     def _place_around_words(self, parent: _PlacedElement) -> dict[Element, _WordRange]:
         """Choose translated words for each child element that contains words in the source.
@@ -334,13 +343,11 @@ class TagPlacement:
         The place is either before the translation of the word that follows the element in the source, or after the
         translation of the word that precedes the element.
         """
+        # The source words inside the parent: `words_before` the element, and `words_after` it.
         source_words = self._source_words_of(parent.element)
         next_word = self._words.first_source_word_from(element.start)
-        # The next word may be outside the parent. It is then replaced by the start or the end of the parent's words, so
-        # that one of the two ranges below is empty.
-        next_word_in_parent = min(max(next_word, source_words.start), source_words.stop)
-        words_before = range(source_words.start, next_word_in_parent)
-        words_after = range(next_word_in_parent, source_words.stop)
+        words_before = range(source_words.start, min(next_word, source_words.stop))
+        words_after = range(max(next_word, source_words.start), source_words.stop)
         if not words_before:
             return parent.words.start
         if not words_after:

@@ -30,6 +30,26 @@ class _JointKey:
     element_after: Element | None
 
 
+@dataclass(frozen=True)
+class _WordSide:
+    """One side of a joint, where a word or an end of the text is, seen from a protected element on the other side.
+
+    Args:
+        character (`str`): the character of the word that is nearest to the element. It is empty at an end of the text,
+            and if a different protected element is on this side.
+        is_text_end (`bool`): True if the text starts or ends on this side.
+        is_attached_punctuation (`bool`): True if the character is punctuation that is usually next to the element
+            without white space: an opening bracket before it, or a period after it, for example.
+        continues_in_element (`bool`): True if the element belongs to the word if there is no white space between them.
+            For example, the "s" in "<code>k</code>s" belongs to "k".
+    """
+
+    character: str
+    is_text_end: bool
+    is_attached_punctuation: bool
+    continues_in_element: bool
+
+
 @dataclass
 class _Joint:
     """The white space and tags between two neighbors, which may be words, protected elements, or ends of the text.
@@ -86,6 +106,26 @@ class _Joint:
     def precedes_closing_punctuation(self) -> bool:
         """True if the word after the joint starts with a period, a closing bracket, or similar punctuation."""
         return self.character_after in CLOSING_PUNCTUATION
+
+    @property
+    def side_before(self) -> _WordSide:
+        """The side before the joint, seen from the protected element after it."""
+        return _WordSide(
+            character=self.character_before,
+            is_text_end=self.is_at_start,
+            is_attached_punctuation=self.follows_opening_punctuation,
+            continues_in_element=_can_have_suffix(self.character_before),
+        )
+
+    @property
+    def side_after(self) -> _WordSide:
+        """The side after the joint, seen from the protected element before it."""
+        return _WordSide(
+            character=self.character_after,
+            is_text_end=self.is_at_end,
+            is_attached_punctuation=self.precedes_closing_punctuation,
+            continues_in_element=self.character_after.isalnum(),
+        )
 
     @property
     def expected_space(self) -> str:
@@ -231,21 +271,15 @@ class SpacedText:
         self._source_joint_before: dict[Element, _Joint] = {}
         self._source_joint_after: dict[Element, _Joint] = {}
 
-        text = ""
         # A gap contains everything between two words.
-        for gap in _divide_tokens(tokens):
-            # The model sees only the white space of the gap, without its tags and protected elements.
-            end_of_last_word = len(text)
-            text += gap.space_for_model
-            start_of_next_word = len(text)
-            text += collapse_spaces(gap.word_after)
-            _set_ranges_of_elements(gap, end_of_last_word, start_of_next_word)
+        gaps = _divide_tokens(tokens)
+        self.text = _join_for_model(gaps)
+        for gap in gaps:
             self._record_joints(gap)
-            # This loop must come after the joints are recorded, and must visit the elements in order, because
-            # `_follows_word` reads the joints around an element and the value of the element before it.
+        # The elements must be visited in order, because `_follows_word` reads the value of the element before.
+        for gap in gaps:
             for element in gap.elements:
                 element.follows_word = self._follows_word(element)
-        self.text = text
 
     def _record_joints(self, gap: _Gap) -> None:
         """Record the white space around the tags and protected elements between two words of the source.
@@ -357,76 +391,17 @@ class SpacedText:
         if element_before is not None and element_after is not None:
             return self._space_between(element_before, element_after)
         if element_after is not None:
-            return self._space_before(element_after, joint, word_space)
+            source_joint = self._source_joint_before[element_after]
+            return _choose_space_beside(
+                element_after, joint.side_before, source_joint.side_before, source_joint.space, word_space
+            )
         if element_before is not None:
-            return self._space_after(element_before, joint, word_space)
+            source_joint = self._source_joint_after[element_before]
+            return _choose_space_beside(
+                element_before, joint.side_after, source_joint.side_after, source_joint.space, word_space
+            )
         # The joint is between two words.
         return word_space
-
-    def _space_before(self, element: Element, joint: _Joint, word_space: str) -> str:
-        """Return the white space before the first protected element between two words of the translation.
-
-        The space is the same as in the source, unless the element has a different neighbor there.
-
-        Args:
-            element: the protected element, which is "k" in the examples below.
-            joint: the joint before the element in the translation. It follows a word or the start of the text.
-            word_space: the white space that the translation has between the words before and after the gap.
-        """
-        source_joint = self._source_joint_before[element]
-        if joint.is_at_start:
-            if source_joint.is_at_start:
-                return source_joint.space
-            # "k now" starts without a space, even if the source is "press k".
-            return ""
-        if joint.follows_opening_punctuation:
-            if source_joint.follows_opening_punctuation:
-                return source_joint.space
-            # "(k now)" has no space after the bracket, even if the source is "press k".
-            return word_space
-        if source_joint.space:
-            # "press k" has a space, like the source.
-            return source_joint.space
-        if _can_have_suffix(source_joint.character_before):
-            # "a word[1]" has no space, like the source.
-            return ""
-        # In the source, the element is at the start or after a bracket: "k now" becomes "jetzt k", with a new space.
-        if _needs_space(element, joint.character_before, word_space):
-            return " "
-        return ""
-
-    def _space_after(self, element: Element, joint: _Joint, word_space: str) -> str:
-        """Return the white space after the last protected element between two words of the translation.
-
-        The space is the same as in the source, unless the element has a different neighbor there.
-
-        Args:
-            element: the protected element, which is "k" in the examples below.
-            joint: the joint after the element in the translation. It precedes a word or the end of the text.
-            word_space: the white space that the translation has between the words before and after the gap.
-        """
-        source_joint = self._source_joint_after[element]
-        if joint.is_at_end:
-            if source_joint.is_at_end:
-                return source_joint.space
-            # "press k" ends without a space, even if the source is "k now".
-            return ""
-        if joint.precedes_closing_punctuation:
-            if source_joint.precedes_closing_punctuation:
-                return source_joint.space
-            # "press k." has no space before the period, even if the source is "k now".
-            return word_space
-        if source_joint.space:
-            # "k now" has a space, like the source.
-            return source_joint.space
-        if source_joint.character_after.isalnum():
-            # "<code>k</code>s" has no space, like the source.
-            return ""
-        # In the source, the element is at the end or before punctuation: "press k." becomes "k drücken.", with a new
-        # space.
-        if _needs_space(element, joint.character_after, word_space):
-            return " "
-        return ""
 
     def _space_between(self, element_before: Element, element_after: Element) -> str:
         """Return the white space between two protected elements that are adjacent in the translation.
@@ -438,6 +413,21 @@ class SpacedText:
         if space_after_first:
             return space_after_first
         return self._source_joint_before[element_after].space
+
+
+def _join_for_model(gaps: list[_Gap]) -> str:
+    """Return the text that the model sees, and set the attributes `start` and `end` of all elements in the gaps.
+
+    The text has the white space of each gap, without its tags and protected elements, and the word after the gap.
+    """
+    text = ""
+    for gap in gaps:
+        end_of_last_word = len(text)
+        text += gap.space_for_model
+        start_of_next_word = len(text)
+        text += collapse_spaces(gap.word_after)
+        _set_ranges_of_elements(gap, end_of_last_word, start_of_next_word)
+    return text
 
 
 def _set_ranges_of_elements(gap: _Gap, end_of_last_word: int, start_of_next_word: int) -> None:
@@ -459,6 +449,45 @@ def _set_ranges_of_elements(gap: _Gap, end_of_last_word: int, start_of_next_word
     for protected_element in gap.elements:
         protected_element.start = end_of_last_word
         protected_element.end = end_of_last_word
+
+
+def _choose_space_beside(
+    element: Element, side: _WordSide, source_side: _WordSide, source_space: str, word_space: str
+) -> str:
+    """Return the white space of the translation between a protected element and what is on one side of it.
+
+    The space is the same as in the source, unless the element has a different neighbor there. The function is used both
+    for the side before the element and for the side after it.
+
+    Args:
+        element: the protected element, which is "k" in the examples below.
+        side: this side of the element in the translation: a word, or an end of the text.
+        source_side: the same side of the element in the source.
+        source_space: the white space on this side of the element in the source.
+        word_space: the white space that the model has written between the words before and after the element.
+    """
+    if side.is_text_end:
+        if source_side.is_text_end:
+            return source_space
+        # "k now" starts without a space, even if the source is "press k".
+        return ""
+    if side.is_attached_punctuation:
+        if source_side.is_attached_punctuation:
+            return source_space
+        # "(k now)" has no space after the bracket, even if the source is "press k". "press k." has no space before the
+        # period, even if the source is "k now".
+        return word_space
+    # From here on, the element is next to a word in the translation.
+    if source_space:
+        # "press k" has a space, like the source.
+        return source_space
+    if source_side.continues_in_element:
+        # "a word[1]" and "<code>k</code>s" have no space, like the source.
+        return ""
+    # In the source, there is no word on this side. For example, "k now" becomes "jetzt k", with a new space before "k".
+    if _needs_space(element, side.character, word_space):
+        return " "
+    return ""
 
 
 def _needs_space(element: Element, neighbor: str, word_space: str) -> bool:

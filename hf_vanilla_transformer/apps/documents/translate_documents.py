@@ -107,6 +107,7 @@ def translate_documents(
     )
     codes = inference.codes()
     parsed_documents: list[Document] = []
+    # The texts of all documents, one document after the other.
     sources: list[Source] = []
     for markup in check_strings("documents", documents):
         document, sources_of_document = read_document(format, markup, codes)
@@ -114,13 +115,7 @@ def translate_documents(
         sources += sources_of_document
     # All texts are translated together, so that texts from different documents share batches.
     translations_of_texts = translator.translate_texts(sources)
-    translations: list[Translation] = []
-    # The translations are in the order of the texts, so each document gets as many of them as it has texts.
-    start = 0
-    for document in parsed_documents:
-        end = start + len(document.texts)
-        translations.append(_translate_document(document, translations_of_texts[start:end]))
-        start = end
+    translations = _assemble_documents(parsed_documents, translations_of_texts)
     if DetailLevel.from_argument(return_details) is DetailLevel.TEXT:
         return [translation.text for translation in translations]
     return translations
@@ -144,6 +139,23 @@ def read_document(format: str, markup: str, codes: TargetCodes) -> tuple[Documen
         code_of_document = codes.read(document.texts[0]).code
     sources_of_texts = [codes.read(text, code_of_document) for text in document.texts]
     return document, sources_of_texts
+
+
+def _assemble_documents(documents: list[Document], translations_of_texts: list[Translation]) -> list[Translation]:
+    """Assemble the translation of each document.
+
+    Args:
+        documents: the documents.
+        translations_of_texts: the translations of the texts of all documents, one document after the other.
+    """
+    translations: list[Translation] = []
+    # Each document gets as many translations as it has texts.
+    start = 0
+    for document in documents:
+        end = start + len(document.texts)
+        translations.append(_translate_document(document, translations_of_texts[start:end]))
+        start = end
+    return translations
 
 
 def _translate_document(document: Document, translations: list[Translation]) -> Translation:
