@@ -68,10 +68,9 @@ class CompleteCheckpoints(TrainerCallback):
             remove_later_marks(Path(str(args.output_dir)), state.global_step)
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can resume from these checkpoints, so none is marked.")
-        elif args.save_total_limit is not None:
-            # The Trainer treats a negative limit as no limit. `on_save` uses its absolute value, and `on_train_end`
-            # makes it positive again. After a training that failed, it is still negative.
-            args.save_total_limit = -abs(args.save_total_limit)
+            return
+        # From here to `on_train_end`, `on_save` removes old checkpoints instead of the Trainer.
+        _hide_limit_from_trainer(args)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -82,7 +81,7 @@ class CompleteCheckpoints(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Mark the new checkpoint after all processes have written it, and then remove old checkpoints."""
         if args.save_only_model:
-            # No run can resume from such a checkpoint, so it gets no mark.
+            # No run can resume from such a checkpoint, so it gets no mark, and the Trainer removes old ones.
             return
         # Other processes may still be writing their files, such as random states.
         PartialState().wait_for_everyone()
@@ -96,16 +95,34 @@ class CompleteCheckpoints(TrainerCallback):
         protected = [newest]
         if state.best_model_checkpoint:
             protected.append(Path(state.best_model_checkpoint))
-        # `on_train_begin` has made the limit negative. Without a limit, it is None, and `_remove_surplus` expects 0.
-        limit = abs(args.save_total_limit or 0)
-        _remove_surplus(output_folder, limit, protected)
+        limit = _read_hidden_limit(args)
+        if limit is not None:
+            _remove_surplus(output_folder, limit, protected)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         # Undo the change that `on_train_begin` has made.
-        if args.save_total_limit is not None:
-            args.save_total_limit = abs(args.save_total_limit)
+        args.save_total_limit = _read_hidden_limit(args)
+
+
+def _hide_limit_from_trainer(args: TrainingArguments) -> None:
+    """Make `args.save_total_limit` negative, which the Trainer treats as no limit, so that it removes no checkpoints.
+
+    If the limit is negative already, because an earlier training with these arguments failed, it stays as it is.
+    """
+    if args.save_total_limit is not None:
+        args.save_total_limit = -abs(args.save_total_limit)
+
+
+def _read_hidden_limit(args: TrainingArguments) -> int | None:
+    """Return the number of checkpoints to keep, which `_hide_limit_from_trainer` has made negative in the arguments.
+
+    Without a limit, the result is None or 0, as in the arguments.
+    """
+    if args.save_total_limit is None:
+        return None
+    return abs(args.save_total_limit)
 
 
 def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:

@@ -1,7 +1,7 @@
 """Provide a Trainer that logs perplexity and token accuracy without extra forward passes."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -134,7 +134,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        # `prediction_step`, which the loop calls for each batch, appends the batch's sums to this list, each (3,).
+        # `prediction_step`, which the loop calls for each batch, appends the sums of the batch to this list, each (3,).
         self._evaluation_sums: list[torch.Tensor] = []
         # The Trainer prepends the prefix to the names of its metrics.
         kwargs["metric_key_prefix"] = metric_key_prefix
@@ -153,40 +153,50 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         """Run the Trainer's evaluation step. Collect token metrics from the forward pass that computes the loss."""
         labels = inputs.get("labels")
         if labels is None:
+            # Without labels, there are no metrics.
             return super().prediction_step(model, inputs, *args, **kwargs)
-
-        def add_sums(outputs: Any) -> None:
-            self._add_evaluation_sums(outputs, labels)
-
-        # The Trainer calls this model once, to compute the loss, and the model passes its outputs to `add_sums`. For
-        # translations, the Trainer calls `generate()`, whose forward passes are not observed.
-        observed_model = _ObservedModel(model, observe=add_sums)
+        # The Trainer calls the model once, to compute the loss, and this call also computes the token sums. For
+        # translations, the Trainer calls `generate()`, which the wrapper passes on unchanged.
+        measured_model = _MeasuredModel(model, labels)
         with _keeping_length_limit(self.model):
-            return super().prediction_step(observed_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
+            result = super().prediction_step(measured_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
+        self._add_evaluation_sums(measured_model.token_sums)
+        return result
 
-    def _add_evaluation_sums(self, outputs: Any, labels: torch.Tensor) -> None:
-        """Compute the [`token_sums`] of a batch from the model's outputs, and add them to `self._evaluation_sums`."""
-        # (sentences, 3)
-        sums_of_sentences = token_sums(outputs["logits"], labels)
+    def _add_evaluation_sums(self, sums_of_sentences: torch.Tensor) -> None:
+        """Append the sums of a batch to `self._evaluation_sums`.
+
+        Args:
+            sums_of_sentences (`torch.Tensor` of shape `(sentences, 3)`): [`token_sums`] of this process's sentences.
+        """
         # This drops the repeated sentences that fill the last batch of several processes.
-        gathered_sums = self.accelerator.gather_for_metrics(sums_of_sentences)
-        # (sentences of all processes, 3) becomes (3,).
-        self._evaluation_sums.append(_to_float64(gathered_sums).sum(dim=0))
+        gathered_sums = self.accelerator.gather_for_metrics(sums_of_sentences)  # (sentences of all processes, 3)
+        sums_of_batch = _to_float64(gathered_sums).sum(dim=0)  # (3,)
+        self._evaluation_sums.append(sums_of_batch)
 
 
-class _ObservedModel:
-    """A wrapper of a model. After each direct call of the model, the wrapper passes the outputs to a function.
+class _MeasuredModel:
+    """A wrapper of a model that computes token sums from the outputs when it is called.
 
     A forward hook is unsuitable, because it would also be called at every step of `generate()`.
+
+    Args:
+        model (`nn.Module`): the model.
+        labels (`torch.LongTensor` of shape `(sentences, length)`): the labels of the batch on which it is called.
+
+    Attributes:
+        token_sums (`torch.Tensor` of shape `(sentences, 3)`): [`token_sums`] of the batch, after the model was called.
     """
 
-    def __init__(self, model: nn.Module, observe: Callable[[Any], None]):
+    token_sums: torch.Tensor
+
+    def __init__(self, model: nn.Module, labels: torch.Tensor):
         self._model = model
-        self._observe = observe
+        self._labels = labels
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         outputs = self._model(*args, **kwargs)
-        self._observe(outputs)
+        self.token_sums = token_sums(outputs["logits"], self._labels)
         return outputs
 
     def __getattr__(self, name: str) -> Any:
