@@ -30,6 +30,20 @@ class LossContext(AutogradContext, Protocol):
     dtypes: tuple[torch.dtype | None, ...]
 
 
+def detach_in_no_grad_mode(states: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Detach the inputs of a loss function if gradients are disabled; otherwise, return them unchanged.
+
+    Even in `no_grad` mode, an autograd function sees that a parameter has `requires_grad` set, and would compute its
+    gradient.
+    """
+    if torch.is_grad_enabled():
+        return states, weight, bias
+    detached_bias = None
+    if bias is not None:
+        detached_bias = bias.detach()
+    return states.detach(), weight.detach(), detached_bias
+
+
 def save_gradients(ctx: LossContext, gradients: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> None:
     """Save the gradients of states, weight and bias for the backward pass, with the dtypes of these inputs.
 

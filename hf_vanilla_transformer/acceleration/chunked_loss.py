@@ -12,14 +12,14 @@ target token of the batch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .autograd_context import LossContext, save_gradients, scale_saved_gradients
+from .autograd_context import LossContext, detach_in_no_grad_mode, save_gradients, scale_saved_gradients
 from .fast_path_checks import is_plain_cpu_tensor
 from .linear_and_dropout import cast_to_matmul_dtype, is_faster_by_onednn, onednn_linear
 from .mean_logit_term import compute_mean_logit_term
@@ -43,9 +43,6 @@ def chunked_smoothed_cross_entropy(
 
     The result equals torch's cross-entropy of the logits `states @ weight.T + bias`, with the reduction "sum".
 
-    On CPUs, only rows with a label are computed. On accelerators, all rows are computed and rows without a label are
-    masked, because selecting rows would wait for the device.
-
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
         weight (`torch.Tensor` of shape `(vocabulary, d_model)`): the matrix of the output projection.
@@ -57,47 +54,68 @@ def chunked_smoothed_cross_entropy(
         `tuple[torch.Tensor, torch.Tensor]`: the loss, a scalar in nats, at least in float32, which can be
             differentiated once; and the sums of [`~.operations.token_sums`], added up over the batch, `(3,)`.
     """
-    row_labels = labels.to(states.device).flatten()  # (rows,)
-    row_states = states.flatten(0, 1)  # (rows, d_model)
-    lacks_label = None
-    if is_plain_cpu_tensor(row_states):
-        labelled_rows = (row_labels != _NO_LABEL).nonzero()[:, 0]
-        row_states = row_states[labelled_rows]
-        row_labels = row_labels[labelled_rows]
+    all_states = states.flatten(0, 1)  # (batch * target, d_model)
+    all_labels = labels.to(states.device).flatten()  # (batch * target,)
+    if is_plain_cpu_tensor(all_states):
+        rows = _select_rows_with_label(all_states, all_labels)
     else:
-        lacks_label = (row_labels == _NO_LABEL)[:, None]  # (rows, 1)
-        # The states of rows without a label become zeros, so these rows add nothing to the gradient of the weight. In
-        # the backward pass, this masked_fill sets the gradients of these states to zero. The label of these rows
-        # becomes token 0, because gather and scatter need a valid index.
-        row_states = row_states.masked_fill(lacks_label, 0)
-        row_labels = row_labels.masked_fill(lacks_label[:, 0], 0)
+        # Selecting rows on an accelerator would wait for the device, so all rows are computed there.
+        rows = _mask_rows_without_label(all_states, all_labels)
+    projection_inputs = detach_in_no_grad_mode(rows.states, weight, bias)
+    return _SmoothedCrossEntropy.apply(*projection_inputs, rows.labels, rows.lacks_label, label_smoothing)
 
-    if not torch.is_grad_enabled():
-        # Even in `no_grad` mode, an autograd function sees that a parameter has `requires_grad` set, and would compute
-        # its gradient.
-        row_states = row_states.detach()
-        weight = weight.detach()
-        if bias is not None:
-            bias = bias.detach()
-    return _SmoothedCrossEntropy.apply(row_states, weight, bias, row_labels, lacks_label, label_smoothing)
+
+class _Rows(NamedTuple):
+    """The rows of which the loss is computed. A row is one target token of the batch.
+
+    Args:
+        states (`torch.Tensor` of shape `(rows, d_model)`): the decoder's output; zeros in rows without a label.
+        labels (`torch.LongTensor` of shape `(rows,)`): token ids; token 0 in rows without a label.
+        lacks_label (`torch.BoolTensor` of shape `(rows, 1)`, *optional*): True for rows without a label; None if every
+            row has a label.
+    """
+
+    states: Tensor
+    labels: Tensor
+    lacks_label: Tensor | None
+
+
+def _select_rows_with_label(states: Tensor, labels: Tensor) -> _Rows:
+    """Return only the rows that have a label, where `states` is `(rows, d_model)` and `labels` is `(rows,)`."""
+    rows_with_label = (labels != _NO_LABEL).nonzero()[:, 0]
+    return _Rows(states[rows_with_label], labels[rows_with_label], lacks_label=None)
+
+
+def _mask_rows_without_label(states: Tensor, labels: Tensor) -> _Rows:
+    """Return all rows, with harmless values in those that have no label.
+
+    Args:
+        states: the decoder's output, `(rows, d_model)`.
+        labels: token ids, `(rows,)`; -100 where there is no label.
+    """
+    lacks_label = (labels == _NO_LABEL)[:, None]  # (rows, 1)
+    # Because of the zeros, these rows add nothing to the gradient of the weight. In the backward pass, masked_fill sets
+    # the gradients of these states to zero.
+    masked_states = states.masked_fill(lacks_label, 0)
+    # gather and scatter need a valid index as label, such as token 0.
+    valid_labels = labels.masked_fill(lacks_label[:, 0], 0)
+    return _Rows(masked_states, valid_labels, lacks_label)
 
 
 class _Projection(NamedTuple):
-    """The tensors of the output projection, in the dtype of its matmuls. Its logits are `states @ weight.T + bias`.
+    """The output projection, in the dtype of its matmuls. It computes the logits `states @ weight.T + bias`.
 
     Args:
-        states (`torch.Tensor` of shape `(rows, d_model)`): zeros in rows without a label.
         weight (`torch.Tensor` of shape `(vocabulary, d_model)`).
         bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*).
     """
 
-    states: Tensor
     weight: Tensor
     bias: Tensor | None
 
 
 class _Gradients(NamedTuple):
-    """The gradients of the loss with respect to the tensors in [`_Projection`]. A gradient is None if not needed."""
+    """The gradients of the loss with respect to states, weight and bias. A gradient is None if it is not needed."""
 
     states: Tensor | None
     weight: Tensor | None
@@ -160,24 +178,25 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         num_rows, d_model = states.shape
         # Sums over many rows are at least in float32, because 16 bits would be imprecise.
         sum_dtype = torch.promote_types(states.dtype, torch.float32)
+        rows = _Rows(cast_to_matmul_dtype(states), labels, lacks_label)
+        bias_for_matmul = None
+        if bias is not None:
+            bias_for_matmul = cast_to_matmul_dtype(bias)
+        projection = _Projection(cast_to_matmul_dtype(weight), bias_for_matmul)
         # On accelerators, this is a scalar tensor instead of an int, because reading it would wait for the device.
         num_labels: int | Tensor = num_rows
         if lacks_label is not None:
             num_labels = (~lacks_label).sum().to(sum_dtype)
-        bias_for_matmul = None
-        if bias is not None:
-            bias_for_matmul = cast_to_matmul_dtype(bias)
-        projection = _Projection(cast_to_matmul_dtype(states), cast_to_matmul_dtype(weight), bias_for_matmul)
 
         # The term - epsilon mean(z), where z are the logits of a row, is computed without logits.
         needs_gradients = ctx.needs_input_grad[:3]  # whether states, weight and bias need one
-        mean_term, gradients = _compute_mean_term(projection, num_labels, label_smoothing, sum_dtype, needs_gradients)
+        mean_term, gradients = _compute_mean_term(
+            rows.states, projection, num_labels, label_smoothing, sum_dtype, needs_gradients
+        )
         # The other terms need logits. Their gradients are added to `gradients` in place.
         label_probability = 1 - label_smoothing
         chunk_rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * d_model)
-        row_terms = _process_chunks(
-            projection, labels, lacks_label, label_probability, chunk_rows, sum_dtype, gradients
-        )
+        row_terms = _process_chunks(rows, projection, label_probability, chunk_rows, sum_dtype, gradients)
         # Only accelerators pass rows without a label.
         if lacks_label is None:
             # CPUs add up the rows chunk by chunk.
@@ -208,6 +227,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
 
 def _compute_mean_term(
+    states: Tensor,
     projection: _Projection,
     num_labels: int | Tensor,
     label_smoothing: float,
@@ -219,7 +239,8 @@ def _compute_mean_term(
     [`~.mean_logit_term.compute_mean_logit_term`] says how it is computed without logits.
 
     Args:
-        projection: the tensors of the output projection, with zeros as states of rows without a label.
+        states: the decoder's output, `(rows, d_model)`; zeros in rows without a label.
+        projection: the output projection.
         num_labels: the number of rows with a label, as an int or a scalar tensor.
         label_smoothing: epsilon.
         sum_dtype: the dtype of sums over many rows.
@@ -228,7 +249,7 @@ def _compute_mean_term(
     Returns:
         The term, a scalar, and its gradients. Other terms may be added to the gradients in place.
     """
-    states, weight, bias = projection
+    weight, bias = projection
     vocabulary = len(weight)
     # The derivative of the term with respect to each logit of a row with a label.
     grad_logit = -label_smoothing / vocabulary
@@ -251,9 +272,8 @@ def _compute_mean_term(
 
 
 def _process_chunks(
+    rows: _Rows,
     projection: _Projection,
-    labels: Tensor,
-    lacks_label: Tensor | None,
     label_probability: float,
     chunk_rows: int,
     sum_dtype: torch.dtype,
@@ -261,61 +281,96 @@ def _process_chunks(
 ) -> _RowTerms:
     """Compute the terms of the loss that need logits, and add their gradients to `gradients` in place.
 
-    Only the logits of one chunk of rows are in memory at a time. They are overwritten by their gradient, from which the
-    gradients of the tensors in `projection` are computed. Returns three values for each row, from which the caller
-    computes the loss. These values are arbitrary for rows without a label.
+    Only the logits of one chunk of rows are in memory at a time. Returns three values for each row, from which the
+    caller computes the loss. These values are arbitrary for rows without a label.
 
     Args:
-        projection: the tensors of the output projection.
-        labels: token ids, `(rows,)`.
-        lacks_label: True for rows without a label, `(rows, 1)`, or None.
+        rows: the rows of the batch, in the dtype of matmuls.
+        projection: the output projection.
         label_probability: 1 - epsilon.
         chunk_rows: the number of rows in a chunk.
         sum_dtype: the dtype of the row terms, and of sums over rows.
         gradients: the gradients of the term - epsilon mean(z), which are changed in place.
     """
-    states, weight, bias = projection
-    num_rows = len(states)
-    # Memory for three values per row, each (rows, 1), which the chunks fill in.
-    log_sums, label_logits, largest_logits = states.new_empty(3, num_rows, 1, dtype=sum_dtype)
+    num_rows = len(rows.states)
+    matmul = _choose_matmul(rows.states[:chunk_rows], projection.weight)
+    buffer_rows = min(chunk_rows, num_rows)
+    precise_buffer = _allocate_precise_buffer(buffer_rows, projection.weight, sum_dtype)
+    # Memory for three values per row, which the chunks fill in.
+    log_sums, label_logits, largest_logits = rows.states.new_empty(3, num_rows, 1, dtype=sum_dtype)  # each (rows, 1)
     row_terms = _RowTerms(log_sums, label_logits, largest_logits)
-    # Both functions compute matmul(a, b, bias) = a b^T + bias, because a linear layer stores its weight as (out, in). A
-    # plain matmul a b is therefore written as matmul(a, b.T). The size of the first chunk decides for all chunks. The
-    # oneDNN function has no gradient, and needs none, because this code runs in the forward pass of an autograd
-    # function.
-    uses_onednn = is_faster_by_onednn(states[:chunk_rows], weight)
-    matmul = onednn_linear if uses_onednn else nn.functional.linear
-    precise_buffer = None
-    if states.dtype != sum_dtype:
-        # The logits of a chunk in float32, (chunk_rows, vocabulary), if matmuls are computed in 16 bits. All chunks
-        # share one buffer, because allocating it takes longer than the computation in it.
-        precise_buffer = states.new_empty(min(chunk_rows, num_rows), len(weight), dtype=sum_dtype)
 
     for begin in range(0, num_rows, chunk_rows):
-        rows = slice(begin, begin + chunk_rows)
-        chunk_states = states[rows]  # (chunk_rows, d_model)
-        chunk_labels = labels[rows, None]  # (chunk_rows, 1)
-        # These are views, so the function below writes its results into `row_terms`.
-        chunk_terms = row_terms.select(rows)
-        logits = matmul(chunk_states, weight, bias)  # (chunk_rows, vocabulary)
-        _replace_logits_by_gradient(logits, chunk_labels, label_probability, chunk_terms, precise_buffer)
-        # From here on, the same tensor holds the gradient of the logits. The logits are not needed any more.
-        grad_logits = logits  # (chunk_rows, vocabulary)
-        if gradients.states is not None:
-            # Adds grad_logits @ weight, (chunk_rows, d_model). Indexing with a slice returns a view, so `add_` changes
-            # `gradients.states`. If there are rows without a label, the masked_fill in `chunked_smoothed_cross_entropy`
-            # later sets the gradients of their states to zero.
-            gradients.states[rows].add_(matmul(grad_logits, weight.T))
-        if gradients.weight is not None:
-            # Adds grad_logits.T @ chunk_states, (vocabulary, d_model). Rows without a label add nothing here, because
-            # their states are zero.
-            gradients.weight.add_(matmul(grad_logits.T, chunk_states.T))
-        if gradients.bias is not None:
-            # The gradient of the bias is the sum of the rows, so rows without a label must be cleared first.
-            if lacks_label is not None:
-                grad_logits.masked_fill_(lacks_label[rows], 0)
-            gradients.bias.add_(grad_logits.sum(dim=0, dtype=sum_dtype))
+        chunk = slice(begin, begin + chunk_rows)
+        logits = matmul(rows.states[chunk], projection.weight, projection.bias)  # (chunk_rows, vocabulary)
+        chunk_labels = rows.labels[chunk, None]  # (chunk_rows, 1)
+        # `select` returns views, so the values of the chunk are written into `row_terms`.
+        chunk_terms = row_terms.select(chunk)
+        grad_logits = _replace_logits_by_gradient(logits, chunk_labels, label_probability, chunk_terms, precise_buffer)
+        _add_gradients_of_chunk(gradients, grad_logits, chunk, rows, projection.weight, matmul)
     return row_terms
+
+
+def _choose_matmul(states: Tensor, weight: Tensor) -> Callable[..., Tensor]:
+    """Return the fastest function that computes matmul(a, b, bias) = a b^T + bias.
+
+    The transposition is there because a linear layer stores its weight as (out, in). The function may be without a
+    gradient, because it runs in the forward pass of an autograd function.
+
+    Args:
+        states: the states of one chunk, `(chunk_rows, d_model)`, whose size decides which function is faster.
+        weight: the matrix of the output projection, `(vocabulary, d_model)`.
+    """
+    if is_faster_by_onednn(states, weight):
+        return onednn_linear
+    return nn.functional.linear
+
+
+def _allocate_precise_buffer(buffer_rows: int, weight: Tensor, sum_dtype: torch.dtype) -> Tensor | None:
+    """Allocate memory for a chunk's logits in `sum_dtype`, `(buffer_rows, vocabulary)`.
+
+    The result is None if matmuls with the weight, which is `(vocabulary, d_model)`, are computed in this dtype anyway.
+    All chunks share one buffer, because allocating it takes longer than the computation in it.
+    """
+    if weight.dtype == sum_dtype:
+        return None
+    vocabulary = len(weight)
+    return weight.new_empty(buffer_rows, vocabulary, dtype=sum_dtype)
+
+
+def _add_gradients_of_chunk(
+    gradients: _Gradients,
+    grad_logits: Tensor,
+    chunk: slice,
+    rows: _Rows,
+    weight: Tensor,
+    matmul: Callable[..., Tensor],
+) -> None:
+    """Add the gradients of one chunk to `gradients` in place, except those that are None.
+
+    Args:
+        gradients: the gradients so far.
+        grad_logits: the gradient of the chunk's logits, `(chunk_rows, vocabulary)`. Rows without a label are set to 0.
+        chunk: the rows of the chunk.
+        rows: the rows of the batch.
+        weight: the matrix of the output projection, `(vocabulary, d_model)`.
+        matmul: computes matmul(a, b) = a b^T, so that a plain matmul a b is written as matmul(a, b.T).
+    """
+    if gradients.states is not None:
+        # Adds grad_logits @ weight. A slice is a view, so `add_` changes `gradients.states`. The gradients of states
+        # without a label are arbitrary here; see `_mask_rows_without_label`.
+        grad_states = matmul(grad_logits, weight.T)  # (chunk_rows, d_model)
+        gradients.states[chunk].add_(grad_states)
+    if gradients.weight is not None:
+        # Adds grad_logits.T @ states. Rows without a label add nothing, because their states are zeros.
+        grad_weight = matmul(grad_logits.T, rows.states[chunk].T)  # (vocabulary, d_model)
+        gradients.weight.add_(grad_weight)
+    if gradients.bias is not None:
+        # The gradient of the bias is the sum of the rows, so rows without a label must be cleared first.
+        if rows.lacks_label is not None:
+            grad_logits.masked_fill_(rows.lacks_label[chunk], 0)
+        grad_bias = grad_logits.sum(dim=0, dtype=gradients.bias.dtype)  # (vocabulary,)
+        gradients.bias.add_(grad_bias)
 
 
 def _replace_logits_by_gradient(
@@ -324,8 +379,8 @@ def _replace_logits_by_gradient(
     label_probability: float,
     row_terms: _RowTerms,
     precise_buffer: Tensor | None,
-) -> None:
-    """Overwrite a chunk of logits with their gradient, and write the three values of each row into `row_terms`.
+) -> Tensor:
+    """Overwrite a chunk of logits with their gradient, and return it. Write three values per row into `row_terms`.
 
     Args:
         logits: `(chunk_rows, vocabulary)`, overwritten.
@@ -356,7 +411,7 @@ def _replace_logits_by_gradient(
     subtracted = softmax.new_full(labels.shape, -label_probability)  # (chunk_rows, 1)
     gradient = softmax.scatter_add_(-1, labels, subtracted)
     # Without a buffer, `gradient` already is `logits`, and this changes nothing.
-    logits.copy_(gradient)
+    return logits.copy_(gradient)
 
 
 def _clear_rows_without_label(row_terms: _RowTerms, lacks_label: Tensor) -> None:

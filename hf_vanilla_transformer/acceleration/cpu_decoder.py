@@ -141,11 +141,7 @@ class CPUDecoder:
         # Part of the interface of `NextTokenSteps`. It stays empty, because this decoder returns only logits.
         self.outputs: dict[str, object] = {}
 
-        if len(states) == 1 and mask is not None and mask.any():
-            # A single sentence needs no mask if its padding is removed.
-            is_real_token = mask[0].bool()  # (source,)
-            states = states[:, is_real_token]
-            mask = None
+        states, mask = _remove_padding_of_single_sentence(states, mask)
         # Added to the scores of cross-attention, (batch, 1, 1, source), or None if there is no padding.
         self._source_mask = None
         if mask is not None and not mask.all():
@@ -171,14 +167,7 @@ class CPUDecoder:
             input_ids (`torch.LongTensor` of shape `(rows, length)`): hypotheses, each with one more token than in the
                 previous call.
         """
-        if self._slots.all_are_used():
-            # Selecting every sentence drops the slots that no hypothesis needs, and adds free ones.
-            every_sentence = torch.arange(self._slots.batch_size(), device="cpu")
-            self.select(every_sentence)
-        if self._length == len(self._position_encodings):
-            more_encodings = _encode_positions(self._decoder, self._length, _GROWTH)
-            self._position_encodings = torch.cat([self._position_encodings, more_encodings])
-
+        self._make_room_for_position()
         newest_tokens = input_ids[:, -1]  # (rows,)
         x = self._embed(newest_tokens, self._position_encodings[self._length])  # (rows, d_model)
         self._length += 1
@@ -186,6 +175,16 @@ class CPUDecoder:
         for layer in self._layers:
             x = layer(x, past_mask, self._source_mask)
         return self._lm_head(self._decoder.normalize_output(x))
+
+    def _make_room_for_position(self) -> None:
+        """Make sure that the next position has free slots and a positional encoding."""
+        if self._slots.all_are_used():
+            # Selecting every sentence drops the slots that no hypothesis needs, and adds free ones.
+            every_sentence = torch.arange(self._slots.batch_size(), device="cpu")
+            self.select(every_sentence)
+        if self._length == len(self._position_encodings):
+            more_encodings = _encode_positions(self._decoder, self._length, _GROWTH)
+            self._position_encodings = torch.cat([self._position_encodings, more_encodings])
 
     def _embed(self, tokens: Tensor, position_encoding: Tensor) -> Tensor:
         """Embed each row's token, `(rows,)`, at one position: sqrt(d_model) E + PE (sections 3.4 and 3.5).
@@ -688,6 +687,21 @@ def _attend_by_sums(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | 
     weights = scores.softmax(dim=1)  # (batch, slots, heads)
     weighted_values = values * weights.unsqueeze(-1)  # (batch, slots, heads, d_v)
     return weighted_values.sum(dim=1, keepdim=True)
+
+
+def _remove_padding_of_single_sentence(states: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Remove the padding if the batch has one sentence, which then needs no mask. Return the states and the mask.
+
+    Args:
+        states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
+        mask (`torch.Tensor` of shape `(batch, source)`, *optional*): 1 for real source tokens, 0 for padding.
+    """
+    is_single_sentence = len(states) == 1
+    # A sentence that consists only of padding stays as it is, because attention needs at least one token.
+    if is_single_sentence and mask is not None and mask.any():
+        is_real_token = mask[0].bool()  # (source,)
+        return states[:, is_real_token], None
+    return states, mask
 
 
 def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int) -> Tensor:

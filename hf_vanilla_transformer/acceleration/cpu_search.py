@@ -235,7 +235,7 @@ def _decode(
         scores = logits_processor(input_ids, logits)  # type: ignore[arg-type]
         active_tokens = _choose_tokens(scores, settings.do_sample)  # (active,)
 
-        # Pruned sentences get token 0, which the pad token then replaces.
+        # Append the tokens. Pruned sentences get token 0, which the pad token then replaces.
         tokens = _expand_to_batch(active_tokens, active_rows, batch_size)  # (batch,)
         if pads_finished:
             tokens = tokens.where(is_unfinished, settings._pad_token_tensor)  # type: ignore[arg-type]
@@ -243,6 +243,7 @@ def _decode(
         if streamer is not None:
             streamer.put(tokens)
 
+        # Find out which sentences are finished, and prune them if that pays.
         is_finished = stopping_criteria(input_ids, None)  # (batch,)
         is_unfinished &= ~is_finished
         num_unfinished = int(is_unfinished.sum())

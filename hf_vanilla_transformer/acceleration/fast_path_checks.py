@@ -45,21 +45,33 @@ def is_unmodified(module: nn.Module) -> bool:
     Such a module has no hooks, no parametrizations and no methods that were set on the object. It is not compiled, and
     runs outside `torch.func`. Monkeypatched classes are not detected.
     """
-    # Each check looks for one way in which a call could do something else than `forward` of the class. The first that
-    # finds something decides.
+    # Each condition is one reason why a call would do something else than `forward` of the class.
     if is_traced() or torch._C._are_functorch_transforms_active():
         return False
     # `module.compile()` sets `_compiled_call_impl`, which is None otherwise.
-    if _has_hooks(module) or module._compiled_call_impl is not None:
+    if module._compiled_call_impl is not None:
         return False
-    for name, value in module.__dict__.items():
-        # Methods of the class are not in the `__dict__` of the object, so this one was set on the object and hides the
-        # method of the class. For example, accelerate sets `forward`, and PEFT sets `prepare_inputs_for_generation`.
-        if callable(value) and hasattr(type(module), name):
-            return False
+    return not _has_hooks(module) and not _hides_methods(module) and _has_plain_parameters(module)
+
+
+def _hides_methods(module: nn.Module) -> bool:
+    """Return True if a method was set on the object, so that it hides the method of the class.
+
+    For example, accelerate sets `forward`, and PEFT sets `prepare_inputs_for_generation`.
+    """
+    # The `__dict__` of an object does not have the methods of its class, only what was set on the object.
+    names_of_callables = [name for name, value in module.__dict__.items() if callable(value)]
+    return any(hasattr(type(module), name) for name in names_of_callables)
+
+
+def _has_plain_parameters(module: nn.Module) -> bool:
+    """Return True if all parameters of a module, without its submodules, are exactly of the class `nn.Parameter`.
+
+    Sharded and quantized weights belong to other classes. Parametrized weights are not in `_parameters`, but torch
+    changes the class of their module, which the callers of [`is_unmodified`] check.
+    """
     for parameter in module._parameters.values():
-        # Sharded and quantized weights belong to other classes. Parametrized weights are not in this dictionary, but
-        # torch changes the class of their module, which the callers check.
+        # A parameter that is switched off, such as the bias with `bias=False`, is None.
         if parameter is not None and type(parameter) is not nn.Parameter:
             return False
     return True

@@ -47,28 +47,38 @@ def flash_attention_with_padding(
     Returns:
         The output, `(batch, target, heads, d_v)`, and None instead of attention weights.
     """
-    input_dtype = query.dtype
-    must_cast = input_dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
+    must_cast = query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
     if must_cast:
-        query = query.to(_FLASH_DTYPE)
-        key = key.to(_FLASH_DTYPE)
-        value = value.to(_FLASH_DTYPE)
+        # This calls the function again with a dtype that flash attention supports.
+        heads, _ = flash_attention_with_padding(
+            module,
+            query.to(_FLASH_DTYPE),
+            key.to(_FLASH_DTYPE),
+            value.to(_FLASH_DTYPE),
+            attention_mask,
+            **kwargs,
+        )
+        return heads.to(query.dtype), None
 
     # Flash attention needs equal d_k and d_v. If d_k is smaller, queries and keys are padded here with zeros, which do
     # not change a dot product. If d_v is smaller, `flash_attention_forward` of transformers pads the values.
-    missing_channels = value.shape[-1] - query.shape[-1]
-    if missing_channels > 0:
-        query = nn.functional.pad(query, (0, missing_channels))
-        key = nn.functional.pad(key, (0, missing_channels))
+    missing_channels = max(0, value.shape[-1] - query.shape[-1])
+    padded_query = _pad_channels(query, missing_channels)
+    padded_key = _pad_channels(key, missing_channels)
 
     # transformers handles padding correctly in the decoder's self-attention.
     if attention_mask is None or is_causal(module, kwargs):
-        heads, _ = flash_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        heads, _ = flash_attention_forward(module, padded_query, padded_key, value, attention_mask, **kwargs)
     else:
-        heads = _attend_to_real_tokens(module, query, key, value, attention_mask, kwargs)
-    if must_cast:
-        heads = heads.to(input_dtype)
+        heads = _attend_to_real_tokens(module, padded_query, padded_key, value, attention_mask, kwargs)
     return heads, None
+
+
+def _pad_channels(x: Tensor, missing_channels: int) -> Tensor:
+    """Append zeros to the last axis of a tensor, `(..., channels)`."""
+    if missing_channels == 0:
+        return x
+    return nn.functional.pad(x, (0, missing_channels))
 
 
 def _attend_to_real_tokens(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .autograd_context import LossContext, save_gradients, scale_saved_gradients
+from .autograd_context import LossContext, detach_in_no_grad_mode, save_gradients, scale_saved_gradients
 from .linear_and_dropout import cast_to_matmul_dtype
 from .mean_logit_term import compute_mean_logit_term
 
@@ -116,19 +116,36 @@ def fused_smoothed_cross_entropy(
             differentiated once; and three sums over all rows, `(3,)`: the cross-entropy without label smoothing, the
             number of labels that have the highest logit, and the number of labels.
     """
-    row_states = states.flatten(0, 1)
+    row_states = states.flatten(0, 1)  # (rows, d_model)
     # The kernel needs labels that are adjacent in memory, unlike the labels of a slice.
     row_labels = labels.to(states.device).flatten().contiguous()
-    if not torch.is_grad_enabled():
-        # Even in `no_grad` mode, an autograd function sees that a parameter has `requires_grad` set, and would compute
-        # its gradient.
-        row_states = row_states.detach()
-        weight = weight.detach()
-        if bias is not None:
-            bias = bias.detach()
+    projection_inputs = detach_in_no_grad_mode(row_states, weight, bias)
     return _FusedSmoothedCrossEntropy.apply(
-        row_states, weight, bias, row_labels, label_smoothing, replace_logits, chunk_bytes
+        *projection_inputs, row_labels, label_smoothing, replace_logits, chunk_bytes
     )
+
+
+class _Totals(NamedTuple):
+    """Sums over the rows that have been processed so far, each a scalar.
+
+    Args:
+        loss (`torch.Tensor`): the label-smoothed loss.
+        unsmoothed (`torch.Tensor`): the cross-entropy without label smoothing.
+        num_highest (`torch.Tensor`): the number of labels that have the highest logit.
+    """
+
+    loss: Tensor
+    unsmoothed: Tensor
+    num_highest: Tensor
+
+    def add(self, row_terms: RowTerms, label_probability: float) -> "_Totals":
+        """Return the sums including further rows. `label_probability` is 1 - epsilon."""
+        log_sum, label_logit, is_highest = row_terms  # each (chunk_rows,)
+        return _Totals(
+            loss=self.loss + (log_sum.sum() - label_probability * label_logit.sum()),
+            unsmoothed=self.unsmoothed + (log_sum - label_logit).sum(),
+            num_highest=self.num_highest + is_highest.sum(),
+        )
 
 
 class _FusedSmoothedCrossEntropy(torch.autograd.Function):
@@ -180,29 +197,23 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         mean_term, gradients = _compute_mean_term(projection, num_labels, label_smoothing, sum_dtype, needs_gradients)
 
         # The other terms need logits. Their gradients are written into `gradients`, chunk by chunk.
-        loss = mean_term
-        unsmoothed = mean_term.new_zeros(())
-        num_highest = mean_term.new_zeros(())
+        totals = _Totals(loss=mean_term, unsmoothed=mean_term.new_zeros(()), num_highest=mean_term.new_zeros(()))
         label_probability = 1 - label_smoothing
         bytes_per_row = len(projection.weight) * projection.weight.element_size()
         chunk_rows = max(chunk_bytes // bytes_per_row, 1)
         for begin in range(0, len(states), chunk_rows):
             rows = slice(begin, begin + chunk_rows)
-            log_sum, label_logit, is_highest = _process_rows(
-                projection, labels, rows, label_probability, replace_logits, sum_dtype, gradients
-            )  # each (chunk_rows,)
-            loss = loss + (log_sum.sum() - label_probability * label_logit.sum())
-            unsmoothed = unsmoothed + (log_sum - label_logit).sum()
-            num_highest = num_highest + is_highest.sum()
+            row_terms = _process_rows(projection, labels, rows, label_probability, replace_logits, sum_dtype, gradients)
+            totals = totals.add(row_terms, label_probability)
         if gradients.states is not None:
             # Without this, rows without a label would keep the gradient of the term - epsilon mean(z).
             gradients.states.masked_fill_(lacks_label, 0)
 
         # The backward pass scales these gradients, and casts them to the dtypes of the inputs.
         save_gradients(ctx, [gradients.states, gradients.weight, gradients.bias], [states, weight, bias])
-        token_sums = torch.stack([unsmoothed, num_highest, num_labels])
+        token_sums = torch.stack([totals.unsmoothed, totals.num_highest, num_labels])
         ctx.mark_non_differentiable(token_sums)
-        return loss, token_sums
+        return totals.loss, token_sums
 
     @staticmethod
     @once_differentiable

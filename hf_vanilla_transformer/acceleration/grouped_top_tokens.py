@@ -38,28 +38,35 @@ def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Returns:
         The scores and the ids of these tokens, best first, both `(rows, count)`.
     """
-    rows, vocabulary = scores.shape
+    vocabulary = scores.shape[1]
     has_enough_groups = vocabulary >= _GROUP_SIZE * count
     is_large = has_enough_groups and scores.numel() >= _FEWEST_SCORES
     if scores.device.type != "cpu" or not is_large:
         return plain(top_tokens)(scores, count)
 
-    # Find the groups with the largest maxima, (rows, count).
+    candidate_ids = _find_tokens_of_best_groups(scores, count)  # (rows, candidates)
+    candidate_scores = scores.gather(1, candidate_ids)
+    # `best_candidates` are columns of `candidate_ids`, from which the token ids are read.
+    best_scores, best_candidates = plain(top_tokens)(candidate_scores, count)
+    best_ids = candidate_ids.gather(1, best_candidates)
+    return best_scores, best_ids
+
+
+def _find_tokens_of_best_groups(scores: Tensor, count: int) -> Tensor:
+    """Return the ids of the tokens in the `count` groups with the largest maxima, and of the tokens after all groups.
+
+    The scores have the shape `(rows, vocabulary)`, and the result has the shape `(rows, candidates)`.
+    """
+    rows, vocabulary = scores.shape
     num_groups = vocabulary // _GROUP_SIZE
     num_grouped_tokens = num_groups * _GROUP_SIZE
     grouped_scores = scores[:, :num_grouped_tokens].unflatten(1, (num_groups, _GROUP_SIZE))
     maxima = grouped_scores.amax(dim=2)  # (rows, groups)
-    _, best_groups = plain(top_tokens)(maxima, count)
+    _, best_groups = plain(top_tokens)(maxima, count)  # (rows, count)
 
-    # Candidates are the tokens of these groups and the tokens after the last whole group, (rows, candidates). For
-    # example, group 3 has the tokens 192 to 255.
+    # For example, group 3 has the tokens 192 to 255.
     first_ids = best_groups[..., None] * _GROUP_SIZE  # (rows, count, 1)
     ids_in_groups = first_ids + torch.arange(_GROUP_SIZE, device="cpu")  # (rows, count, group)
+    # The vocabulary may end with fewer tokens than a whole group has.
     ids_after_groups = torch.arange(num_grouped_tokens, vocabulary, device="cpu").expand(rows, -1)
-    candidate_ids = torch.cat([ids_in_groups.flatten(1), ids_after_groups], dim=1)
-
-    # Find the best candidates. `best_candidates` are columns of `candidate_ids`, from which their token ids are read.
-    candidate_scores = scores.gather(1, candidate_ids)
-    best_scores, best_candidates = plain(top_tokens)(candidate_scores, count)
-    best_ids = candidate_ids.gather(1, best_candidates)
-    return best_scores, best_ids
+    return torch.cat([ids_in_groups.flatten(1), ids_after_groups], dim=1)

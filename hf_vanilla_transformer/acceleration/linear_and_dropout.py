@@ -74,29 +74,35 @@ def _draw_keep(x: Tensor, num_dropping_values: int) -> Tensor:
     Each element is dropped independently with probability `num_dropping_values` / 2^16. The result has the shape of x.
     Its integer dtype has as many bytes per element as the dtype of x, for example int32 for float32.
     """
-    num_elements = x.numel()
-    # Each 64-bit integer holds the random bits of four elements: 16 bits each. The last integer may have bits to spare.
-    # With the lower bound -2^63 and no upper bound (None), random_() draws all 64 bits. Viewing them as int16 copies
-    # nothing.
-    num_integers = (num_elements + 3) // 4
-    random_integers = x.new_empty(num_integers, dtype=torch.int64).random_(-(2**63), None)
-    random_bits = random_integers.view(torch.int16)[:num_elements]
+    random_numbers = _draw_int16(x)
+    # The smallest `num_dropping_values` of the 2^16 numbers drop an element. For example, if 6,554 numbers drop an
+    # element, these are -32,768 to -26,215, and -26,214 is the smallest number that keeps it.
+    smallest_int16 = -(2**15)
+    smallest_keeping_number = smallest_int16 + num_dropping_values
 
+    # Both comparisons write integers, 1 for True and 0 for False, instead of creating booleans.
     keep_dtype = _INTEGER_DTYPE_BY_SIZE[x.element_size()]
     if keep_dtype == torch.int16:
-        # `keep` and `random_bits` are the same tensor here, so the result below overwrites the bits from which it is
-        # computed. That is safe, because the comparison is elementwise: torch reads each element before it writes the
-        # result into its place. Reusing the memory saves an allocation.
-        keep = random_bits
-    else:
-        keep = x.new_empty(num_elements, dtype=keep_dtype)
-    # As signed integers, the bits are uniform between -2^15 and 2^15 - 1. The lowest `num_dropping_values` of these
-    # values drop an element. For example, if 6,554 values drop an element, these are -32,768 to -26,215, and -26,214 is
-    # the lowest value that keeps it.
-    lowest_kept_value = num_dropping_values - 2**15
-    # With an integer `out`, a comparison writes 1 for True and 0 for False into it, instead of creating booleans.
-    torch.ge(random_bits, lowest_kept_value, out=keep)
-    return keep.view(x.shape)
+        # The result has the size of the random numbers, which are not needed any more, so it takes their memory.
+        return random_numbers.ge_(smallest_keeping_number)
+    keep = torch.empty_like(random_numbers, dtype=keep_dtype)
+    return torch.ge(random_numbers, smallest_keeping_number, out=keep)
+
+
+def _draw_int16(x: Tensor) -> Tensor:
+    """Draw a uniformly distributed integer between -2^15 and 2^15 - 1 for each element of x.
+
+    The result is an int16 tensor of the shape of x. Each 64-bit integer that torch draws gives four of these integers,
+    so torch has to draw only a quarter as many numbers.
+    """
+    num_elements = x.numel()
+    # Rounded up, so some of the last 16-bit integers may not be needed.
+    num_64_bit_integers = (num_elements + 3) // 4
+    # With the lower bound -2^63 and no upper bound (None), random_() draws all 64 bits.
+    random_64_bits = x.new_empty(num_64_bit_integers, dtype=torch.int64).random_(-(2**63), None)
+    # `view` with a smaller dtype reinterprets the memory, so the result has four times as many elements.
+    random_16_bits = random_64_bits.view(torch.int16)
+    return random_16_bits[:num_elements].view(x.shape)
 
 
 class _DropoutContext(AutogradContext, Protocol):
