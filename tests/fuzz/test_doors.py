@@ -613,7 +613,7 @@ TEXTS_WITH_TERMS = st.lists(
 def test_costs_of_glossaries(model, tokenizer, terms, words, num_beams, max_new_tokens):
     """The server computes a work before it translates that is at least half of what the search then takes."""
     pytest.importorskip("prometheus_client")
-    from hf_vanilla_transformer.apps.serving.service import CardFacts, Service, ServingSettings
+    from hf_vanilla_transformer.apps.serving.service import CardFacts, Service, ServingSettings, _with_glossary
 
     texts = [" ".join(words_of_text) for words_of_text in words]
     options = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
@@ -623,7 +623,7 @@ def test_costs_of_glossaries(model, tokenizer, terms, words, num_beams, max_new_
         patch.setattr(
             glossary_module, "encode", lambda *arguments, **options: encode_and_note(encoded, *arguments, **options)
         )
-        with_glossary = service._with_glossary({**options, "glossary": terms})
+        with_glossary = _with_glossary({**options, "glossary": terms}, tokenizer)
     forms = [form for translations in terms.values() for form in translations]
     # The time that it takes to make the glossary: four contexts for each form, and few calls of the tokenizer.
     assert len(encoded) <= 2 + 4 * len(forms) // 256

@@ -98,28 +98,31 @@ class Service:
         card: CardFacts,
         generate_kwargs: TranslateOptions | None = None,
     ):
+        # The model and its properties.
         self.model = model
         self.tokenizer = tokenizer
-        self.settings = settings
         self.card = card
         self.runtime = runtime_of(model, tokenizer)
-        self.metrics = Metrics()
-        self.is_failing = False
-        # The default arguments. If they contain a glossary, it is built here, once for all requests. This needs
-        # `self.tokenizer`.
-        self._generate_kwargs = self._with_glossary(generate_kwargs or {})
-        # True if texts without letters are copied instead of translated. Requests often contain bare numbers, for
-        # example from table cells. A model whose training pairs are unknown might change numbers, so they are copied in
-        # this case, too (`otherwise`).
+        # True if texts without letters, such as numbers in table cells, are copied instead of translated. The tokenizer
+        # says whether the model can translate them. If it does not say so, they are copied, because the model might
+        # change numbers.
         self._copies_letterless = copies_letterless(tokenizer, otherwise=True)
+
+        # The default arguments. If they contain a glossary, it is built once for all requests.
+        self._generate_kwargs = _with_glossary(generate_kwargs or {}, tokenizer)
         # This raises ValueError if the model does not translate into the default target language.
         codes = TargetCodes(tokenizer, self._generate_kwargs.get("target_lang"))
         self.target_codes = codes.codes
         self.default_target_code = codes.default
+
+        # The limits, and the state of the running service. Whenever the number of texts in flight changes, the limits
+        # update the metric.
+        self.settings = settings
+        self.metrics = Metrics()
+        self._limits = TextLimits(settings, observe=self.metrics.in_flight.set)
+        self.is_failing = False
         # `running` creates the lanes. Before that, no text can be translated.
         self._lanes: Lanes | None = None
-        # The second argument updates the metric whenever the number of texts in flight changes.
-        self._limits = TextLimits(settings, self.metrics.in_flight.set)
 
     @property
     def lanes(self) -> Lanes:
@@ -283,7 +286,7 @@ class Service:
         # The `with` statement counts the documents as in flight until they are translated. Errors are converted to
         # RequestError.
         with self._admitted(documents):
-            options_with_glossary = await asyncio.to_thread(self._with_glossary, options)
+            options_with_glossary = await asyncio.to_thread(_with_glossary, options, self.tokenizer)
             tokens, work = await asyncio.to_thread(self._measure_documents, documents, options_with_glossary)
             return await self._choose_lane(work).submit(documents, tokens, options_with_glossary)
 
@@ -341,7 +344,7 @@ class Service:
         # Each sentence already starts with its language code, so sentences with different target languages may share a
         # batch.
         sentence_options.pop("target_lang", None)
-        return self._with_glossary(sentence_options)
+        return _with_glossary(sentence_options, self.tokenizer)
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """Call a function in the worker thread for short requests, and return the function's result.
@@ -422,17 +425,6 @@ class Service:
         tokens = self._count_allowed_tokens(sentences, codes)
         work = self._check_work_with_terms(tokens, options, sentences, codes)
         return tokens, work
-
-    def _with_glossary(self, options: TranslateOptions) -> TranslateOptions:
-        """Replace the glossary terms in the options with a [`Glossary`], and return the new options.
-
-        The glossary is then built once per request instead of once per batch. Options without terms are returned
-        unchanged.
-        """
-        terms = options.get("glossary")
-        if terms is None or isinstance(terms, Glossary):
-            return options
-        return {**options, "glossary": Glossary(terms, self.tokenizer)}
 
     def _split_texts(self, texts: Sequence[str], codes: TargetCodes) -> list[list[Piece]]:
         """Split each text into sentences that exceed neither the model's training length nor the server's limit."""
@@ -588,6 +580,17 @@ class Service:
         """Record a translated batch in `health` and in the metrics. This runs in the event loop's thread."""
         self.is_failing = False
         self.metrics.count_batch(batch)
+
+
+def _with_glossary(options: TranslateOptions, tokenizer: PreTrainedTokenizerBase) -> TranslateOptions:
+    """Replace the glossary terms in the options with a [`Glossary`], and return the new options.
+
+    The glossary is then built once per request instead of once per batch. Options without terms are returned unchanged.
+    """
+    terms = options.get("glossary")
+    if terms is None or isinstance(terms, Glossary):
+        return options
+    return {**options, "glossary": Glossary(terms, tokenizer)}
 
 
 def _join_sentences(results: Sequence[SentenceTranslations]) -> list[Translation]:

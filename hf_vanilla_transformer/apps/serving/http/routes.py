@@ -147,8 +147,21 @@ def _libre_response(
     If the request has a list of texts, each field is a list with one item per text. Otherwise, each field is the value
     for the only text.
     """
-    # Each list has one item per text. Optional fields that are missing here are None in the response, and FastAPI
-    # leaves them out.
+    fields_of_all_texts = _collect_response_fields(request, translations, source_language)
+    has_list_of_texts = isinstance(request.q, list)
+    if has_list_of_texts:
+        return LibreTranslation.model_validate(fields_of_all_texts)
+    fields_of_only_text = {name: values[0] for name, values in fields_of_all_texts.items()}
+    return LibreTranslation.model_validate(fields_of_only_text)
+
+
+def _collect_response_fields(
+    request: LibreRequest, translations: list[Translation], source_language: str | None
+) -> dict[str, list[object]]:
+    """Return the fields that a LibreTranslate request asks for, each as a list with one item per text.
+
+    Optional fields that are missing here are None in the response, and FastAPI leaves them out.
+    """
     fields: dict[str, list[object]] = {}
     fields["translatedText"] = [translation.text for translation in translations]
     if request.source == "auto" and source_language is not None:
@@ -162,11 +175,7 @@ def _libre_response(
         fields["score"] = [finite_score(translation) for translation in translations]
     if any(translation.flags for translation in translations):
         fields["flags"] = [sorted(translation.flags) for translation in translations]
-    has_list_of_texts = isinstance(request.q, list)
-    if has_list_of_texts:
-        return LibreTranslation.model_validate(fields)
-    fields_of_only_text = {name: values[0] for name, values in fields.items()}
-    return LibreTranslation.model_validate(fields_of_only_text)
+    return fields
 
 
 def _english_name(code: str) -> str:

@@ -45,14 +45,8 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
     space = Path(folder)
     # Everything is checked before the first folder is created.
     _check_is_free(space)
-    model_folder = Path(model)
-    if model_folder.is_dir():
-        model_files = [file for file in files_of_a_run(model_folder) if file.name not in NOT_TO_SHARE]
-        _check_model_files(model_folder, model_files)
-        space.mkdir(parents=True, exist_ok=True)
-        (space / "model").mkdir()
-        for file in model_files:
-            shutil.copy(file, space / "model")
+    if Path(model).is_dir():
+        _copy_model(Path(model), space / "model")
         # The Space contains the model in the subfolder "model", and app.py runs in the folder of the Space.
         model_of_app = "model"
         models_on_hub = None
@@ -76,6 +70,20 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
     write_text(space / "app.py", app)
     write_text(space / "requirements.txt", _REQUIREMENTS)
     write_text(space / "README.md", f"---\n{metadata.to_yaml()}\n---\n")
+
+
+def _copy_model(model_folder: Path, new_folder: Path) -> None:
+    """Copy the files of a model, without files that should not be shared, into a new folder.
+
+    Raises:
+        ValueError: if the files are not a complete model. No folder is created in this case.
+    """
+    model_files = [file for file in files_of_a_run(model_folder) if file.name not in NOT_TO_SHARE]
+    _check_model_files(model_folder, model_files)
+    new_folder.parent.mkdir(parents=True, exist_ok=True)
+    new_folder.mkdir()
+    for file in model_files:
+        shutil.copy(file, new_folder)
 
 
 def _check_is_free(folder: Path) -> None:
