@@ -57,20 +57,36 @@ def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
     """
     modules = list(model.modules())
     with _saved_modes_lock:
-        for module in modules:
-            # Only the first context saves the mode. Later contexts find evaluation mode, which is not to be restored.
-            saved_mode = _saved_modes.setdefault(module, _SavedMode(was_training=module.training))
-            saved_mode.open_contexts += 1
-        # This changes `module.training`, so it comes after the loop has saved the modes.
+        _save_modes(modules)
+        # This changes the modes, so it must come after they are saved.
         model.eval()
     try:
         yield
     finally:
         with _saved_modes_lock:
-            for module in modules:
-                saved_mode = _saved_modes[module]
-                saved_mode.open_contexts -= 1
-                if saved_mode.open_contexts == 0:
-                    # This was the last context.
-                    module.training = saved_mode.was_training
-                    del _saved_modes[module]
+            _restore_modes(modules)
+
+
+def _save_modes(modules: list[nn.Module]) -> None:
+    """Open an `evaluating()` context for some modules. The first context of a module saves its training mode.
+
+    The caller must hold the lock.
+    """
+    for module in modules:
+        if module not in _saved_modes:
+            _saved_modes[module] = _SavedMode(was_training=module.training)
+        _saved_modes[module].open_contexts += 1
+
+
+def _restore_modes(modules: list[nn.Module]) -> None:
+    """Close an `evaluating()` context of some modules. The last context of a module restores its training mode.
+
+    The caller must hold the lock.
+    """
+    for module in modules:
+        saved_mode = _saved_modes[module]
+        saved_mode.open_contexts -= 1
+        is_last_context = saved_mode.open_contexts == 0
+        if is_last_context:
+            module.training = saved_mode.was_training
+            del _saved_modes[module]

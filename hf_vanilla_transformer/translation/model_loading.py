@@ -37,13 +37,8 @@ def explaining_missing_files(
         NotADirectoryError: if `name` is a file.
         ValueError: if the files cannot be loaded.
     """
-    # If `name` is a name on the Hub, there is normally no such path on this machine, and both tests below are False.
     folder = Path(name)
-    if folder.is_file():
-        raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
-    if folder.is_dir():
-        for file in files:
-            _check_file(folder, file)
+    _check_folder(folder, files)
     # Errors whose message already says what to do pass unchanged. All others get a new message. The last handler
     # matches any exception, so it must follow the specific ones.
     try:
@@ -68,6 +63,22 @@ def explaining_missing_files(
         if str(name) not in reason:
             reason = f"{name} cannot be loaded: {reason}"
         raise InputError(reason) from error
+
+
+def _check_folder(folder: Path, files: Sequence[str]) -> None:
+    """Raise an error if a path is a file, or if it is a folder that lacks one of the given files.
+
+    If the path is a name on the Hub, there is normally no such path on this machine, and nothing is checked.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        NotADirectoryError: if the path is a file.
+    """
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
+    if folder.is_dir():
+        for file in files:
+            _check_file(folder, file)
 
 
 def _check_file(folder: Path, file: str) -> None:

@@ -143,22 +143,23 @@ class TorchRuntime(Runtime):
             inputs["output_hidden_states"] = True
         output = self._model(**inputs, use_cache=False)
 
-        attention_of_pairs: list[torch.Tensor | None] = [None] * len(targets)
+        padded_attention = None
         if with_attention:
             # (batch, padded target, padded source)
             padded_attention = self._average_attention(
                 output.decoder_hidden_states, output.encoder_last_hidden_state, padded_source.attention_mask
             )
-            for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
-                # (target, source). Padding is on the right, so these slices contain exactly the tokens.
-                attention_of_pairs[row] = padded_attention[row, : len(target_ids), : len(source_ids)].cpu()
-
         # The loop goes row by row, because the log-probabilities of all rows would take as much memory as the logits.
-        for row, target_ids in enumerate(targets):
+        # Padding is on the right, so the slices below contain exactly the tokens.
+        for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
             # (padded target,)
             padded_log_probs = self._log_probs_of_tokens(output.logits[row], padded_target.input_ids[row])
             log_probs = padded_log_probs[: len(target_ids)].tolist()
-            yield ForcedTarget(log_probs, attention_of_pairs[row])
+            attention = None
+            if padded_attention is not None:
+                # (target, source)
+                attention = padded_attention[row, : len(target_ids), : len(source_ids)].cpu()
+            yield ForcedTarget(log_probs, attention)
 
     def _log_probs_of_tokens(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the log-probability of each token of one target, as a tensor of shape `(target,)`.

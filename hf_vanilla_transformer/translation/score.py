@@ -72,13 +72,13 @@ def score(
     scores: dict[int, Score] = {}
     with evaluating(model):
         for row, forced_target in forced_decoding(inference, tokenized_sources, tokenized_targets, task="scoring"):
+            tokens = target_tokenizer.convert_ids_to_tokens(tokenized_targets[row].token_ids)
             log_probs = forced_target.log_probs
             total = sum(log_probs)
+            # `length_penalty` returns lp(Y) for the number of tokens, `</s>` included.
+            normalized = total / length_penalty(len(log_probs))
             if math.isnan(total):
                 # If a weight is NaN or infinite, this raises an error that names it.
                 check_weights(model)
-            tokens = target_tokenizer.convert_ids_to_tokens(tokenized_targets[row].token_ids)
-            # `length_penalty` returns lp(Y) for the number of tokens, `</s>` included.
-            normalized = total / length_penalty(len(log_probs))
             scores[row] = Score(tokens, log_probs, total, normalized)
     return [scores[row] for row in range(len(scores))]

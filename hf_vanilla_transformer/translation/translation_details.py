@@ -210,19 +210,20 @@ def _add_scores_and_alignments(
         length_penalty (`Callable[[int], float]`): returns the number by which the score of a hypothesis of the given
             length is divided.
     """
+    # The indices of the hypotheses that have tokens: [0, 2] if the second of three hypotheses has none.
+    indices_with_tokens = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.target.token_ids]
+    sources = [hypotheses[index].source for index in indices_with_tokens]
+    targets = [hypotheses[index].target for index in indices_with_tokens]
+
     described_translations = list(translations)
-    # Forced decoding gets only the hypotheses that have tokens. `index_of_row` maps the rows of its input to indices of
-    # `hypotheses`: it is [0, 2] if the second of three hypotheses has no tokens.
-    index_of_row = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.target.token_ids]
-    sources = [hypotheses[index].source for index in index_of_row]
-    targets = [hypotheses[index].target for index in index_of_row]
+    # A row is an index of `sources` and `targets`. The longest rows come first.
     for row, forced_target in forced_decoding(inference, sources, targets, aligner.has_attention):
-        log_probs = forced_target.log_probs
+        index = indices_with_tokens[row]
         alignment = None
         if forced_target.attention is not None:
             alignment = aligner(sources[row], targets[row], forced_target.attention)
+        log_probs = forced_target.log_probs
         score = sum(log_probs) / length_penalty(len(log_probs))
-        index = index_of_row[row]
         described_translations[index] = translations[index]._replace(
             score=score, log_probs=log_probs, alignment=alignment
         )

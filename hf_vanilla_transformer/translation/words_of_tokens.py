@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 from html import unescape
@@ -85,9 +86,7 @@ class TokenTexts:
         # Special tokens and target-language codes, which belong to no word.
         self._ids_without_text = set(side_tokenizer.all_special_ids)
         if self._code_reader is not None:
-            for token_id, name in self.names.items():
-                if name in self._code_reader.codes:
-                    self._ids_without_text.add(token_id)
+            self._ids_without_text |= _find_ids(self._code_reader.codes, self.names)
 
         # Fast tokenizers have a backend from the library tokenizers; slow tokenizers have none.
         backend = getattr(side_tokenizer, "backend_tokenizer", None)
@@ -181,6 +180,11 @@ class TokenTexts:
         return text.encode()
 
 
+def _find_ids(wanted_names: Sequence[str], names: Mapping[int, str]) -> set[int]:
+    """Return the ids of the tokens with the given names. `names` maps each token id to the token's name."""
+    return {token_id for token_id, name in names.items() if name in wanted_names}
+
+
 def _names_of_tokens(tokenizer: PreTrainedTokenizerBase, is_target: bool) -> dict[int, str]:
     """Map each token id to the token's name in the vocabulary.
 
@@ -218,26 +222,33 @@ def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]
         words (`list[str]`): the words of the text.
         tokens (`list[bytes]`): the texts of its tokens, as returned by [`TokenTexts`].
     """
-    # For each byte of the joined words, the index of its word: [0, 0, 1] for the words "an" and "a".
-    word_of_byte: list[int] = []
-    for index, word in enumerate(words):
-        num_bytes = len(word.encode())
-        word_of_byte += [index] * num_bytes
+    joined_tokens = b"".join(tokens)
+    joined_words = "".join(words).encode()
+    # For each byte of the joined tokens, the slice of the joined words that corresponds to it. This is a single byte if
+    # the tokenizer has not changed the text.
+    slices_of_words = _match_bytes(joined_tokens, joined_words)
+    word_of_byte = _find_word_of_each_byte(words)
 
-    # For each byte of the joined tokens, the range of bytes of the joined words that corresponds to it. This is a
-    # single byte if the tokens do not change the text.
-    ranges_in_words = _match_bytes(b"".join(tokens), "".join(words).encode())
     words_of_tokens = []
     token_start = 0
     for token in tokens:
         # The token consists of the bytes from `token_start` to `token_end` of the joined tokens.
         token_end = token_start + len(token)
         words_of_token: set[int] = set()
-        for range_in_words in ranges_in_words[token_start:token_end]:
-            words_of_token.update(word_of_byte[range_in_words])
+        for slice_of_words in slices_of_words[token_start:token_end]:
+            words_of_token.update(word_of_byte[slice_of_words])
         words_of_tokens.append(sorted(words_of_token))
         token_start = token_end
     return words_of_tokens
+
+
+def _find_word_of_each_byte(words: list[str]) -> list[int]:
+    """Return, for each byte of the joined words, the index of its word: [0, 0, 1] for the words "an" and "a"."""
+    word_of_byte: list[int] = []
+    for index, word in enumerate(words):
+        num_bytes = len(word.encode())
+        word_of_byte += [index] * num_bytes
+    return word_of_byte
 
 
 # Results are cached, because all hypotheses for a sentence need the slices of the same source, and the comparison of
