@@ -58,6 +58,17 @@ class _TextMeasures:
             self.has_long_side[rows],
         )
 
+    @classmethod
+    def concatenate(cls, parts: "Sequence[_TextMeasures]") -> "_TextMeasures":
+        """Join the measures of consecutive parts of a data set."""
+        return cls(
+            hashes=np.concatenate([part.hashes for part in parts]),
+            source_lengths=np.concatenate([part.source_lengths for part in parts]),
+            target_lengths=np.concatenate([part.target_lengths for part in parts]),
+            has_identical_sides=np.concatenate([part.has_identical_sides for part in parts]),
+            has_long_side=np.concatenate([part.has_long_side for part in parts]),
+        )
+
 
 def clean_pairs(
     pairs: Dataset, evaluated: Sequence[Dataset] = (), skip: Sequence[str] = ()
@@ -221,7 +232,7 @@ def _measure_texts(pairs: Dataset) -> _TextMeasures:
 
 def _measure_in_chunks(pairs: Dataset) -> _TextMeasures:
     """Compute the measures of all pairs, one chunk of rows at a time, so that only one chunk is in memory."""
-    # The empty arrays set the dtypes in case there are no pairs.
+    # These empty arrays come first, because NumPy cannot concatenate zero arrays if there are no pairs.
     no_pairs = _TextMeasures(
         hashes=np.zeros(0, np.uint64),
         source_lengths=np.zeros(0, np.int32),
@@ -229,16 +240,10 @@ def _measure_in_chunks(pairs: Dataset) -> _TextMeasures:
         has_identical_sides=np.zeros(0, np.bool_),
         has_long_side=np.zeros(0, np.bool_),
     )
-    chunks = [no_pairs]
+    measures_of_chunks = [no_pairs]
     for rows in pairs.with_format("arrow").iter(_ROWS_AT_ONCE):
-        chunks.append(_measure_rows(rows))
-    return _TextMeasures(
-        hashes=np.concatenate([chunk.hashes for chunk in chunks]),
-        source_lengths=np.concatenate([chunk.source_lengths for chunk in chunks]),
-        target_lengths=np.concatenate([chunk.target_lengths for chunk in chunks]),
-        has_identical_sides=np.concatenate([chunk.has_identical_sides for chunk in chunks]),
-        has_long_side=np.concatenate([chunk.has_long_side for chunk in chunks]),
-    )
+        measures_of_chunks.append(_measure_rows(rows))
+    return _TextMeasures.concatenate(measures_of_chunks)
 
 
 def _measure_rows(rows: pa.Table) -> _TextMeasures:

@@ -408,20 +408,14 @@ class Settings(NamedTuple):
         unknown name.
         """
         _check_accepted(arguments)
-        # These are {} unless the run resumes.
+        # The result is {} unless the run resumes.
         saved_arguments = _read_saved_arguments(arguments)
         merged_arguments = _merge_arguments(saved_arguments, arguments)
-        needs_plan = allow_plan and not saved_arguments and not _excludes_plan(merged_arguments)
-        given_arguments = _add_defaults(merged_arguments, needs_plan)
+        is_resumed = bool(saved_arguments)
+        needs_plan = allow_plan and not is_resumed and not _excludes_plan(merged_arguments)
 
-        # Build the objects of the option groups. What is added here is not saved with the run.
-        option_values = dict(given_arguments)
-        # The Trainer has a different name for the argument `token`.
-        option_values["hub_token"] = given_arguments.get("token")
-        if given_arguments.get("load_best_model_at_end"):
-            # The Trainer requires that the run evaluates and saves after the same numbers of updates.
-            option_values.update(_match_steps(given_arguments))
-        settings = build(cls, option_values)
+        given_arguments = _add_defaults(merged_arguments, needs_plan)
+        settings = build(cls, _adapt_to_trainer(given_arguments))
         return settings._replace(given_arguments=given_arguments, needs_plan=needs_plan)
 
     def change_training(self, **changes: object) -> "Settings":
@@ -542,6 +536,20 @@ def _add_defaults(arguments: Arguments, needs_plan: bool) -> dict[str, Any]:
     if arguments.get("load_best_model_at_end"):
         complete_arguments.update(_find_missing_strategies(arguments))
     return complete_arguments
+
+
+def _adapt_to_trainer(given_arguments: Arguments) -> dict[str, Any]:
+    """Return the arguments of a run together with what the Trainer needs in addition.
+
+    The additional arguments are not saved with the run, because they follow from the given ones.
+    """
+    option_values = dict(given_arguments)
+    # The Trainer has a different name for the argument `token`.
+    option_values["hub_token"] = given_arguments.get("token")
+    if given_arguments.get("load_best_model_at_end"):
+        # The Trainer requires that the run evaluates and saves after the same numbers of updates.
+        option_values.update(_match_steps(given_arguments))
+    return option_values
 
 
 def _is_split_by_memory(arguments: Arguments) -> bool:

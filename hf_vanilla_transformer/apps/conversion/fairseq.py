@@ -301,10 +301,29 @@ def build_fsmt(
     Raises:
         ValueError: if a weight is missing or unexpected, or if its shape does not fit the arguments and dictionaries.
     """
+    config = _build_config(args, source_size, target_size, langs)
+    fsmt = FSMTForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+
+    # FSMT's names of weights are the names in fairseq with a prefix.
+    weights = {f"model.{name}": weight for name, weight in rename_weights(state).items()}
+    _check_shapes(weights, fsmt, path)
+    # Loading is not strict because the checkpoint has no position tables.
+    fsmt.load_state_dict(weights, strict=False)
+    return fsmt
+
+
+def _build_config(args: Mapping[str, Any], source_size: int, target_size: int, langs: Sequence[str]) -> FSMTConfig:
+    """Convert the training arguments of a checkpoint into the configuration of an FSMT model.
+
+    Args:
+        args: the training arguments, which `check_arguments` has accepted. The defaults below are those of fairseq.
+        source_size, target_size: the numbers of tokens in the dictionaries.
+        langs: the source and target language codes.
+    """
     # Older versions of fairseq have relu_dropout instead of activation_dropout.
     relu_dropout = args.get("relu_dropout", 0.0)
     activation_dropout = args.get("activation_dropout", relu_dropout)
-    config = FSMTConfig(
+    return FSMTConfig(
         langs=list(langs),
         src_vocab_size=source_size,
         tgt_vocab_size=target_size,
@@ -321,14 +340,6 @@ def build_fsmt(
         activation_dropout=activation_dropout,
         **TOKEN_IDS,  # type: ignore[arg-type]
     )
-    fsmt = FSMTForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
-
-    # FSMT's names are the names in fairseq with a prefix.
-    weights = {f"model.{name}": weight for name, weight in rename_weights(state).items()}
-    _check_shapes(weights, fsmt, path)
-    # Loading is not strict because the checkpoint has no position tables.
-    fsmt.load_state_dict(weights, strict=False)
-    return fsmt
 
 
 def _check_shapes(weights: StateDict, fsmt: FSMTForConditionalGeneration, path: Path) -> None:

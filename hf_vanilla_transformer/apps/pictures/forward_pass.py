@@ -1,13 +1,14 @@
 """Run forward passes that collect what pictures show: tokens, attention weights, masks and log-probabilities."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.target_language import TargetCodes
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -138,10 +139,6 @@ def forward_pass(
             use_cache=False,
         )
 
-    # (target, vocabulary), because the batch has only one sentence pair.
-    log_probs = output.logits[0].float().log_softmax(dim=-1)
-    # (target, 1), the log-probability of each generated token.
-    target_log_probs = log_probs.gather(-1, generated_tokens[0, :, None])
     return ForwardPass(
         source_tokens=token_texts(tokenizer, source_ids),
         read_tokens=token_texts(tokenizer, target_ids[:-1], of_target=True),
@@ -150,8 +147,20 @@ def forward_pass(
         encoder=_stack_layers(output.encoder_attentions),
         decoder=_stack_layers(output.decoder_attentions),
         cross=_stack_layers(output.cross_attentions),
-        log_probs=target_log_probs[:, 0].tolist(),
+        log_probs=_log_probs_of_tokens(output.logits, generated_tokens),
     )
+
+
+def _log_probs_of_tokens(logits: Tensor, tokens: Tensor) -> list[float]:
+    """Return the log-probability of each token of a batch with one sentence.
+
+    Args:
+        logits (`torch.Tensor` of shape `(1, target, vocabulary)`): the scores of all tokens at each position.
+        tokens (`torch.LongTensor` of shape `(1, target)`): the tokens.
+    """
+    all_log_probs = logits[0].float().log_softmax(dim=-1)  # (target, vocabulary)
+    log_probs = all_log_probs.gather(-1, tokens[0, :, None])  # (target, 1)
+    return log_probs[:, 0].tolist()
 
 
 def _stack_layers(layers: tuple[Tensor, ...] | None) -> np.ndarray:
@@ -199,13 +208,46 @@ def masks_of(
     source_rows, target_rows = _tokenize_or_translate(model, tokenizer, sources, targets, generate_kwargs)
     # The decoder never reads the last token of a target.
     read_rows = [target_ids[:-1] for target_ids in target_rows]
-    # Their `input_ids` have the shapes (batch, source) and (batch, target), padding included.
+    # Batches of shape (batch, source) and (batch, target), padding included.
     encoder_inputs = tokenizer.pad({"input_ids": source_rows}, return_tensors="pt").to(model.device)
     decoder_inputs = tokenizer.pad({"input_ids": read_rows}, return_tensors="pt").to(model.device)
 
-    # The hooks of `_recording_masks` fill this during the forward pass, whose output is not used.
-    recorded_masks: dict[str, Tensor | None] = {}
-    with evaluating(model), _recording_masks(model, recorded_masks):
+    masks = _compute_masks(model, encoder_inputs, decoder_inputs)
+    return Masks(
+        source_tokens=[token_texts(tokenizer, row) for row in encoder_inputs.input_ids.tolist()],
+        read_tokens=[token_texts(tokenizer, row, of_target=True) for row in decoder_inputs.input_ids.tolist()],
+        encoder=masks.encoder,
+        decoder=masks.decoder,
+        cross=masks.cross,
+    )
+
+
+class _BooleanMasks(NamedTuple):
+    """The masks of the three types of attention, with the shapes of [`Masks`]. True where a query may attend."""
+
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+
+def _compute_masks(
+    model: VanillaTransformerForConditionalGeneration, encoder_inputs: BatchEncoding, decoder_inputs: BatchEncoding
+) -> _BooleanMasks:
+    """Run a forward pass, and return the masks that the first encoder layer and the first decoder layer receive.
+
+    Args:
+        model: the model, whose output is not used.
+        encoder_inputs, decoder_inputs: the padded token ids that the encoder and the decoder read, and their padding
+            masks. Each tensor has the shape `(batch, length)`.
+    """
+    encoder_layer = model.model.encoder.layers[0]
+    decoder_layer = model.model.decoder.layers[0]
+    with (
+        evaluating(model),
+        _recording_mask(encoder_layer.self_attn) as encoder_mask,
+        _recording_mask(decoder_layer.self_attn) as decoder_mask,
+        _recording_mask(decoder_layer.encoder_attn) as cross_mask,
+    ):
         model(
             **encoder_inputs,
             decoder_input_ids=decoder_inputs.input_ids,
@@ -216,60 +258,49 @@ def masks_of(
         )
 
     batch_size, source_length = encoder_inputs.input_ids.shape
-    target_length = decoder_inputs.input_ids.shape[1]
-    return Masks(
-        source_tokens=[token_texts(tokenizer, row) for row in encoder_inputs.input_ids.tolist()],
-        read_tokens=[token_texts(tokenizer, row, of_target=True) for row in decoder_inputs.input_ids.tolist()],
-        encoder=_read_mask(recorded_masks["encoder"], (batch_size, source_length, source_length)),
-        decoder=_read_mask(recorded_masks["decoder"], (batch_size, target_length, target_length)),
-        cross=_read_mask(recorded_masks["cross"], (batch_size, target_length, source_length)),
+    _, target_length = decoder_inputs.input_ids.shape
+    return _BooleanMasks(
+        encoder=_read_mask(encoder_mask, (batch_size, source_length, source_length)),
+        decoder=_read_mask(decoder_mask, (batch_size, target_length, target_length)),
+        cross=_read_mask(cross_mask, (batch_size, target_length, source_length)),
     )
 
 
-@contextmanager
-def _recording_masks(
-    model: VanillaTransformerForConditionalGeneration, recorded_masks: dict[str, Tensor | None]
-) -> Iterator[None]:
-    """Record the attention masks that the first encoder layer and the first decoder layer receive inside the block.
-
-    The masks are stored in `recorded_masks`. Its keys are the types of attention in [`KINDS`]. A mask is None if
-    nothing is masked.
-    """
-    encoder_layer = model.model.encoder.layers[0]
-    decoder_layer = model.model.decoder.layers[0]
-    modules: dict[str, nn.Module] = {
-        "encoder": encoder_layer.self_attn,
-        "decoder": decoder_layer.self_attn,
-        "cross": decoder_layer.encoder_attn,
-    }
-    with ExitStack() as hooks:
-        for attention, module in modules.items():
-            hook = _make_mask_recorder(recorded_masks, attention)
-            hook_handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-            # The handle removes the hook at the end of the `with` statement.
-            hooks.enter_context(hook_handle)
-        yield
-
-
-def _make_mask_recorder(recorded_masks: dict[str, Tensor | None], attention: str) -> Callable[..., None]:
-    """Return a forward pre-hook that stores the attention mask of a module in `recorded_masks[attention]`."""
-
-    # PyTorch calls the hook before the module's `forward`, with the arguments of the call. The hook returns None, so
-    # the arguments stay as they are.
-    def record(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
-        recorded_masks[attention] = kwargs["attention_mask"]
-
-    return record
-
-
-def _read_mask(mask: Tensor | None, shape: tuple[int, int, int]) -> np.ndarray:
-    """Convert a mask into a boolean array that is True where a query may attend to a key.
+@dataclass
+class _RecordedMask:
+    """The attention mask that an attention layer has received.
 
     Args:
         mask (`torch.Tensor` of shape `(batch, 1, queries or 1, keys)`, *optional*): either a boolean mask, which is
-            True where a query may attend, or an additive mask, which is 0 there. None if nothing is masked.
-        shape (`tuple[int, int, int]`): the shape of the result, `(batch, queries, keys)`.
+            True where a query may attend to a key, or an additive mask, which is 0 there. None if nothing is masked.
     """
+
+    mask: Tensor | None = None
+
+
+@contextmanager
+def _recording_mask(attention_layer: nn.Module) -> Iterator[_RecordedMask]:
+    """Record the attention mask that an attention layer receives when it is called inside the block.
+
+    The mask is stored in the yielded object.
+    """
+    recorded = _RecordedMask()
+
+    # PyTorch calls this hook before the `forward` of the layer. It returns None, so the arguments stay as they are.
+    def record(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
+        recorded.mask = kwargs["attention_mask"]
+
+    # The handle that PyTorch returns removes the hook at the end of the block.
+    with attention_layer.register_forward_pre_hook(record, with_kwargs=True):
+        yield recorded
+
+
+def _read_mask(recorded: _RecordedMask, shape: tuple[int, int, int]) -> np.ndarray:
+    """Convert a recorded mask into a boolean array that is True where a query may attend to a key.
+
+    The array has the given shape, `(batch, queries, keys)`.
+    """
+    mask = recorded.mask
     if mask is None:
         return np.ones(shape, dtype=bool)
     # (batch, 1, queries or 1, keys)
