@@ -60,30 +60,32 @@ def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability
         labels (`torch.LongTensor` of shape `(rows,)`): -100 where there is no label.
         label_probability (`float`): 1 - epsilon_ls.
     """
-    has_label = labels != _NO_LABEL  # (rows,)
+    lacks_label = (labels == _NO_LABEL)[:, None]  # (rows, 1)
     # Token ids, (rows, 1). Rows without a label, which have -100, get token 0, because gather needs a valid index.
-    label_ids = labels.clamp(min=0).unsqueeze(-1)
+    label_ids = labels.clamp(min=0)[:, None]
     precise_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (rows, vocabulary)
     label_logit = precise_logits.gather(-1, label_ids)  # (rows, 1)
 
-    # The largest logit is subtracted, so that no exponential overflows.
+    # The softmax, (rows, vocabulary). The largest logit is subtracted, so that no exponential overflows.
     largest = precise_logits.amax(dim=-1, keepdim=True)  # (rows, 1)
-    exponentials = (precise_logits - largest).exp()  # (rows, vocabulary)
+    exponentials = (precise_logits - largest).exp()
     sum_of_exponentials = exponentials.sum(dim=-1, keepdim=True)  # (rows, 1)
-    log_sum = largest + sum_of_exponentials.log()  # (rows, 1)
+    softmax = exponentials / sum_of_exponentials
 
-    softmax = exponentials / sum_of_exponentials  # (rows, vocabulary)
     # The gradient is the softmax, minus `label_probability` at the label. It is computed by a comparison, because a
     # compiler can fuse that with the division, unlike a scatter.
     columns = torch.arange(logits.shape[-1], device=logits.device)  # (vocabulary,)
-    gradient = torch.where(columns == label_ids, softmax - label_probability, softmax)
-    logits.copy_(gradient.masked_fill(~has_label.unsqueeze(-1), 0))
+    is_label = columns == label_ids  # (rows, vocabulary)
+    gradient = torch.where(is_label, softmax - label_probability, softmax)
+    logits.copy_(gradient.masked_fill(lacks_label, 0))
 
-    is_highest = (label_logit >= largest).to(log_sum.dtype)  # (rows, 1)
+    # The terms of the loss, each (rows, 1).
+    log_sum = largest + sum_of_exponentials.log()
+    is_highest = (label_logit >= largest).to(log_sum.dtype)
     return RowTerms(
-        log_sum.squeeze(-1).masked_fill(~has_label, 0),
-        label_logit.squeeze(-1).masked_fill(~has_label, 0),
-        is_highest.squeeze(-1).masked_fill(~has_label, 0),
+        log_sum.masked_fill(lacks_label, 0)[:, 0],
+        label_logit.masked_fill(lacks_label, 0)[:, 0],
+        is_highest.masked_fill(lacks_label, 0)[:, 0],
     )
 
 

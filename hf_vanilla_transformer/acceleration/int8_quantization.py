@@ -171,13 +171,7 @@ class Int8Quantizer(HfQuantizer):
                 # transformers enables gradients for all floating-point weights that it loads.
                 layer.weight_scale.requires_grad_(False)
             return model
-        device_map = getattr(model, "hf_device_map", None) or {}
-        devices = set(device_map.values())
-        if len(devices) > 1:
-            raise InputError(
-                f"device_map spreads the model over {', '.join(map(str, devices))}, but quantization needs one "
-                "device; load the model without device_map, save it, and load the saved folder with device_map."
-            )
+        _check_is_on_one_device(model)
         for name, linear in _find_layers(model, nn.Linear):
             model.set_submodule(name, Int8Linear.from_linear(linear))
         self._untie_lm_head(model)
@@ -246,3 +240,15 @@ _LayerClass = TypeVar("_LayerClass", bound=nn.Linear)
 def _find_layers(model: nn.Module, layer_class: type[_LayerClass]) -> list[tuple[str, _LayerClass]]:
     """Return the names and the modules of all layers whose class is exactly `layer_class`, not a subclass of it."""
     return [(name, module) for name, module in model.named_modules() if type(module) is layer_class]
+
+
+def _check_is_on_one_device(model: PreTrainedModel) -> None:
+    """Raise InputError if transformers has spread a model over several devices."""
+    # transformers sets this attribute if the model was loaded with a `device_map`.
+    device_map = getattr(model, "hf_device_map", None) or {}
+    devices = set(device_map.values())
+    if len(devices) > 1:
+        raise InputError(
+            f"device_map spreads the model over {', '.join(map(str, devices))}, but quantization needs one device; "
+            "load the model without device_map, save it, and load the saved folder with device_map."
+        )

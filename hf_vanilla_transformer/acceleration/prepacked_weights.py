@@ -132,16 +132,19 @@ class _Avx2Linear(PackedLinear):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
-        # `__call__` uses one of these two objects, depending on the number of rows of x. `PackedLinear` uses MKL. The
-        # base class's `__init__` is not called, because only these two objects hold weights.
+        # `__call__` uses one of these two objects, depending on the number of rows of x. The base class's `__init__` is
+        # not called, because only these two objects hold weights.
         self._for_single_row: PackedLinear
         if weight.numel() >= _SMALLEST_TO_SPLIT:
+            # The matrix is so large that dividing it among threads saves time.
             self._for_single_row = _SplitLinear(weight, bias, layers)
         else:
+            # This class uses MKL.
             self._for_single_row = PackedLinear(weight, bias, layers)
 
         self._for_several_rows: PackedLinear
         if weight.numel() <= _LARGEST_FOR_MKL:
+            # The matrix is so small that MKL is faster than oneDNN, whose calls have more overhead.
             self._for_several_rows = PackedLinear(weight, bias, layers)
         else:
             self._for_several_rows = _OneDNNLinear(weight, bias, layers)
@@ -186,14 +189,13 @@ class _SplitLinear(PackedLinear):
         # W has the shape (out, in), with a row for each output and a column for each input. For example, a matrix
         # (2048, 512) is split by its 512 columns, and a matrix (512, 2048) is split by its 512 rows.
         num_outputs, num_inputs = self._weight.shape
-        splits_columns = num_inputs < num_outputs
-        size_to_split = num_inputs if splits_columns else num_outputs
-        if size_to_split % num_threads != 0:
-            # The parts would differ in size, which one batched matmul cannot compute. The base class does not split W.
-            return super().__call__(x)
-        if splits_columns:
+        has_fewer_columns = num_inputs < num_outputs
+        if has_fewer_columns and num_inputs % num_threads == 0:
             return self._multiply_by_column_parts(x, num_threads)
-        return self._multiply_by_row_parts(x, num_threads)
+        if not has_fewer_columns and num_outputs % num_threads == 0:
+            return self._multiply_by_row_parts(x, num_threads)
+        # The parts would differ in size, which one batched matmul cannot compute. The base class does not split W.
+        return super().__call__(x)
 
     def _multiply_by_row_parts(self, x: Tensor, num_threads: int) -> Tensor:
         """Compute x W^T + b for one row x, `(1, in)`, as one batched matmul with the rows of W split into parts.
