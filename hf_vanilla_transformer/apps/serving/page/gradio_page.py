@@ -112,23 +112,13 @@ def build_page(service: Service) -> gr.Blocks:
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():
             with gr.Column(min_width=280):
-                source_label = _label("Text", service.source_language)
-                source = gr.Textbox(label=source_label, lines=4, max_lines=12, autofocus=True)
-                terms = gr.Textbox(label="Glossary", lines=2, info=_HELP, placeholder="machine = Maschine")
-                # Only some models support glossaries.
-                terms.visible = service.runtime.takes_phrases
-                beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
-                split = gr.Checkbox(service.split_sentences, label="Split into sentences")
-                inputs = [source, terms, beams, split]
-                if service.target_codes:
-                    inputs.append(_build_target_menu(service))
-                button = gr.Button("Translate", variant="primary")
+                inputs = _build_inputs(service)
             with gr.Column(min_width=280):
                 target_label = _label("Translation", service.card.target_language)
                 target = gr.Textbox(label=target_label, lines=4, max_lines=12, interactive=False, buttons=["copy"])
                 notes = gr.Markdown()
         if service.card.examples:
-            gr.Examples([[text] for text in service.card.examples], source, label="Examples")
+            gr.Examples([[text] for text in service.card.examples], inputs.source, label="Examples")
         # This menu chooses the sentence that the tabs show. It is visible if there are several sentences.
         sentence_menu = gr.Dropdown([], label="Sentence", visible=False)
         with gr.Tab("Beams"):
@@ -138,10 +128,10 @@ def build_page(service: Service) -> gr.Blocks:
         # A list of `_Sentence`: the sentences that were last translated on this open page.
         sentences_state = gr.State([])
 
-        # `translate` takes the values of `inputs` as arguments, and returns the new values of `outputs`.
+        # `translate` takes the values of the inputs as arguments, and returns the new values of `outputs`.
         outputs = [target, notes, sentence_menu, hypotheses, tokens, sentences_state]
-        translate_events = [button.click, source.submit, terms.submit]
-        gr.on(translate_events, callbacks.translate, inputs, outputs, api_name="translate")
+        translate_events = [inputs.button.click, inputs.source.submit, inputs.terms.submit]
+        gr.on(translate_events, callbacks.translate, inputs.arguments, outputs, api_name="translate")
         sentence_menu.input(
             callbacks.show_sentence, [sentences_state, sentence_menu], [hypotheses, tokens], api_name="sentence"
         )
@@ -153,6 +143,38 @@ def build_page(service: Service) -> gr.Blocks:
     page.queue(max_size=most_requests, default_concurrency_limit=most_requests)
     page.state_session_capacity = _MOST_SESSIONS
     return page
+
+
+class _Inputs(NamedTuple):
+    """The components of the page in which users enter a text, choose options, and start the translation.
+
+    Args:
+        source: the text to translate.
+        terms: the glossary.
+        button: starts the translation.
+        arguments: the components whose values are the arguments of `_PageCallbacks.translate`, in their order.
+    """
+
+    source: gr.Textbox
+    terms: gr.Textbox
+    button: gr.Button
+    arguments: list[gr.components.Component]
+
+
+def _build_inputs(service: Service) -> _Inputs:
+    """Build the inputs of the page in the current column."""
+    source_label = _label("Text", service.source_language)
+    source = gr.Textbox(label=source_label, lines=4, max_lines=12, autofocus=True)
+    terms = gr.Textbox(label="Glossary", lines=2, info=_HELP, placeholder="machine = Maschine")
+    # Only some models support glossaries.
+    terms.visible = service.runtime.takes_phrases
+    beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
+    split = gr.Checkbox(service.split_sentences, label="Split into sentences")
+    arguments: list[gr.components.Component] = [source, terms, beams, split]
+    if service.target_codes:
+        arguments.append(_build_target_menu(service))
+    button = gr.Button("Translate", variant="primary")
+    return _Inputs(source, terms, button, arguments)
 
 
 class _PageCallbacks:
