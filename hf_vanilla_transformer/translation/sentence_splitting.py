@@ -243,18 +243,26 @@ def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
     return split_at_clauses(sentence[:position], fits) + split_at_clauses(sentence[position:], fits)
 
 
+def _find_forbidden_positions(sentence: str) -> set[int]:
+    """Return the positions inside numbers and URLs, and the end of the sentence, at which it must not be split.
+
+    A split at the end would leave an empty part. For "a 250", the positions are 3, 4 and 5. A split at 2, before the
+    number, is allowed.
+    """
+    forbidden_positions = {len(sentence)}
+    for number_or_url in _UNBREAKABLE.finditer(sentence):
+        positions_inside = range(number_or_url.start() + 1, number_or_url.end())
+        forbidden_positions.update(positions_inside)
+    return forbidden_positions
+
+
 def _find_split(sentence: str) -> int | None:
     """Return the best position at which to split a sentence, or None if it cannot be split.
 
     A position between clauses is better than one between words, and so on. Among equally good positions, the best one
     is the nearest to the middle.
     """
-    # Positions inside numbers and URLs, and the end of the sentence, where a split would leave an empty part. For
-    # "a 250", these are 3, 4 and 5. A split at 2, before the number, is allowed.
-    forbidden_positions = {len(sentence)}
-    for number_or_url in _UNBREAKABLE.finditer(sentence):
-        forbidden_positions.update(range(number_or_url.start() + 1, number_or_url.end()))
-
+    forbidden_positions = _find_forbidden_positions(sentence)
     middle = len(sentence) // 2
     # Patterns of the text after which a sentence may be split, best ones first.
     for pattern in _BREAKS:

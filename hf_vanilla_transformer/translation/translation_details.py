@@ -283,12 +283,19 @@ def has_loop(tokens: Sequence[Hashable], most_tokens: int = 8, least_times: int 
         # In a loop, each token equals the token one run earlier, except in the first occurrence of the run. For
         # example, "a b c" must occur 4 times, so the last 9 of the 12 tokens equal the token 3 positions before.
         needed_tokens = run_length * (needed_times - 1)
-        repeated_tokens = 0
-        for position in range(run_length, len(tokens)):
-            if tokens[position] == tokens[position - run_length]:
-                repeated_tokens += 1
-            else:
-                repeated_tokens = 0
-            if repeated_tokens >= needed_tokens:
-                return True
+        if _repeats_tokens(tokens, run_length, needed_tokens):
+            return True
+    return False
+
+
+def _repeats_tokens(tokens: Sequence[Hashable], distance: int, needed_tokens: int) -> bool:
+    """Return True if enough tokens in a row are equal to the token that is `distance` positions before them."""
+    repeated_tokens = 0
+    for position in range(distance, len(tokens)):
+        if tokens[position] == tokens[position - distance]:
+            repeated_tokens += 1
+        else:
+            repeated_tokens = 0
+        if repeated_tokens >= needed_tokens:
+            return True
     return False

@@ -239,20 +239,29 @@ def _join_protected(content: list[str | Element]) -> list[str | Element]:
     For example, "<kbd>Ctrl</kbd>+<kbd>C</kbd>" becomes one protected element, so that the model cannot move the "+".
     """
     joined: list[str | Element] = []
-    # Each iteration joins the elements from `start` to `last`. These are the same if there is nothing to join.
     start = 0
     while start < len(content):
-        last = start
-        next_member = _find_next_member(content, last)
-        while next_member is not None:
-            last = next_member
-            next_member = _find_next_member(content, last)
+        last = _find_last_member(content, start)
         if last == start:
+            # There is nothing to join.
             joined.append(content[start])
         else:
             joined.append(_protect_as_group(content[start : last + 1]))
         start = last + 1
     return joined
+
+
+def _find_last_member(content: list[str | Element], first: int) -> int:
+    """Return the index of the last protected element that is joined with the one at the index `first`.
+
+    If there is none, the result is `first`.
+    """
+    last = first
+    next_member = _find_next_member(content, first)
+    while next_member is not None:
+        last = next_member
+        next_member = _find_next_member(content, last)
+    return last
 
 
 def _find_next_member(content: list[str | Element], index: int) -> int | None:
