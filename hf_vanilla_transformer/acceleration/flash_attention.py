@@ -48,18 +48,27 @@ def flash_attention_with_padding(
         The output, `(batch, target, heads, d_v)`, and None instead of attention weights.
     """
     must_cast = query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
-    if must_cast:
-        # This calls the function again with a dtype that flash attention supports.
-        heads, _ = flash_attention_with_padding(
-            module,
-            query.to(_FLASH_DTYPE),
-            key.to(_FLASH_DTYPE),
-            value.to(_FLASH_DTYPE),
-            attention_mask,
-            **kwargs,
-        )
-        return heads.to(query.dtype), None
+    if not must_cast:
+        return _attend(module, query, key, value, attention_mask, kwargs), None
+    heads = _attend(
+        module, query.to(_FLASH_DTYPE), key.to(_FLASH_DTYPE), value.to(_FLASH_DTYPE), attention_mask, kwargs
+    )
+    return heads.to(query.dtype), None
 
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """Compute attention for queries, keys and values in a dtype that flash attention supports.
+
+    The arguments are the same as for [`flash_attention_with_padding`], with its keyword arguments as `options`. Returns
+    the output, `(batch, target, heads, d_v)`.
+    """
     # Flash attention needs equal d_k and d_v. If d_k is smaller, queries and keys are padded here with zeros, which do
     # not change a dot product. If d_v is smaller, `flash_attention_forward` of transformers pads the values.
     missing_channels = max(0, value.shape[-1] - query.shape[-1])
@@ -67,11 +76,10 @@ def flash_attention_with_padding(
     padded_key = _pad_channels(key, missing_channels)
 
     # transformers handles padding correctly in the decoder's self-attention.
-    if attention_mask is None or is_causal(module, kwargs):
-        heads, _ = flash_attention_forward(module, padded_query, padded_key, value, attention_mask, **kwargs)
-    else:
-        heads = _attend_to_real_tokens(module, padded_query, padded_key, value, attention_mask, kwargs)
-    return heads, None
+    if attention_mask is None or is_causal(module, options):
+        heads, _ = flash_attention_forward(module, padded_query, padded_key, value, attention_mask, **options)
+        return heads
+    return _attend_to_real_tokens(module, padded_query, padded_key, value, attention_mask, options)
 
 
 def _pad_channels(x: Tensor, missing_channels: int) -> Tensor:
