@@ -1,6 +1,7 @@
 """Hooks of mkdocs that adapt the pages, which are written for repository hosts, to the site.
 
-A page links to a file outside of docs/ as `../path`. The site contains a copy of it, as text at
+The notebooks, CONTRIBUTING.md and CHANGELOG.md become pages of the site. Pages link to other files
+outside of docs/ as `../path`. The site contains a copy of each of them, as text at
 `repository/path.txt`, so that the links of a version show its files, without a host. The site's
 page of the command line also has the help of every verb.
 """
@@ -17,11 +18,23 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from nbconvert import MarkdownExporter
 
 
 LOG = logging.getLogger("mkdocs.hooks")
 ROOT = Path(__file__).parents[1]
-LINK = re.compile(r"\]\(\.\./([^)#]+)(#[^)]*)?\)")
+# Files outside of docs/ that are pages of the site, with their places there.
+PAGES = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "notebooks/annotated.ipynb": "annotated.md",
+    "notebooks/quickstart.ipynb": "quickstart.md",
+}
+# A link from a page in docs/ to a file outside of it, with its anchor.
+LINK = re.compile(r"\]\(\.\./(?P<path>[^)#]+)(?P<anchor>#[^)]*)?\)")
+# A link from a file in the root folder to a page, and to another file of the repository.
+LINK_TO_PAGE = re.compile(r"\]\(docs/")
+LINK_FROM_ROOT = re.compile(r"\]\((?!https?:|#|docs/|mailto:)")
 # ```python name: the name is for the tests.
 FENCE_WITH_NAME = re.compile(r"^(```\w+) \w+$", flags=re.MULTILINE)
 # As in transformers' docstrings: [`Name`] is a link there.
@@ -29,13 +42,14 @@ NAME_IN_BRACKETS = re.compile(r"\[(<code>[^<]*</code>)\]")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files that pages link to outside of docs/."""
-    linked = {
-        match[1]
-        for page in files.documentation_pages()
-        for match in LINK.finditer(page.content_string)
-    }
-    for path in sorted(linked):
+    """Add the pages that are outside of docs/, and copies of the other files that pages link to."""
+    for path, page in PAGES.items():
+        files.append(File.generated(config, page, content=read_page(ROOT / path)))
+    linked = set()
+    for page in files.documentation_pages():
+        for link in LINK.finditer(page.content_string):
+            linked.add(link["path"])
+    for path in sorted(linked - PAGES.keys()):
         if not (ROOT / path).is_file():
             LOG.warning("a page links to %s, which does not exist", path)
             continue
@@ -44,11 +58,28 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def read_page(path: Path) -> str:
+    """Return a notebook, or a file in the root folder, as Markdown with links from docs/."""
+    if path.suffix == ".ipynb":
+        markdown, _ = MarkdownExporter().from_filename(str(path))
+        return markdown
+    markdown = path.read_text(encoding="utf-8")
+    return LINK_TO_PAGE.sub("](", LINK_FROM_ROOT.sub("](../", markdown))
+
+
 def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
-    """Lead links outside of docs/ to the copies, drop names of code blocks, and add the help."""
+    """Lead links outside of docs/ into the site, drop names of code blocks, and add the help."""
     if page.file.src_uri == "command_line.md":
         markdown += help_of_verbs()
-    return FENCE_WITH_NAME.sub(r"\1", LINK.sub(r"](repository/\1.txt)", markdown))
+    return FENCE_WITH_NAME.sub(r"\1", LINK.sub(link_in_site, markdown))
+
+
+def link_in_site(link: re.Match[str]) -> str:
+    """Return a link to the page, or to the copy, of a file outside of docs/."""
+    path = link["path"]
+    if path in PAGES:
+        return f"]({PAGES[path]}{link['anchor'] or ''})"
+    return f"](repository/{path}.txt)"
 
 
 def help_of_verbs() -> str:

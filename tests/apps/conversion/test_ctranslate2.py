@@ -91,7 +91,7 @@ def test_to_ctranslate2_trained_folder(tmp_path):
 def test_to_ctranslate2_documented_example(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     to_ctranslate2(str(FIXTURE), "runs/numbers-ct2", sentences=NUMBERS)
-    exec(re.search(r"```python\n(.*?)```", (ROOT / "docs" / "conversion.md").read_text(), flags=re.DOTALL)[1], {})
+    exec(re.search(r"```python\n(.*?)```", (ROOT / "docs" / "export.md").read_text(), flags=re.DOTALL)[1], {})
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     assert capsys.readouterr().out.split() == translate(model, tokenizer, ["forty-two"], num_beams=4, **RULES)
 

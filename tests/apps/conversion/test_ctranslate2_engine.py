@@ -64,7 +64,7 @@ def tokenizer():
 
 
 def test_load_engine_documented_example(engine, tokenizer, capsys):
-    page = (ROOT / "docs" / "conversion.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
     block = re.search(r"```python engine\n(.*?)```", page, flags=re.DOTALL)[1]
     for original, replacement in (("runs/numbers", FIXTURE.as_posix()), ('"int8"', '"float32"')):
         assert original in block
