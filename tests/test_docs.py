@@ -39,7 +39,9 @@ RUN_HERE = {
     "evaluate.md": 2,
     "large_corpora.md": 2,
     "precision_and_memory.md": 1,
-    "train.md": 8,
+    "token_budgets.md": 3,
+    "train.md": 2,
+    "train_settings.md": 3,
     "translate.md": 4,
 }
 RUN_ELSEWHERE = {
@@ -279,7 +281,7 @@ def test_there_are_command_lines():
 
 
 def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
-    (block,) = blocks(ROOT / "docs" / "train.md", "yaml")
+    (block,) = blocks(ROOT / "docs" / "train_settings.md", "yaml")
     settings = yaml.safe_load((RECIPES / "multi30k_en_de.yaml").read_text(encoding="utf-8"))
     del settings["average_last"]
     path = tmp_path / "best.yaml"
@@ -429,38 +431,38 @@ def test_the_first_block_of_train_md(tmp_path, monkeypatch):
     assert calls == [(["train.en", "train.fr"], "runs/mine_too")]
 
 
-def test_the_plan_of_train_md(tmp_path, monkeypatch, capsys):
+def test_the_plan_of_train_settings_md(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.en").write_text("seven\nforty-two\n" * 5)
     (tmp_path / "train.de").write_text("sieben\nzweiundvierzig\n" * 5)
-    run("train.md", "plan", {}, ('"runs/mine"', '"runs/mine", tflops=100'))
+    run("train_settings.md", "plan", {}, ('"runs/mine"', '"runs/mine", tflops=100'))
     printed = capsys.readouterr().out
     assert "recipe tiny, for 10 pairs and more: 10 training pairs" in printed
     assert "\ntime and memory: computed for 100 TFLOP/s, not measured\n" in printed
 
 
-def test_the_tokenizer_of_train_md():
+def test_the_tokenizer_of_train_settings_md():
     names: dict[str, Any] = {}
-    run("train.md", "tokenizer", names, ("user/name", FIXTURE.as_posix()))
+    run("train_settings.md", "tokenizer", names, ("user/name", FIXTURE.as_posix()))
     config, expected = names["config"], AutoConfig.from_pretrained(FIXTURE)
     special = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     assert [getattr(config, name) for name in special] == [getattr(expected, name) for name in special]
 
 
-def test_batches_of_train_md(tmp_path, monkeypatch, capsys):
+def test_batches_of_token_budgets_md(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run("train.md", "batches", {})
+    run("token_budgets.md", "batches", {})
     printed = capsys.readouterr().out
     assert "% padding" in printed
     assert "0 empty, 0 too long: 500 pairs left" in printed
 
 
-def test_averages_of_train_md(tmp_path, monkeypatch):
+def test_averages_of_train_settings_md(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     averaged = [tmp_path / "runs" / "averaged" / f"checkpoint-{step}" for step in (1200, 1400)]
     for seed, folder in enumerate(averaged):
         small_model(seed).save_pretrained(folder)
-    run("train.md", "average", {})
+    run("train_settings.md", "average", {})
     first, second, average = (
         load_file(folder / "model.safetensors") for folder in (*averaged, tmp_path / "runs" / "another_average")
     )

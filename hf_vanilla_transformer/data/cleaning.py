@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 10_000
 
 # If one side of a pair has more than this many times the characters of the other, it is rarely a translation. Moses'
 # clean-corpus-n.perl counts words, which requires more tolerance, because German compounds are single words. The
-# measurements are in docs/train.md.
+# measurements are in docs/train_settings.md.
 _LARGEST_LENGTH_RATIO = 3
 # The number of characters added to both sides before their lengths are compared, so that short pairs may differ by a
 # larger factor: a translation of "Click Next." may have up to 57 characters.

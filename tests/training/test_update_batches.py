@@ -146,7 +146,7 @@ def test_tokens_that_fit_into_small_gpus(preset, gigabytes, bf16, processes, mon
 )
 @pytest.mark.parametrize("bf16", [True, False])
 def test_split_update_on_gpus(gigabytes, base, big, bf16):
-    """The table in docs/train.md."""
+    """The table in docs/token_budgets.md."""
     for preset, (in_16_bits, in_float32) in (("base", base), ("big", big)):
         fit = count_tokens_that_fit(model_of(preset), arguments(bf16=bf16), gpu(gigabytes))
         count = split_update(UPDATE, 1, fit, 60).gradient_accumulation_steps
