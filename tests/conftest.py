@@ -167,6 +167,14 @@ def libreoffice_help() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="session")
+def localization() -> Path:
+    folder = os.environ.get("LOCALIZATION_DIR")
+    if not folder:
+        pytest.skip("LOCALIZATION_DIR is not set to a folder with the localization corpus")
+    return Path(folder)
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, str], Path]:
     """Write a text file into the test's temporary folder."""

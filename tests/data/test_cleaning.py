@@ -359,3 +359,10 @@ def test_clean_pairs_on_libreoffice_help(libreoffice_help):
     counts = assert_cleans_as_plain_python(libreoffice_help, ("en", "de"), splits)
     assert counts == [0, 0, 0, 0, 0, 15]
     assert assert_cleans_as_plain_python(libreoffice_help, ("de", "en"), splits) == counts
+
+
+def test_clean_pairs_on_localization(localization):
+    """Messages and manuals of free software: half of the pairs are short strings, and many are equal on both sides."""
+    splits = {"train": "train", "validation": "val"}
+    counts = assert_cleans_as_plain_python(localization, ("en", "de"), splits)
+    assert counts == [0, 4607, 0, 0, 0, 6]
