@@ -36,8 +36,8 @@ def place(reason: Inapplicable, name: str, folders: dict[str, Path]) -> str:
     )
 
 
-_ONE_EMBEDDING = "The test embeds source and target with one module, but this model has two."
-_ONE_SIZE = "One size does not say which of the two vocabularies to resize, so the model raises a `ValueError`."
+_ONE_EMBEDDING = "The test embeds source and target with one module, but this model has two modules."
+_ONE_SIZE = "The test passes one size, but this model has two vocabularies, so the model raises a `ValueError`."
 _EMBEDDED_ALIKE = Inapplicable(
     "tests/test_modeling_common.py",
     "def test_inputs_embeds_matches_input_ids(",
@@ -49,8 +49,7 @@ _DEFAULT_ATTENTION = Inapplicable(
     "tests/test_modeling_common.py",
     "def test_sdpa_can_dispatch_non_composite_models(",
     'self.assertTrue(model_sdpa.config._attn_implementation == "sdpa")',
-    "By default, this model uses its own attention, `vanilla_transformer`, which calls sdpa where sdpa is faster. "
-    "`tests/acceleration/test_kernels.py` tests that sdpa and eager are used if you name them.",
+    "The default attention of our model is `vanilla_transformer`, which calls sdpa where sdpa is faster.",
 )
 
 INAPPLICABLE = {
@@ -62,15 +61,15 @@ INAPPLICABLE = {
         "tests/test_tokenization_common.py",
         "def test_tokenize_special_tokens(",
         "self.assertEqual(len(token_1), 1)",
-        "By default, this tokenizer treats a text such as `</s>` as ordinary text (`split_special_tokens=True`). The "
-        "suite `tokenizer-special-tokens` runs this test with `False`.",
+        "By default, our tokenizer reads `</s>` in a text as ordinary text (`split_special_tokens=True`). The suite "
+        "`tokenizer-special-tokens` runs this test with `False`.",
     ),
     "tokenizers-backend::test_rust_tokenizer_add_prefix_space_0": Inapplicable(
         "transformers/tokenization_utils_tokenizers.py",
         "def __init__(",
         "self.add_prefix_space = add_prefix_space",
-        "`TokenizersBackend` of transformers stores `add_prefix_space` but does not use it, so the test fails for that "
-        "class, too.",
+        "The test also fails for `TokenizersBackend` of transformers, which stores `add_prefix_space` but does not use "
+        "it.",
     ),
     f"{_TWO}::test_inputs_embeds": Inapplicable(
         "tests/test_modeling_common.py",
@@ -100,21 +99,21 @@ INAPPLICABLE = {
     ),
 }
 
-_MISSING_FILE = "The source distribution lacks this file"
-_DISTRIBUTED = f"{_MISSING_FILE}, which starts the processes. The suite also runs only for listed model types."
+_MISSING_FILE = "The source distribution does not include this file"
+_DISTRIBUTED = f"{_MISSING_FILE}, which starts the processes."
 
 SUITES_NOT_RUN = {
     "generation (`GenerationTesterMixin`)": Inapplicable(
         "tests/test_modeling_common.py",
         "",
         "from .generation.test_utils import GenerationTesterMixin",
-        f"{_MISSING_FILE}. An empty class replaces it, and `tests/generation` tests decoding instead.",
+        f"{_MISSING_FILE}. `tests/generation` tests decoding instead.",
     ),
     "export (`ExportTesterMixin`)": Inapplicable(
         "tests/test_modeling_common.py",
         "",
         "from .exporters.test_export import ExportTesterMixin",
-        f"{_MISSING_FILE}. An empty class replaces it.",
+        f"{_MISSING_FILE}.",
     ),
     "tensor parallelism": Inapplicable(
         "tests/test_tensor_parallel_mixin.py",
@@ -132,7 +131,7 @@ SUITES_NOT_RUN = {
         "tests/test_expert_parallel_mixin.py",
         "",
         "from .distributed_testing_utils import run_distributed",
-        f"{_MISSING_FILE}, and this model has no experts.",
+        f"{_MISSING_FILE}, and our model has no experts.",
     ),
     "pipelines": Inapplicable(
         "tests/test_pipeline_mixin.py",
@@ -144,12 +143,12 @@ SUITES_NOT_RUN = {
         "tests/test_tokenization_common.py",
         "",
         "# set to True to test a sentencepiece tokenizer",
-        "This tokenizer uses the tokenizers library, not SentencePiece.",
+        "Our tokenizer uses the tokenizers library, not SentencePiece.",
     ),
     "ExecuTorch": Inapplicable(
         "tests/test_executorch.py",
         "",
         'self.model = AutoModelForCausalLM.from_pretrained("hf-internal-testing/tiny-random-LlamaForCausalLM")',
-        "The suite tests only this model, which is on the Hub.",
+        "The suite tests only the model in this line.",
     ),
 }

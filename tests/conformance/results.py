@@ -190,24 +190,24 @@ def document(
     """
     return f"""# Conformance to transformers
 
-This page shows which of transformers' own tests pass on this package. It is for you if you maintain
-the package, or if you want to know how completely it behaves like a model of transformers.
+This page shows which of transformers' own tests pass on this package. Read it if you maintain the
+package, or if you want to know how completely our model behaves like a model of transformers.
 
-`make test-conformance` runs the tests and writes this page, so do not edit the page by hand. The
-command downloads the source code of the installed transformers release, unpacks its common test
-suites into a temporary folder, and runs them on the classes of this package. It fails if
+`make test-conformance` writes this page, so do not edit the page by hand. The command downloads the
+source code of the installed transformers release, and runs its common test suites on our classes.
+The command fails in these cases:
 
-- a test fails,
-- a test that is listed in `tests/conformance/passed.txt` no longer passes,
-- fewer tests pass than `tests/conformance/run.py` requires,
-- one of our suites replaces a test of transformers.
+- A test fails.
+- A test in `tests/conformance/passed.txt` no longer passes.
+- Fewer tests pass than `tests/conformance/run.py` requires.
+- One of our suites overrides a test of transformers.
 
-If transformers has new, renamed or removed tests, run `{UPDATE}`.
-It records the tests that pass now in `passed.txt`.
+If transformers has added, renamed or removed tests, run `{UPDATE}`.
+This command writes the names of all tests that pass to `passed.txt`.
 
 ## Results
 
-With transformers {version} on a CPU:
+We ran the suites with transformers {version} on a CPU:
 
 {counts(outcomes, inapplicable, suites)}
 
@@ -215,12 +215,12 @@ A test counts as skipped if all its subtests were skipped. Two details limit the
 
 - Tests named `test_get_..._features_...` pass without a check, because they test methods for
   images, video and sound.
-- The training suite is written for decoder-only models. Here, it gets pairs of sentences
-  (`_create_text_training_batch` in `tests/conformance/suites.py`).
+- transformers wrote the training suite for decoder-only models. We pass pairs of sentences to this
+  suite (`_create_text_training_batch` in `tests/conformance/suites.py`).
 
 ## Inapplicable tests
 
-These tests cannot pass on this package. All other tests of the suites are run.
+These tests cannot pass on this package. We run all other tests of the suites.
 
 {reason_table("test", inapplicable)}
 
@@ -232,8 +232,8 @@ These tests cannot pass on this package. All other tests of the suites are run.
 
 {reason_table("suite", suites_not_run)}
 
-The remaining tests of transformers are about images, video, sound, processors, backbones, decision
-heads, Mistral's tokenizer, and internals of transformers.
+All other tests of transformers concern things that this package does not have, such as images and
+sound, or internals of transformers.
 
 ## Versions
 
@@ -250,8 +250,9 @@ heads, Mistral's tokenizer, and internals of transformers.
 | safetensors | 0.8.0 | 0.8.0 | 0.8.0 |
 | NumPy | 2.4.6 | 2.4.6 | 2.5.5 |
 
-`make test-latest` installs the newest releases that `pyproject.toml` allows. It runs a part of the
-tests (`LATEST_TESTS` in the Makefile): 3,046 pass and 34 are skipped with each Python. `make
-test-floor` runs fewer of them (`FLOOR_TESTS`). This section is written by hand, in
-`tests/conformance/results.py`.
+`make test-latest` installs the newest releases that `pyproject.toml` allows, and runs the tests in
+`LATEST_TESTS` of the Makefile. With each Python version, 3,046 of these tests passed and 34 were
+skipped. `make test-floor` runs the tests in `FLOOR_TESTS`.
+
+To change this section, edit `tests/conformance/results.py`.
 """

@@ -27,12 +27,12 @@ SUITES = {
     "model": "the paper's model: one joint vocabulary, tied embeddings, sinusoids",
     "model-untied-learned": "untied embeddings, learned positions (Table 3 row E)",
     "model-two-vocabularies": "separate vocabularies for source and target",
-    "model-other-system": "as in converted models: other sinusoids, a bias in the LM head, norms after the stacks",
+    "model-other-system": "as in converted models: different sinusoids, a bias in the LM head, norms after the stacks",
     "configuration": "`VanillaTransformerConfig`",
     "tokenizer": "`VanillaTransformerTokenizer` with its default settings",
     "tokenizer-special-tokens": "the same class with `split_special_tokens=False`",
     "tokenizers-backend": "the same class, as a tokenizer of the tokenizers library",
-    "training": "the paper's model without regularization, which must overfit a batch and generate it",
+    "training": "the paper's model without regularization, which must overfit one batch",
 }
 FLOORS = {"model": 100, "configuration": 1, "tokenizer": 50, "training": 1}
 
