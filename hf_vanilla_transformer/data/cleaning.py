@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..support.argument_checks import check_number
 from ..support.user_errors import InputError
 from .cleaning_rules import check_rules
-from .long_texts import MOST_BYTES, find_long_texts
+from .long_texts import MOST_BYTES
 from .tokenized_pairs import check_are_texts
 
 
@@ -261,8 +261,13 @@ def _measure_rows(rows: pa.Table) -> _TextMeasures:
         target_lengths=pc.utf8_length(stripped_target).to_numpy(),
         # zero_copy_only=False, because Arrow stores booleans as single bits, which NumPy cannot read in place.
         has_identical_sides=pc.equal(stripped_source, stripped_target).to_numpy(zero_copy_only=False),
-        has_long_side=find_long_texts(source) | find_long_texts(target),
+        has_long_side=_are_long(source) | _are_long(target),
     )
+
+
+def _are_long(texts: pa.Array) -> NDArray[np.bool_]:
+    """Return True for each text that has more than 4,192 bytes in UTF-8, as a mask `(texts,)`."""
+    return pc.binary_length(texts).to_numpy() > MOST_BYTES
 
 
 def _hash_texts(texts: pa.Array) -> NDArray[np.uint64]:

@@ -332,16 +332,24 @@ def test_plan_is_not_changed_by_long_lines():
 
 
 @pytest.mark.usefixtures("without_trial")
-@pytest.mark.parametrize("letters", [range(0x4E00, 0x4E00 + 900), range(0x61, 0x7B)])
-def test_plan_chooses_a_vocabulary_that_sentencepiece_can_learn(letters):
-    """SentencePiece has a token for each character, so few Chinese sentences need a larger vocabulary than English."""
+@pytest.mark.parametrize(
+    ("letters", "expected"),
+    [
+        # SentencePiece needs a token for each character, each byte, and four special tokens.
+        pytest.param(range(0x4E00, 0x4E00 + 900), 900 + 256 + 4, id="Chinese"),
+        pytest.param(range(0x61, 0x7B), 300, id="English"),
+    ],
+)
+def test_plan_chooses_a_vocabulary_that_sentencepiece_can_learn(letters, expected):
     pytest.importorskip("sentencepiece")
     characters = [chr(letter) for letter in letters]
     rng = random.Random(0)
-    sentences = ["".join(rng.choices(characters, k=20)) for _ in range(100)]
+    rng.shuffle(characters)
+    # Each sentence has ten of the characters, and all sentences together have every character.
+    sentences = ["".join(rng.choices(characters, k=5) + characters[row::180]) for row in range(180)]
     pairs = Dataset.from_dict({"source": sentences, "target": sentences[::-1]})
     vocab_size = plan(DatasetDict(train=pairs), tokenizer_type="sentencepiece").arguments["vocab_size"]
-    assert vocab_size == (300 if len(characters) == 26 else 1160)
+    assert vocab_size == expected
 
 
 def test_run_trial_does_not_count_the_memory_of_its_parent(tmp_path):
