@@ -123,15 +123,16 @@ def clean_pairs(
 def drop_long_pairs(pairs: Dataset) -> Dataset:
     """Return the pairs that have at most 4,192 bytes on each side, in their order.
 
-    This is the rule "long lines" of [`clean_pairs`], which is also applied to validation pairs.
-
-    Raises ValueError if no pair would remain.
+    This is the rule "long lines" of [`clean_pairs`] for validation pairs. Raises ValueError if no pair would remain.
     """
     has_long_side = _measure_texts(pairs).has_long_side
     if not has_long_side.any():
         return pairs
     if has_long_side.all():
-        raise InputError(f"all {len(pairs):,} pairs have more than {MOST_BYTES:,} bytes on a side; give other pairs.")
+        raise InputError(
+            f"all {len(pairs):,} validation pairs have more than {MOST_BYTES:,} bytes on a side; give other pairs, or "
+            "--clean_skip long_lines."
+        )
     return pairs.select(np.flatnonzero(~has_long_side))
 
 
@@ -266,7 +267,7 @@ def _measure_rows(rows: pa.Table) -> _TextMeasures:
 
 
 def _are_long(texts: pa.Array) -> NDArray[np.bool_]:
-    """Return True for each text that has more than 4,192 bytes in UTF-8, as a mask `(texts,)`."""
+    """Return True for each text that has more than 4,192 bytes in UTF-8, as a mask `(texts,)`. No text is missing."""
     return pc.binary_length(texts).to_numpy() > MOST_BYTES
 
 
@@ -287,7 +288,10 @@ def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) 
     Returns:
         True for the candidates to remove, `(pairs,)`.
     """
-    remains = is_candidate.copy()
+    # If the rule "empty on one side" is skipped, candidates may have an empty side. They have no ratio, and stay.
+    has_text = np.minimum(measures.source_lengths, measures.target_lengths) > 0
+    is_compared = is_candidate & has_text
+    remains = is_compared.copy()
     # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until nothing changes. A
     # removed pair never comes back, so the loop ends.
     while remains.any():
@@ -296,7 +300,7 @@ def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) 
         if removes_nothing:
             break
         remains = still_remains
-    return is_candidate & ~remains
+    return is_compared & ~remains
 
 
 def _have_similar_lengths(measures: _TextMeasures, is_counted: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -17,7 +17,9 @@ CLEANING_RULES = (
 
 
 def check_rules(names: Sequence[str]) -> None:
-    """Raise InputError unless all names are names of cleaning rules."""
+    """Raise InputError unless `names` is a list of names of cleaning rules."""
+    if isinstance(names, str):
+        raise InputError(f"give a list of cleaning rules, such as [{names!r}], instead of one string.")
     for name in names:
         if name not in CLEANING_RULES:
             raise InputError(f"there is no cleaning rule {name!r}; the rules are {', '.join(CLEANING_RULES)}.")

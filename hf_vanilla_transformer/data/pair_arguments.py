@@ -363,6 +363,9 @@ class TrainingDataArguments(DataArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_optional(self, "max_train_samples")
+        if isinstance(self.clean_skip, str):
+            # A file of arguments may have one name instead of a list.
+            self.clean_skip = [self.clean_skip]
         check_rules(self.skipped_rules)
         check_optional(self, "validation_size")
 

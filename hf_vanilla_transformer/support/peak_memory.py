@@ -34,12 +34,13 @@ def _read_peak_from_proc() -> int | None:
 
     Returns None on other systems, and in containers whose `/proc` does not report the peak.
     """
-    status_file = Path("/proc/self/status")
-    if not status_file.exists():
+    try:
+        status = Path("/proc/self/status").read_bytes()
+    except OSError:
         return None
     # The line is, for example, "VmHWM:    123456 kB". HWM stands for high water mark.
-    for line in status_file.read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmHWM:"):
+    for line in status.splitlines():
+        if line.startswith(b"VmHWM:"):
             kilobytes = int(line.split()[1])
             return kilobytes * 1024
     return None

@@ -22,6 +22,8 @@ class Corpus(NamedTuple):
         test_pairs (`int`): number of test pairs; 0 if there are none.
         source_lengths (`np.ndarray` of shape `(sample,)`): number of tokens in each source of the sample.
         target_lengths (`np.ndarray` of shape `(sample,)`): number of tokens in each target of the sample.
+        longest_validation_sentence (`int`, defaults to 0): number of tokens in the longest source or target of a sample
+            of validation pairs.
     """
 
     training_pairs: int
@@ -29,6 +31,7 @@ class Corpus(NamedTuple):
     test_pairs: int
     source_lengths: NDArray[np.integer]
     target_lengths: NDArray[np.integer]
+    longest_validation_sentence: int = 0
 
     @property
     def longest_sentence(self) -> int:

@@ -52,8 +52,9 @@ _DROPOUT_FOR_FEW_EPOCHS = 0.1
 # Minimum bytes of text (sources and targets together) per token of the vocabulary. Multi30k with its 6,000 tokens has
 # 600.
 _BYTES_PER_TOKEN = 300
-# Byte-level BPE starts with 256 bytes and some special tokens, and so does SentencePiece.
-_SMALLEST_VOCABULARY = 300
+# The smallest vocabulary of a plan. Byte-level BPE needs tokens for 256 bytes, and some special tokens.
+_FEWEST_TOKENS = 300
+# SentencePiece needs tokens for 256 bytes, `<s>`, `</s>`, `<unk>` and the character that stands for a space.
 _BYTES_AND_SPECIAL_TOKENS = 260
 # Number of pairs that are tokenized to plan a run. Tokenizing them takes seconds.
 _SAMPLED_PAIRS = 20_000
@@ -341,23 +342,24 @@ def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: in
 
     # With fewer than `_BYTES_PER_TOKEN` bytes of text per token, many tokens would occur too rarely to be learned.
     vocab_size = min(recipe["vocab_size"], corpus_bytes // _BYTES_PER_TOKEN)
-    recipe["vocab_size"] = max(vocab_size, _count_tokens_that_are_needed(settings.model, sampled_texts))
+    recipe["vocab_size"] = max(vocab_size, _FEWEST_TOKENS, _count_needed_tokens(settings.model, sampled_texts))
     return recipe
 
 
-def _count_tokens_that_are_needed(model_args: ModelArguments, texts: list[str]) -> int:
-    """Return the size of the smallest vocabulary that a tokenizer for these texts can have.
+def _count_needed_tokens(model_args: ModelArguments, texts: list[str]) -> int:
+    """Return how many tokens a tokenizer needs at most, before it learns pieces of words.
 
-    A byte-level BPE needs only the bytes and the special tokens. A SentencePiece model needs a token for each character
-    as well.
+    A byte-level BPE needs only the bytes and the special tokens, for which `_FEWEST_TOKENS` is enough. A SentencePiece
+    model also needs a token for each character.
     """
     if model_args.tokenizer_type != "sentencepiece":
-        return _SMALLEST_VOCABULARY
+        return 0
     characters: set[str] = set()
     for text in texts:
-        # SentencePiece normalizes the texts before it counts their characters.
+        # SentencePiece normalizes texts in nearly the same way before it counts their characters. A few tokens too many
+        # are harmless, but with too few, SentencePiece raises an error.
         characters.update(text, unicodedata.normalize("NFKC", text))
-    return max(_SMALLEST_VOCABULARY, _BYTES_AND_SPECIAL_TOKENS + len(characters))
+    return _BYTES_AND_SPECIAL_TOKENS + len(characters)
 
 
 def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
@@ -406,8 +408,17 @@ def _measure_pairs(pairs: DatasetDict, sample: DatasetDict, settings: Settings) 
         test_pairs=len(pairs.get("test", [])),
         source_lengths=source_lengths,
         target_lengths=target_lengths,
+        longest_validation_sentence=_find_longest_sentence(tokenized_sample.get("validation")),
     )
     return MeasuredPairs(corpus, tokenizer, tokenized_sample)
+
+
+def _find_longest_sentence(pairs: Dataset | None) -> int:
+    """Return the number of tokens in the longest source or target of tokenized pairs, or 0 if there are none."""
+    if pairs is None or len(pairs) == 0:
+        return 0
+    source_lengths, target_lengths = pair_lengths(pairs)
+    return int(max(source_lengths.max(), target_lengths.max()))
 
 
 def _forecast_run(
@@ -507,7 +518,7 @@ def fit_recipe(
         The chosen arguments, without the given ones.
     """
     # The run removes longer pairs, so a few long pairs must not affect the choices below.
-    short_corpus = corpus.drop_pairs_over(_find_longest_side(recipe, given_arguments))
+    short_corpus = corpus.drop_pairs_over(_find_token_limit(recipe, given_arguments))
 
     # `chosen` maps the names of arguments to values that the recipe or this function has chosen. It is a new dict, so
     # the recipe is not changed below.
@@ -540,7 +551,7 @@ def fit_recipe(
     return {name: value for name, value in chosen.items() if name not in left_out}
 
 
-def _find_longest_side(recipe: Arguments, given_arguments: Arguments) -> int | None:
+def _find_token_limit(recipe: Arguments, given_arguments: Arguments) -> int | None:
     """Return the maximum number of tokens in a source or a target that the run will train on; None for no limit."""
     if given_arguments.get("max_tokens"):
         return given_arguments["max_tokens"]
@@ -577,11 +588,13 @@ def _fit_batches(
     """
     update_size = _choose_update_size(recipe, given_arguments, tokens_that_fit)
     given_tokens_per_batch = given_arguments.get("tokens_per_batch")
+    # If batches have a fixed number of pairs, longer sentences are not removed, but they need not fit into this budget.
+    longest_sentence = min(corpus.longest_sentence, recipe["max_tokens"])
     batches = split_update(
         update_size.tokens,
         processes,
         update_size.most_tokens_per_batch,
-        corpus.longest_sentence,
+        longest_sentence,
         tokens_per_batch=given_tokens_per_batch,
         gradient_accumulation_steps=given_arguments.get("gradient_accumulation_steps"),
     )
@@ -619,10 +632,11 @@ def _choose_update_size(recipe: Arguments, given_arguments: Arguments, tokens_th
 
 
 def _choose_evaluation_batch_size(recipe: Arguments, corpus: Corpus) -> int:
-    """Return the evaluation batch size in pairs: the recipe's batch size, or less if the corpus has long sentences."""
+    """Return the evaluation batch size in pairs: the recipe's batch size, or less if there are long sentences."""
     # An evaluation keeps no activations, so its batches may have four times as many tokens as training batches.
     most_tokens = 4 * recipe["max_tokens"]
-    pairs_that_fit = most_tokens // corpus.longest_sentence
+    longest_sentence = max(corpus.longest_sentence, corpus.longest_validation_sentence)
+    pairs_that_fit = most_tokens // longest_sentence
     return max(1, min(recipe["per_device_eval_batch_size"], pairs_that_fit))
 
 
@@ -729,7 +743,7 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
     # `corpus` contains all pairs, including those that the run will remove because they are too long.
     max_tokens = settings.data.max_tokens
     short_corpus = corpus.drop_pairs_over(max_tokens)
-    lines = [_explain_recipe(recipe_name, corpus.training_pairs, short_corpus)]
+    lines = [_explain_recipe(recipe_name, short_corpus)]
     # Without a GPU, a smaller recipe may have been chosen than the one for this number of pairs.
     recipe_for_gpu = choose_recipe(corpus.training_pairs, has_gpu=True)
     if recipe_for_gpu != recipe_name:
@@ -756,18 +770,15 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
     return lines
 
 
-def _explain_recipe(recipe_name: str, training_pairs: int, short_corpus: Corpus) -> str:
+def _explain_recipe(recipe_name: str, corpus: Corpus) -> str:
     """Describe the recipe, with the minimum number of pairs that it is for, and the size of this corpus.
 
-    Args:
-        recipe_name: the name of the recipe.
-        training_pairs: the number of all training pairs.
-        short_corpus: the corpus without the pairs that are too long for the run.
+    `corpus` contains only the pairs that the run will train on.
     """
-    source_mean = short_corpus.source_lengths.mean()
-    target_mean = short_corpus.target_lengths.mean()
+    source_mean = corpus.source_lengths.mean()
+    target_mean = corpus.target_lengths.mean()
     return (
-        f"recipe {recipe_name}, for {FEWEST_PAIRS[recipe_name]:,} pairs and more: {training_pairs:,} training "
+        f"recipe {recipe_name}, for {FEWEST_PAIRS[recipe_name]:,} pairs and more: {corpus.training_pairs:,} training "
         f"pairs of {source_mean:.1f} source and {target_mean:.1f} target tokens on average"
     )
 
@@ -799,6 +810,8 @@ def _describe_vocabulary(recipe_name: str, model_args: ModelArguments) -> str:
     recipe = read_recipe(recipe_name, Settings)
     if model_args.vocab_size < recipe["vocab_size"]:
         description += f", one for each {_BYTES_PER_TOKEN} bytes of text"
+        if model_args.tokenizer_type == "sentencepiece":
+            description += ", but enough for all characters"
     return description
 
 

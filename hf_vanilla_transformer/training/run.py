@@ -166,7 +166,7 @@ class BuiltRun:
 def run(settings: Settings) -> Path:
     """Train, save and evaluate a model, and return the output folder. With `dry_run`, only log the plan and its costs.
 
-    While this function runs, other runs cannot write into the output folder. See [`train`] for the errors.
+    While a model is trained, other runs cannot write into the output folder. See [`train`] for the errors.
     """
     started = time.monotonic()
     set_up_process(settings.args)

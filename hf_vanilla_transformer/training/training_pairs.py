@@ -35,8 +35,9 @@ def load_training_pairs(args: RunArguments, data_args: TrainingDataArguments) ->
 def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> DatasetDict:
     """Sample and clean the training pairs, and hold out some of them for validation. Log how many pairs are affected.
 
-    The arguments determine which of these steps are taken. Raises InputError if no training pairs would remain, or if
-    the arguments ask to hold out pairs although there are validation pairs.
+    The arguments determine which of these steps are taken. Cleaning also removes validation pairs with long lines.
+    Raises InputError if no training pairs or no validation pairs would remain, or if the arguments ask to hold out
+    pairs although there are validation pairs.
     """
     validation_size = data_args.validation_size
     if validation_size is not None and "validation" in pairs:

@@ -59,18 +59,20 @@ def test_prepare_pairs_samples_then_cleans_then_holds_out(pairs, caplog):
 def test_prepare_pairs_drops_long_lines_except_from_test_pairs(pairs, caplog):
     caplog.set_level("INFO")
     long_pair = {"source": "a page " * 1000, "target": "EINE SEITE " * 1000}
+    long_training_pair = {"source": "one page " * 1000, "target": "SEITE " * 1000}
     pairs_with_long_lines = DatasetDict(
-        train=Dataset.from_list([long_pair, *pairs["train"].to_list()]),
+        train=Dataset.from_list([long_training_pair, *pairs["train"].to_list()]),
         validation=Dataset.from_list([*corpus(3).to_list(), long_pair]),
         test=Dataset.from_list([long_pair, *pairs["test"].to_list()]),
     )
     prepared = prepare_pairs(pairs_with_long_lines, TrainingDataArguments(clean=True))
-    assert long_pair not in prepared["train"].to_list()
+    assert long_training_pair not in prepared["train"].to_list()
     assert prepared["validation"].to_list() == corpus(3).to_list()
     assert prepared["test"].to_list() == pairs_with_long_lines["test"].to_list()
     assert caplog.messages[-1] == "removed 1 of 4 validation pairs: 1 long lines"
 
     kept = prepare_pairs(pairs_with_long_lines, TrainingDataArguments(clean=True, clean_skip=["long_lines"]))
+    assert long_training_pair in kept["train"].to_list()
     assert kept["validation"].to_list() == pairs_with_long_lines["validation"].to_list()
     assert prepare_pairs(pairs_with_long_lines, TrainingDataArguments()) == pairs_with_long_lines
 
@@ -78,6 +80,8 @@ def test_prepare_pairs_drops_long_lines_except_from_test_pairs(pairs, caplog):
 def test_training_data_arguments_reject_an_unknown_cleaning_rule():
     with pytest.raises(ValueError, match=r"'longest'.*length ratio"):
         TrainingDataArguments(clean=True, clean_skip=["longest"])
+    # A file of arguments may have one name instead of a list.
+    assert TrainingDataArguments(clean=True, clean_skip="long_lines").skipped_rules == ["long lines"]
 
 
 def test_prepare_pairs_with_more_samples_than_pairs(pairs):
