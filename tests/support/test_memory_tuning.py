@@ -97,8 +97,9 @@ def test_the_peak_is_that_of_the_system(monkeypatch):
     resource = pytest.importorskip("resource")
     unit = 1 if sys.platform == "darwin" else 1024
     # On Linux, the system's figure may include the peak of the process that started this one, so it is an upper bound.
+    # The kernel adds up the pages of threads at different times for the two figures.
     peak = peak_memory()
-    assert 0 < peak <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    assert 0 < peak <= 1.01 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     monkeypatch.setattr(peak_memory_module, "_read_peak_from_proc", lambda: None)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     assert before <= peak_memory() <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
