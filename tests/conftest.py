@@ -151,28 +151,27 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
 
 
+def find_corpus(variable: str, name: str) -> Path:
+    """Return the folder that an environment variable names, or skip the test if the variable is not set."""
+    folder = os.environ.get(variable)
+    if not folder:
+        pytest.skip(f"{variable} is not set to a folder with {name}")
+    return Path(folder)
+
+
 @pytest.fixture(scope="session")
 def multi30k() -> Path:
-    folder = os.environ.get("MULTI30K_DIR")
-    if not folder:
-        pytest.skip("MULTI30K_DIR is not set to a folder with Multi30k")
-    return Path(folder)
+    return find_corpus("MULTI30K_DIR", "Multi30k")
 
 
 @pytest.fixture(scope="session")
 def libreoffice_help() -> Path:
-    folder = os.environ.get("LIBREOFFICE_HELP_DIR")
-    if not folder:
-        pytest.skip("LIBREOFFICE_HELP_DIR is not set to a folder with LibreOffice's help")
-    return Path(folder)
+    return find_corpus("LIBREOFFICE_HELP_DIR", "LibreOffice's help")
 
 
 @pytest.fixture(scope="session")
 def localization() -> Path:
-    folder = os.environ.get("LOCALIZATION_DIR")
-    if not folder:
-        pytest.skip("LOCALIZATION_DIR is not set to a folder with the localization corpus")
-    return Path(folder)
+    return find_corpus("LOCALIZATION_DIR", "the localization corpus")
 
 
 @pytest.fixture

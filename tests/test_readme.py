@@ -43,7 +43,9 @@ def test_training_by_stock_classes(tmp_path, monkeypatch):
 def test_it_is_short():
     assert len(README.split()) <= 950
     beginning = "\n".join(README.splitlines()[:15])
-    assert all(word in beginning for word in ("pip install", "hf-vanilla-transformer translate", "zweiundvierzig"))
+    commands = ("make demo", "pip install", "hf-vanilla-transformer translate", "zweiundvierzig")
+    assert all(command in beginning for command in commands)
+    assert "\nmake test\n" in README
 
 
 def test_there_are_no_other_blocks():

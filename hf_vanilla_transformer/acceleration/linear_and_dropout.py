@@ -196,20 +196,21 @@ class _Linear(torch.autograd.Function):
         # `forward` has saved x, (..., in), and the weight, (out, in), each only if a gradient needs it, else None.
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        # Both functions compute matmul(a, b) = a b^T. A second derivative needs one that torch can differentiate.
+        # Both functions multiply a matrix by the transpose of another. A second derivative needs the one that torch can
+        # differentiate.
         needs_second_derivative = torch.is_grad_enabled()
-        matmul = nn.functional.linear if needs_second_derivative else onednn_linear
+        multiply_by_transpose = nn.functional.linear if needs_second_derivative else onednn_linear
 
         grad_rows = grad.flatten(0, -2)  # (rows, out)
         grad_x = None
         grad_weight = None
         grad_bias = None
-        # A plain matmul a b is written as matmul(a, b.T).
+        # To multiply by a matrix itself, pass its transpose.
         if needs_x and weight is not None:
-            grad_x = matmul(grad, weight.T)  # grad @ weight, (..., in)
+            grad_x = multiply_by_transpose(grad, weight.T)  # grad @ weight, (..., in)
         if needs_weight and x is not None:
             x_rows = x.flatten(0, -2)  # (rows, in)
-            grad_weight = matmul(grad_rows.T, x_rows.T)  # grad_rows.T @ x_rows, (out, in)
+            grad_weight = multiply_by_transpose(grad_rows.T, x_rows.T)  # grad_rows.T @ x_rows, (out, in)
         if needs_bias:
             grad_bias = grad_rows.sum(dim=0)  # (out,)
         return grad_x, grad_weight, grad_bias

@@ -254,6 +254,7 @@ def _measure_rows(rows: pa.Table) -> _TextMeasures:
     target = pc.fill_null(rows.column("target").combine_chunks(), "")
     stripped_source = pc.utf8_trim_whitespace(source)
     stripped_target = pc.utf8_trim_whitespace(target)
+    has_identical_sides = pc.equal(stripped_source, stripped_target)
     return _TextMeasures(
         # The factor gives a pair a different hash than the same pair with source and target exchanged. Results above 64
         # bits wrap around.
@@ -261,7 +262,7 @@ def _measure_rows(rows: pa.Table) -> _TextMeasures:
         source_lengths=pc.utf8_length(stripped_source).to_numpy(),
         target_lengths=pc.utf8_length(stripped_target).to_numpy(),
         # zero_copy_only=False, because Arrow stores booleans as single bits, which NumPy cannot read in place.
-        has_identical_sides=pc.equal(stripped_source, stripped_target).to_numpy(zero_copy_only=False),
+        has_identical_sides=has_identical_sides.to_numpy(zero_copy_only=False),
         has_long_side=_are_long(source) | _are_long(target),
     )
 

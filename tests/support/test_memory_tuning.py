@@ -99,6 +99,11 @@ def test_the_peak_is_that_of_the_system(monkeypatch):
     # On Linux, the system's figure may include the peak of the process that started this one, so it is an upper bound.
     # The kernel adds up the pages of threads at different times for the two figures.
     peak = peak_memory()
+    memory_file = Path("/proc/self/statm")
+    if memory_file.exists():
+        # The second number is the current memory in pages.
+        current_memory = int(memory_file.read_text().split()[1]) * resource.getpagesize()
+        assert peak >= 0.99 * current_memory
     assert 0 < peak <= 1.01 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     monkeypatch.setattr(peak_memory_module, "_read_peak_from_proc", lambda: None)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
