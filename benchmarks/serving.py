@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
+import psutil
 
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.apps.cli.parser import parse, program
@@ -85,6 +85,7 @@ class ServingArguments:
     )
     max_digits: int = field(default=3, metadata={"help": "Digits of the longest numbers to translate."})
     engine: str = field(default="torch", metadata={"help": "Engine of the server."})
+    compute_type: str | None = field(default=None, metadata={"help": "Precision of ctranslate2, such as int8."})
     beside: bool = field(
         default=True, metadata={"help": "Also measure beside the costliest requests, and their memory; on Linux."}
     )
@@ -134,8 +135,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
                 row = asyncio.run(measure_beside(address, process, short, count, name, [request]))
                 figures["beside"].append(row)
     if args.memory_requests:
-        with server(args, []) as (address, _):
-            figures["memory"] = list(memory(address, short, args.memory_requests, max(args.clients)))
+        with server(args, []) as (address, process):
+            figures["memory"] = list(memory(address, process, short, args.memory_requests, max(args.clients)))
     print(tables(figures))
     if args.output is not None:
         write_text(args.output, json.dumps(figures, indent=2) + "\n")
@@ -149,6 +150,8 @@ def server(args: ServingArguments, options: list[str]) -> Iterator[tuple[tuple[s
     command = [sys.executable, "-m", "hf_vanilla_transformer_launcher", "serve", "--port", "0", "--engine", args.engine]
     command += ["--request_seconds", str(args.request_seconds)]
     command += ["--model_name_or_path", args.model_name_or_path, *options]
+    if args.compute_type is not None:
+        command += ["--compute_type", args.compute_type]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         printed: Any = process.stderr
         try:
@@ -326,14 +329,23 @@ def as_request(inputs: str | Sequence[str], parameters: dict[str, Any] | None = 
     return head.encode() + body
 
 
-def memory(address: tuple[str, int], short: Sequence[bytes], requests: int, clients: int) -> Iterator[dict[str, float]]:
+def memory(
+    address: tuple[str, int], process: int, short: Sequence[bytes], requests: int, clients: int
+) -> Iterator[dict[str, float]]:
     """Resident memory of the server in MB, at ten points of so many requests."""
     step = max(1, requests // 10)
     for done in range(step, requests + 1, step):
         asyncio.run(send(address, short, step, clients))
-        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics") as response:
-            found = re.search(r"^process_resident_memory_bytes (\S+)$", response.read().decode(), flags=re.MULTILINE)
-        yield {"requests": done, "megabytes": float(found[1]) / 1e6 if found else float("nan")}
+        yield {"requests": done, "megabytes": resident_megabytes(process)}
+
+
+def resident_megabytes(process: int) -> float:
+    """Resident memory of a process and its child processes in MB; CTranslate2 translates in child processes."""
+    server_process = psutil.Process(process)
+    resident_bytes = server_process.memory_info().rss
+    for child_process in server_process.children(recursive=True):
+        resident_bytes += child_process.memory_info().rss
+    return resident_bytes / 1e6
 
 
 def tables(figures: dict[str, Any]) -> str:

@@ -31,7 +31,8 @@ def override_recipe(recipe: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
     for argument, superseded_names in _SUPERSEDED_ARGUMENTS.items():
         if arguments.get(argument):
             removed_names.update(superseded_names)
-    # There is no declared language if the user gives pairs to which the recipe's languages do not apply.
+    # `resolve_side` decides whether the recipe's languages apply to the given pairs. It returns no declared language if
+    # they do not apply, and the user has not given a language either.
     if resolve_side("source", arguments, recipe).declared_language is None:
         removed_names.add("source_lang")
     if resolve_side("target", arguments, recipe).declared_language is None:

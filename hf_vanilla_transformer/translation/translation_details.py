@@ -174,7 +174,10 @@ def _decode_sequences(
 def _describe_texts(
     tokenizer: PreTrainedTokenizerBase, ends: HypothesisEnds, hypotheses: list[_Hypothesis]
 ) -> list[Translation]:
-    """Convert each hypothesis into a translation that has only text, tokens and flags."""
+    """Convert each hypothesis into a translation that has only text, tokens and flags.
+
+    The score, the log-probabilities and the alignment are placeholders until [`_add_scores_and_alignments`].
+    """
     _, target_tokenizer = sides_of(tokenizer)
     longest_source = longest_training_source(tokenizer)
     translations = []

@@ -332,7 +332,8 @@ def _find_enclosing_marks(text_before: str, text_after: str) -> _EnclosingMarks 
     closing = opening["space"] + _CLOSING_MARKS[opening["mark"]]
     if not text_after.startswith(closing):
         return None
-    return _EnclosingMarks(opening[0], closing)
+    # The whole match is the opening mark and its space.
+    return _EnclosingMarks(opening=opening[0], closing=closing)
 
 
 def _is_visible(child: str | Element) -> bool:

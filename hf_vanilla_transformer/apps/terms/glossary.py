@@ -154,6 +154,8 @@ class Glossary:
 def _read_forms(terms: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
     """Check a glossary's terms, and return a dict from their normalized spellings to the forms of their translations.
 
+    The forms of a translation are its alternatives, such as the inflections of a noun. One of them must occur.
+
     Raises:
         TypeError, ValueError: if a term is invalid, see [`_check_term`], or if two terms have the same spelling.
     """
