@@ -13,8 +13,11 @@ TORCH ?= constrained
 LATEST_TESTS := tests/acceleration tests/data tests/evaluation tests/generation tests/model tests/parity tests/support \
 	tests/training tests/translation tests/apps/documents tests/apps/pictures tests/apps/terms \
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
-# The oldest supported torch and transformers are those of `make test`, which runs the tests of computations.
-FLOOR_TESTS := $(filter-out tests/acceleration tests/generation tests/parity,$(LATEST_TESTS))
+# While constraints-floor.txt and constraints.txt have the same torch and transformers, NUM_RELEASES is 2, and
+# `make test-floor` leaves out the tests of computations, because `make test` runs them with these releases.
+COMPUTATION_TESTS := tests/acceleration tests/generation tests/parity
+NUM_RELEASES := $(shell cat constraints.txt constraints-floor.txt | grep -E '^(torch|transformers)==' | sort -u | wc -l)
+FLOOR_TESTS := $(if $(filter 2,$(NUM_RELEASES)),$(filter-out $(COMPUTATION_TESTS),$(LATEST_TESTS)),$(LATEST_TESTS))
 # tests/clients needs packages that only `make test-apps` installs.
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder \
 	--ignore tests/clients
