@@ -41,7 +41,7 @@ class FileArguments:
     _argument_group_name = "file"
 
     output: str | None = option(None, "File to write; by default the figure's name and .png, in this folder.")
-    theme: Literal["light", "dark"] = option("light", "Colours.")
+    theme: Literal["light", "dark"] = option("light", "Colors.")
 
 
 @dataclass

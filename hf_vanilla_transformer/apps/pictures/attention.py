@@ -43,7 +43,7 @@ _CELL_OF_SHEET = 0.14
 _SMALLEST_PANEL = 0.9
 _PANEL_GAP = 0.15
 _PANEL_TITLE_HEIGHT = 0.3
-_COLOUR_BAR_WIDTH = 0.3
+_COLOR_BAR_WIDTH = 0.3
 _LINE_HEIGHT = 0.26
 _WIDTH_OF_LINES = 2.6
 _MARGIN = 1.3
@@ -291,7 +291,7 @@ def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[F
     query_label_width = width_of(drawing.queries, SMALL_FONT_SIZE)
     key_label_height = width_of(drawing.keys, SMALL_FONT_SIZE)
     row_height = _side_of_panel(num_queries) + key_label_height + _PANEL_TITLE_HEIGHT
-    width = num_columns * (_side_of_panel(num_keys) + _PANEL_GAP) + query_label_width + _MARGIN + _COLOUR_BAR_WIDTH
+    width = num_columns * (_side_of_panel(num_keys) + _PANEL_GAP) + query_label_width + _MARGIN + _COLOR_BAR_WIDTH
     height = num_rows * row_height + _MARGIN / 2
     figure = new_figure(width, height, drawing.title, layout="compressed")
     grid = figure.subplots(num_rows, num_columns, squeeze=False)

@@ -101,7 +101,7 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
     key_label_height = max(source_label_width, target_label_width)
     height = num_sentences * (mask_height + key_label_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
 
-    figure = new_figure(width, height, "Masks: coloured where a query may attend to a key")
+    figure = new_figure(width, height, "Masks: colored where a query may attend to a key")
     grid = figure.subplots(num_sentences, len(mask_widths), squeeze=False, width_ratios=mask_widths)
     return figure, grid
 
