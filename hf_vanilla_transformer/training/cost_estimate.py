@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..data.length_filter import pair_lengths
 from ..evaluation.choose_search import ALPHAS, PAIRS_TO_CHOOSE_SEARCH
+from ..model.generation_settings import PAPER_MAX_LENGTH_OFFSET
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .corpus import Corpus, MeasuredPairs
+from .corpus import MeasuredPairs
 from .run_arguments import RunArguments, Settings
 from .run_setup import choose_checkpoint_limit
 from .trial_run import TrialResult, run_trial
@@ -29,6 +31,9 @@ UTILIZATION = 0.10
 # On CPUs, a run's memory grows by about this factor after the first updates, which a trial measures. On Multi30k,
 # German-English, the trial needed 2.6 GB and the whole run 3.5 GB.
 _MEMORY_GROWTH_ON_CPUS = 1.3
+# In the first evaluations of a run, the model does not yet end its translations, so they have the maximum length. This
+# is about how many of the evaluations are like this (docs/experiments.md).
+_FRACTION_OF_LONG_EVALUATIONS = 0.2
 
 
 class Costs(NamedTuple):
@@ -103,7 +108,7 @@ def _measure_time_and_memory(
     padded_tokens = measured_pairs.corpus.count_padded_tokens(batches)
     # `update_seconds_per_token` refers to the same tokens: source and target tokens, padding included.
     training_seconds = _count_trained_tokens(settings, updates, padded_tokens) * trial.update_seconds_per_token
-    search_seconds = _estimate_search_seconds(settings, measured_pairs.corpus, updates, trial)
+    search_seconds = _estimate_search_seconds(settings, measured_pairs, updates, trial)
     memory = trial.peak_memory
     if settings.args.device.type == "cpu":
         # The trial ends before the memory stops growing.
@@ -208,12 +213,20 @@ def _count_occurrences(strategy: str, steps: float | None, updates: int) -> int:
     return math.ceil(updates / updates_in_between)
 
 
-def _estimate_search_seconds(settings: Settings, corpus: Corpus, updates: int, trial: TrialResult) -> float:
+def _estimate_search_seconds(
+    settings: Settings, measured_pairs: MeasuredPairs, updates: int, trial: TrialResult
+) -> float:
     """Estimate how many seconds a run spends on evaluations during training, and on beam search after it."""
     args = settings.args
+    corpus = measured_pairs.corpus
+    lengths = _estimate_translation_lengths(measured_pairs)
+
     # Evaluations during training translate with greedy search.
     evaluations = _count_occurrences(args.eval_strategy, args.eval_steps, updates)
-    greedy_sentences = corpus.validation_pairs * evaluations
+    long_evaluations = math.ceil(_FRACTION_OF_LONG_EVALUATIONS * evaluations)
+    tokens_of_long_evaluations = long_evaluations * lengths.maximum
+    tokens_of_other_evaluations = (evaluations - long_evaluations) * lengths.usual
+    greedy_tokens = corpus.validation_pairs * (tokens_of_long_evaluations + tokens_of_other_evaluations)
 
     # After the training, everything is translated with beam search.
     beam_sentences = corpus.test_pairs
@@ -225,10 +238,33 @@ def _estimate_search_seconds(settings: Settings, corpus: Corpus, updates: int, t
         searches = len(ALPHAS) + 1
         pairs_per_search = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
         beam_sentences += searches * pairs_per_search
+    beam_tokens = beam_sentences * lengths.usual
 
     # In a trial, translations are about as long as their sources. Its seconds per source token are therefore about the
     # seconds for each generated token.
-    tokens_per_sentence = float(corpus.target_lengths.mean())
-    greedy_seconds = greedy_sentences * trial.greedy_seconds_per_token
-    beam_seconds = beam_sentences * trial.beam_seconds_per_token
-    return tokens_per_sentence * (greedy_seconds + beam_seconds)
+    return greedy_tokens * trial.greedy_seconds_per_token + beam_tokens * trial.beam_seconds_per_token
+
+
+@dataclass(frozen=True)
+class _TranslationLengths:
+    """Estimated lengths of the translations of validation or test sentences, in tokens per sentence.
+
+    Args:
+        usual: mean length of the translations of a trained model.
+        maximum: mean length of the translations of a model that does not end them.
+    """
+
+    usual: float
+    maximum: float
+
+
+def _estimate_translation_lengths(measured_pairs: MeasuredPairs) -> _TranslationLengths:
+    """Estimate how long translations are, from the validation pairs or, if there are none, from the training pairs."""
+    corpus = measured_pairs.corpus
+    source_lengths = corpus.source_lengths
+    target_lengths = corpus.target_lengths
+    if corpus.validation_pairs > 0:
+        # Validation sentences from other documents can be much longer than training sentences.
+        source_lengths, target_lengths = pair_lengths(measured_pairs.tokenized_sample["validation"])
+    maximum = float(source_lengths.mean()) + PAPER_MAX_LENGTH_OFFSET
+    return _TranslationLengths(usual=float(target_lengths.mean()), maximum=maximum)

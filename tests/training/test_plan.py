@@ -298,6 +298,24 @@ def test_estimate_costs_computes_the_time_of_an_h100(tokenizer):
     assert costs.parameters == pytest.approx(63e6, rel=0.01)
 
 
+def test_estimate_costs_counts_the_tokens_of_validation_pairs(tokenizer, monkeypatch):
+    """Two of ten evaluations translate up to the limit of 50 tokens more than the source, eight up to the target."""
+    lengths = np.full(1_000, 5)
+    corpus = Corpus(1_000, 20, 0, lengths, lengths)
+    long_pairs = Dataset.from_dict({"input_ids": [[1] * 30] * 20, "labels": [[1] * 40] * 20})
+    measured_pairs = MeasuredPairs(corpus, tokenizer, DatasetDict(validation=long_pairs))
+    arguments = {"output_dir": "x", "max_steps": 100, "eval_strategy": "steps", "eval_steps": 10}
+    seconds = []
+    for seconds_per_token in (0, 0.01):
+        trial = trial_run.TrialResult(1e-6, seconds_per_token, seconds_per_token, 1)
+        monkeypatch.setattr(cost_estimate, "run_trial", lambda *_, trial=trial: trial)
+        run_settings = Settings.from_arguments(**arguments, average_last=2)
+        seconds.append(estimate_costs(run_settings, 100, measured_pairs, None).seconds)
+    # The average and the last checkpoint translate the pairs once more.
+    tokens = 20 * (2 * (30 + 50) + 8 * 40) + 2 * 20 * 40
+    assert seconds[1] - seconds[0] == pytest.approx(0.01 * tokens)
+
+
 def test_lines_of_a_plan_are_reasons_and_costs():
     lines = plan.__globals__["Plan"]({}, ["why"], Costs(1_234, 5_678, 9_000, 5_400, 2 * 10**9, 10**8)).lines()
     assert lines[0] == "why"
