@@ -18,22 +18,25 @@ class LineNotFoundError(Exception):
     """A line that made a test inapplicable is gone."""
 
 
-def place(reason: Inapplicable, name: str, folders: dict[str, Path]) -> str:
-    """Where the line stands, as `file:number`; `folders` maps a file's first folder to its place.
+def check_line(reason: Inapplicable, name: str, folders: dict[str, Path]) -> None:
+    """Check that transformers still has the line that makes the test or suite `name` inapplicable.
+
+    Args:
+        reason: the line and its file.
+        name: of the test or suite, for the error message.
+        folders: the place of each folder that can be the first part of `reason.file`.
 
     Raises:
-        LineNotFoundError: if no such line follows.
+        LineNotFoundError: if the line is gone.
     """
     top, _, path = reason.file.partition("/")
     lines = (folders[top] / path).read_text(encoding="utf-8").splitlines()
     start = next((number for number, line in enumerate(lines) if reason.after in line), len(lines))
-    for number, line in enumerate(lines[start:], start + 1):
-        if line.strip() == reason.line:
-            return f"{reason.file}:{number}"
-    raise LineNotFoundError(
-        f"{reason.file} no longer has the line `{reason.line}` after `{reason.after}`, which made {name} inapplicable: "
-        "check whether the test applies now, and update tests/conformance/inapplicable.py."
-    )
+    if reason.line not in [line.strip() for line in lines[start:]]:
+        raise LineNotFoundError(
+            f"{reason.file} no longer has the line `{reason.line}` after `{reason.after}`, which made {name} "
+            "inapplicable: check whether the test applies now, and update tests/conformance/inapplicable.py."
+        )
 
 
 _ONE_EMBEDDING = "The test embeds source and target with one module, but this model has two modules."
@@ -99,39 +102,38 @@ INAPPLICABLE = {
     ),
 }
 
-_MISSING_FILE = "The source distribution does not include this file"
-_DISTRIBUTED = f"{_MISSING_FILE}, which starts the processes."
+_MISSING_FILE = "The source distribution of transformers lacks a file that the suite needs."
 
 SUITES_NOT_RUN = {
     "generation (`GenerationTesterMixin`)": Inapplicable(
         "tests/test_modeling_common.py",
         "",
         "from .generation.test_utils import GenerationTesterMixin",
-        f"{_MISSING_FILE}. `tests/generation` tests decoding instead.",
+        f"{_MISSING_FILE} `tests/generation` tests decoding instead.",
     ),
     "export (`ExportTesterMixin`)": Inapplicable(
         "tests/test_modeling_common.py",
         "",
         "from .exporters.test_export import ExportTesterMixin",
-        f"{_MISSING_FILE}.",
+        _MISSING_FILE,
     ),
     "tensor parallelism": Inapplicable(
         "tests/test_tensor_parallel_mixin.py",
         "",
         "from .distributed_testing_utils import run_distributed",
-        _DISTRIBUTED,
+        _MISSING_FILE,
     ),
     "FSDP": Inapplicable(
         "tests/test_fsdp_mixin.py",
         "",
         "from .distributed_testing_utils import (",
-        _DISTRIBUTED,
+        _MISSING_FILE,
     ),
     "expert parallelism": Inapplicable(
         "tests/test_expert_parallel_mixin.py",
         "",
         "from .distributed_testing_utils import run_distributed",
-        f"{_MISSING_FILE}, and our model has no experts.",
+        _MISSING_FILE,
     ),
     "pipelines": Inapplicable(
         "tests/test_pipeline_mixin.py",
@@ -149,6 +151,6 @@ SUITES_NOT_RUN = {
         "tests/test_executorch.py",
         "",
         'self.model = AutoModelForCausalLM.from_pretrained("hf-internal-testing/tiny-random-LlamaForCausalLM")',
-        "The suite tests only the model in this line.",
+        "The suite tests only a tiny Llama model.",
     ),
 }

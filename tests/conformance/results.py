@@ -15,6 +15,7 @@ from .sdist import PACKAGE
 
 UPDATE = "python -m tests.conformance.run --update"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+OTHER_REASONS = "other reasons, mostly a feature that our model does not have, such as RoPE"
 
 
 @dataclass
@@ -158,27 +159,30 @@ def counts(outcomes: Mapping[str, Outcome], left_out: Collection[str], suites: M
 
 
 def skip_table(outcomes: Mapping[str, Outcome]) -> str:
+    """A table of what skipped tests require, by number of tests. All other reasons share the last row."""
     reasons = Counter(outcome.skip_reasons[0] for outcome in outcomes.values() if outcome.status == SKIPPED)
-    return table(("reason that transformers gives", "tests"), sorted(reasons.items()))
+    required = {reason: count for reason, count in reasons.items() if reason.startswith("test requires ")}
+    rows: list[tuple] = sorted(required.items(), key=lambda item: (-item[1], item[0]))
+    others = reasons.total() - sum(required.values())
+    if others:
+        rows.append((OTHER_REASONS, others))
+    return table(("reason that transformers gives", "tests"), rows)
 
 
-def reason_table(header: str, reasons: Mapping[str, tuple[Inapplicable, str]]) -> str:
+def reason_table(header: str, reasons: Mapping[str, Inapplicable]) -> str:
     """A table of tests or suites with the reasons why they cannot apply. Names with the same reason share a row."""
-    names_by_reason: dict[tuple[Inapplicable, str], list[str]] = {}
-    for name, reason_and_place in reasons.items():
-        names_by_reason.setdefault(reason_and_place, []).append(name)
-    rows = []
-    for (reason, place), names in names_by_reason.items():
-        rows.append((", ".join(names), f"`{place}`: `{reason.line}`", reason.because))
-    return table((header, "line of transformers", "why"), rows)
+    names_by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names_by_reason.setdefault(reason.because, []).append(name)
+    return table((header, "reason"), [(", ".join(names), because) for because, names in names_by_reason.items()])
 
 
 def document(
     version: str,
     outcomes: Mapping[str, Outcome],
     suites: Mapping[str, str],
-    inapplicable: Mapping[str, tuple[Inapplicable, str]],
-    suites_not_run: Mapping[str, tuple[Inapplicable, str]],
+    inapplicable: Mapping[str, Inapplicable],
+    suites_not_run: Mapping[str, Inapplicable],
 ) -> str:
     """The text of docs/conformance.md.
 
@@ -186,45 +190,35 @@ def document(
         version: of transformers.
         outcomes: by `suite::test`.
         suites: what each suite runs on.
-        inapplicable, suites_not_run: the reason, and where its line is, as `file:number`.
+        inapplicable, suites_not_run: reasons by the name of a test or a suite.
     """
     return f"""# Conformance to transformers
 
-This page shows which of transformers' own tests pass on this package. Read it if you maintain the
-package, or if you want to know how completely our model behaves like a model of transformers.
-
-`make test-conformance` writes this page, so do not edit the page by hand. The command downloads the
-source code of the installed transformers release, and runs its common test suites on our classes.
-The command fails in these cases:
-
-- A test fails.
-- A test in `tests/conformance/passed.txt` no longer passes.
-- Fewer tests pass than `tests/conformance/run.py` requires.
-- One of our suites overrides a test of transformers.
-
-If transformers has added, renamed or removed tests, run `{UPDATE}`.
-This command writes the names of all tests that pass to `passed.txt`.
+This page shows how closely our model and tokenizer behave like classes of transformers, by running
+transformers' own tests on them. For a comparison with the paper, read [The paper, section by
+section](paper.md).
 
 ## Results
 
-We ran the suites with transformers {version} on a CPU:
+We ran transformers' common test suites on our classes, with transformers {version} on a CPU:
 
 {counts(outcomes, inapplicable, suites)}
 
-A test counts as skipped if all its subtests were skipped. Two details limit these figures:
-
+- A subtest is one case of a test. A test counts as skipped if all its subtests were skipped.
 - Tests named `test_get_..._features_...` pass without a check, because they test methods for
   images, video and sound.
-- transformers wrote the training suite for decoder-only models. We pass pairs of sentences to this
-  suite (`_create_text_training_batch` in `tests/conformance/suites.py`).
+- The training suite was written for decoder-only models, so we pass our own pairs of sentences to
+  it (`tests/conformance/suites.py`).
 
 ## Inapplicable tests
 
-These tests cannot pass on this package. We run all other tests of the suites.
+These tests cannot pass on this package, and we run all others.
 
 {reason_table("test", inapplicable)}
 
-## What transformers skips
+## Skipped tests
+
+transformers skips these tests. The counts add up all suites:
 
 {skip_table(outcomes)}
 
@@ -232,10 +226,26 @@ These tests cannot pass on this package. We run all other tests of the suites.
 
 {reason_table("suite", suites_not_run)}
 
-All other tests of transformers concern things that this package does not have, such as images and
-sound, or internals of transformers.
+All other tests of transformers concern its internals, or features such as images and sound.
+
+## Run the suites
+
+`make test-conformance` downloads the source code of the installed transformers release, runs the
+suites, and writes this page, whose text is in `tests/conformance/results.py`. The command fails in
+these cases:
+
+- A test fails.
+- A test in `tests/conformance/passed.txt` no longer passes.
+- Fewer tests pass than `tests/conformance/run.py` requires.
+- One of our suites overrides a test of transformers.
+- transformers has changed code that made a test inapplicable (`tests/conformance/inapplicable.py`).
+
+If transformers has added, renamed or removed tests, run `{UPDATE}`,
+which writes the names of all passing tests to `passed.txt`.
 
 ## Versions
+
+We ran our own tests with these versions:
 
 | | `make test-floor` | `make test` | `make test-latest`, 25 November 2026 |
 | --- | --- | --- | --- |
@@ -250,9 +260,7 @@ sound, or internals of transformers.
 | safetensors | 0.8.0 | 0.8.0 | 0.8.0 |
 | NumPy | 2.4.6 | 2.4.6 | 2.5.5 |
 
-`make test-latest` installs the newest releases that `pyproject.toml` allows, and runs the tests in
-`LATEST_TESTS` of the Makefile. With each Python version, 3,046 of these tests passed and 34 were
-skipped. `make test-floor` runs the tests in `FLOOR_TESTS`.
-
-To change this section, edit `tests/conformance/results.py`.
+`make test-latest` installs the newest releases that `pyproject.toml` allows. With each Python
+version, 3,046 of its tests passed and 34 were skipped. The Makefile lists the tests of
+`test-latest` and `test-floor`.
 """

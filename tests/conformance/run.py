@@ -13,7 +13,7 @@ import pytest
 
 from ..plain_operations import use_plain_operations
 from . import results, sdist
-from .inapplicable import INAPPLICABLE, SUITES_NOT_RUN, Inapplicable, LineNotFoundError, place
+from .inapplicable import INAPPLICABLE, SUITES_NOT_RUN, Inapplicable, LineNotFoundError, check_line
 
 
 HERE = Path(__file__).parent
@@ -56,10 +56,11 @@ def run_suites(folder: Path) -> results.Recorder:
     return recorder
 
 
-def find_places(reasons: Mapping[str, Inapplicable], folder: Path) -> dict[str, tuple[Inapplicable, str]]:
+def check_lines(reasons: Mapping[str, Inapplicable], folder: Path) -> None:
     installed = Path(find_spec("transformers").submodule_search_locations[0])
     folders = {"tests": folder / sdist.PACKAGE, "transformers": installed}
-    return {name: (reason, place(reason, name, folders)) for name, reason in reasons.items()}
+    for name, reason in reasons.items():
+        check_line(reason, name, folders)
 
 
 def problems_of(recorder: results.Recorder) -> list[str]:
@@ -88,8 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     with TemporaryDirectory() as folder:
         try:
             sdist.unpack(sdist.fetch(transformers_version, CACHE), Path(folder))
-            inapplicable = find_places(INAPPLICABLE, Path(folder))
-            suites_not_run = find_places(SUITES_NOT_RUN, Path(folder))
+            check_lines({**INAPPLICABLE, **SUITES_NOT_RUN}, Path(folder))
         except (sdist.SourceDistributionError, LineNotFoundError) as error:
             say(f"error: {error}")
             return 1
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     baseline = results.read_baseline(BASELINE)
     gone = [] if update else results.regressions(recorder.outcomes, baseline)
     problems = [*problems_of(recorder), *gone]
-    say(results.counts(recorder.outcomes, inapplicable, SUITES))
+    say(results.counts(recorder.outcomes, INAPPLICABLE, SUITES))
     new_passes = sorted(passed - baseline)
     for line in [*(f"new pass: {name}" for name in new_passes), *(f"problem: {text}" for text in problems)]:
         say(line)
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
         results.write(BASELINE, "".join(f"{name}\n" for name in sorted(passed)))
     if options.plain_operations:
         return 0
-    write_document(results.document(transformers_version, recorder.outcomes, SUITES, inapplicable, suites_not_run))
+    write_document(results.document(transformers_version, recorder.outcomes, SUITES, INAPPLICABLE, SUITES_NOT_RUN))
     return 0
 
 

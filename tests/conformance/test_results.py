@@ -1,7 +1,7 @@
 import pytest
 
 from tests.conformance import results
-from tests.conformance.inapplicable import Inapplicable, LineNotFoundError, place
+from tests.conformance.inapplicable import Inapplicable, LineNotFoundError, check_line
 from tests.conformance.results import Outcome, Recorder
 
 
@@ -129,26 +129,29 @@ def test_document_counts_by_suite_and_groups_reasons_whatever_the_order():
         "model::test_c": Outcome(**skipped),
         "other::test_c": Outcome(**skipped),
         "other::test_d": Outcome(skipped_whole=True, skip_reasons=["a sun is missing"]),
+        "other::test_e": Outcome(skipped_whole=True, skip_reasons=["test requires a comet"]),
     }
-    reasons = {"other::test_x": (REASON, "tests/test_a.py:7")}
+    reasons = {"model::test_x": REASON, "other::test_x": REASON}
     suites = {"model": "a model", "other": "another"}
     text = results.document("5.0", outcomes, suites, reasons, {})
     assert "transformers 5.0" in text
-    assert "| model | a model | 2 | 5 | 0 | 1 | 0 |" in text
-    assert "| other | another | 0 | 0 | 0 | 2 | 1 |" in text
-    assert "| a sun is missing | 1 |\n| test requires a moon | 2 |" in text
-    assert "| other::test_x | `tests/test_a.py:7`: `a \\| b` | Because. |" in text
+    assert "| model | a model | 2 | 5 | 0 | 1 | 1 |" in text
+    assert "| other | another | 0 | 0 | 0 | 3 | 1 |" in text
+    other = f"| {results.OTHER_REASONS} | 1 |"
+    assert f"| test requires a moon | 2 |\n| test requires a comet | 1 |\n{other}" in text
+    assert "| model::test_x, other::test_x | Because. |" in text
     assert results.document("5.0", dict(reversed(outcomes.items())), suites, reasons, {}) == text
 
 
-def test_place_is_the_first_such_line_after_the_mark(tmp_path):
-    path = tmp_path / "test_a.py"
-    path.write_text("a | b\ndef test_a():\n    c\n    a | b\n    a | b\n")
-    assert place(REASON, "model::test_a", {"tests": tmp_path}) == "tests/test_a.py:4"
+def test_check_line_accepts_the_line_after_the_mark(tmp_path):
+    (tmp_path / "test_a.py").write_text("def test_a():\n    c\n    a | b\n")
+    check_line(REASON, "model::test_a", {"tests": tmp_path})
 
 
-@pytest.mark.parametrize("text", ["def test_a():\n    a | c\n", "def test_b():\n    a | b\n"])
+@pytest.mark.parametrize(
+    "text", ["def test_a():\n    a | c\n", "def test_b():\n    a | b\n", "a | b\ndef test_a():\n    c\n"]
+)
 def test_a_line_that_is_gone_is_an_error(tmp_path, text):
     (tmp_path / "test_a.py").write_text(text)
     with pytest.raises(LineNotFoundError, match=r"tests/test_a\.py no longer has .* made model::test_a inapplicable"):
-        place(REASON, "model::test_a", {"tests": tmp_path})
+        check_line(REASON, "model::test_a", {"tests": tmp_path})

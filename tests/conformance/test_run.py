@@ -76,7 +76,7 @@ def test_what_is_wrong_cannot_be_recorded(record, tmp_path, capsys, arguments, c
 
 def test_an_inapplicable_test_that_does_not_exist_fails_the_run(record, monkeypatch, capsys):
     monkeypatch.setattr(run, "INAPPLICABLE", {"model::test_gone": None})
-    monkeypatch.setattr(run, "find_places", lambda reasons, folder: {})
+    monkeypatch.setattr(run, "check_lines", lambda reasons, folder: None)
     assert run.main([]) == 1
     assert "model::test_gone is listed as inapplicable, but does not exist" in capsys.readouterr().out
 
