@@ -17,15 +17,16 @@ def run(block: str, *changes: tuple[str, str]) -> None:
 
 
 def write_pairs(folder: Path) -> None:
-    (folder / "train.en").write_text("one house\ntwo houses\n" * 8)
-    (folder / "train.fr").write_text("une maison\ndeux maisons\n" * 8)
+    for split, repetitions in (("train", 8), ("test", 1)):
+        (folder / f"{split}.en").write_text("one house\ntwo houses\n" * repetitions)
+        (folder / f"{split}.fr").write_text("une maison\ndeux maisons\n" * repetitions)
 
 
 def test_the_way_in_python(tmp_path, monkeypatch, capsys):
     write_pairs(tmp_path)
     monkeypatch.chdir(tmp_path)
     tiny = "d_model=16, d_ff=16, num_layers=1, num_heads=2, vocab_size=300, max_steps=1, use_cpu=True, bf16=False"
-    run(BLOCKS[0], ('"runs/python"', f'"runs/python", save_strategy="no", {tiny}'))
+    run(BLOCKS[0], ('"runs/python"', f'"runs/python", save_strategy="no", max_new_tokens=5, {tiny}'))
     assert capsys.readouterr().out.splitlines()[-1].startswith("['")
 
 
