@@ -22,6 +22,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, train
 import hf_vanilla_transformer
 from hf_vanilla_transformer.apps.cli.main import VERBS
 from hf_vanilla_transformer.apps.cli.plot import FIGURES
+from hf_vanilla_transformer.apps.cli.train import parse_settings
+from hf_vanilla_transformer.training.run_checks import check_choices
 from tests.models import small_model
 
 
@@ -40,7 +42,7 @@ RUN_HERE = {
     "large_corpora.md": 2,
     "precision_and_memory.md": 1,
     "token_budgets.md": 3,
-    "train.md": 2,
+    "train.md": 1,
     "train_settings.md": 3,
     "translate.md": 4,
 }
@@ -280,13 +282,18 @@ def test_there_are_command_lines():
     assert {name for name, _ in commands()} >= {*verbs, "scripts.reproduce_table3", "benchmarks.generation"}
 
 
-def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
-    (block,) = blocks(ROOT / "docs" / "train_settings.md", "yaml")
-    settings = yaml.safe_load((RECIPES / "multi30k_en_de.yaml").read_text(encoding="utf-8"))
-    del settings["average_last"]
-    path = tmp_path / "best.yaml"
-    path.write_text(yaml.safe_dump({**settings, **yaml.safe_load(block)}))
-    understand("hf_vanilla_transformer.apps.cli.train", ["--config", str(path)], monkeypatch)
+def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path):
+    """docs/train_settings.md names these options, and what to remove from a copy of a recipe."""
+    options = "--load_best_model_at_end true --metric_for_best_model bleu --early_stopping_patience 2"
+    path = tmp_path / "small.yaml"
+    recipe = yaml.safe_load((RECIPES / path.name).read_text(encoding="utf-8"))
+    removed = [recipe.pop(name) for name in ("average_last", "keep_better", "save_steps")]
+    assert all(removed)
+    path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    arguments = ["--config", str(path), "--output_dir", "runs/best", *options.split()]
+    settings = parse_settings(arguments, description=None, verb="train")
+    check_choices(settings)
+    assert settings.args.save_steps == settings.args.eval_steps == 0.1
 
 
 def run(page: str, name: str | None, names: dict[str, Any], *changes: tuple[str, str]) -> None:
@@ -420,15 +427,6 @@ def test_the_run_of_train_md(tmp_path, monkeypatch):
     run("train.md", "run", names, ("num_train_epochs=20", f"{tiny}, max_steps=1, save_strategy='no'"))
     assert names["folder"] == Path("runs/python")
     assert AutoConfig.from_pretrained(tmp_path / "runs" / "python").d_model == 16
-
-
-def test_the_first_block_of_train_md(tmp_path, monkeypatch):
-    """Only its arguments: with any pairs, a planned training takes minutes."""
-    monkeypatch.chdir(tmp_path)
-    calls: list[Any] = []
-    monkeypatch.setattr("hf_vanilla_transformer.training.run.train", lambda *arguments: calls.append(arguments))
-    run("train.md", "short", {})
-    assert calls == [(["train.en", "train.fr"], "runs/mine_too")]
 
 
 def test_the_plan_of_train_settings_md(tmp_path, monkeypatch, capsys):

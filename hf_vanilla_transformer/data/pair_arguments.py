@@ -59,8 +59,7 @@ class ResolvedSide:
 def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, Any] = _NO_RECIPE) -> ResolvedSide:
     """Determine the language and the column of the sources or of the targets.
 
-    The first row that applies decides. The table, which is also in docs/train_settings.md, names the arguments for the
-    sources:
+    The first row that applies decides. The table names the arguments for the sources:
 
     | | language | column |
     |---|---|---|
