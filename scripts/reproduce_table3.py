@@ -243,7 +243,8 @@ def run_row(settings: Settings, pairs: Dataset) -> dict[str, Any]:
 def make_table(results: dict[str, dict[str, Any]]) -> str:
     """Make a Markdown table of our results and the paper's, with the difference from the base model in brackets."""
     lines = [
-        "| row | at this scale | 10^6 parameters | perplexity | BLEU | paper: 10^6 parameters | paper: perplexity | paper: BLEU |",
+        "| row | at this scale | 10^6 parameters | perplexity | BLEU "
+        "| paper: 10^6 parameters | paper: perplexity | paper: BLEU |",
         "|---|---|---|---|---|---|---|---|",
     ]
     our_figures = {}

@@ -175,6 +175,12 @@ def parse(arguments: list[str] | None) -> tuple[ScriptArguments, PaperTrainingAr
         )
     if args.average_last < 0:
         raise SystemExit(f"--average_last is {args.average_last}; give 0 or a number of checkpoints.")
+    checkpoint_limit = training_args.save_total_limit
+    if checkpoint_limit and args.average_last > checkpoint_limit:
+        raise SystemExit(
+            f"--average_last is {args.average_last}, but --save_total_limit keeps {checkpoint_limit} checkpoints; "
+            "raise --save_total_limit."
+        )
     return args, training_args
 
 

@@ -135,6 +135,7 @@ def test_resumes_only_what_is_not_finished(folder):
     ("arguments", "gpus", "message"),
     [
         (["--average_last", "-1"], 0, "--average_last is -1; give 0 or a number of checkpoints"),
+        (["--average_last", "5", "--save_total_limit", "2"], 0, "--average_last is 5, but --save_total_limit keeps 2"),
         ([], 2, "there are 2 GPUs for one process; start one process per GPU with torchrun"),
     ],
 )
