@@ -226,6 +226,7 @@ class BeamSearch:
             self._candidates = self._draw_candidates(log_probs)
         else:
             self._candidates = self._find_best_candidates(log_probs)
+        # The candidates have one token more than the hypotheses that they extend. `are_full` and `prune` read this.
         self.length += 1
         return self._rows_of(self._candidates.beams), self._candidates.tokens
 
@@ -301,13 +302,15 @@ class BeamSearch:
         """
         # A candidate that is complete counts as finished, even if it may not grow any longer.
         is_incomplete = is_truncated & ~is_finished
+        # `self._is_done`, (active, 1), is True for each sentence whose result can no longer change. Candidates are
+        # stored before it changes, because candidates of sentences that are done are not stored.
         self._store_ended(is_finished, is_incomplete)
-        # `self._is_done`, (active, 1), is True for each sentence whose result can no longer change.
         self._is_done = self._is_done | self._have_all_ended(is_finished | is_incomplete)
         # A sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
         # result, so they may exceed its length limit.
         cannot_run = is_finished | (is_incomplete & ~self._is_done)
         self._choose_running(cannot_run)
+        # This comes last, because it compares the new running hypotheses with all finished ones.
         if self._has_finished:
             # Running hypotheses are sorted, so the first one is the best. (active, 1)
             best_running = self._running_scores[:, :1]
@@ -432,6 +435,9 @@ class BeamSearch:
     def drop_finished(self) -> Tensor:
         """Prune the batch: remove each sentence whose result can no longer change.
 
+        Call this after [`prune`], when `rows` and `tokens` have been read, because they still belong to the larger
+        batch. The caller must remove the same sentences from its own tensors.
+
         Returns:
             `torch.LongTensor` of shape `(remaining,)`: the indices of the remaining sentences among those that were
                 active before.
@@ -464,6 +470,8 @@ class BeamSearch:
     def best(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best hypotheses of each sentence, best first, with truncated hypotheses after all finished ones.
 
+        The search must have ended, because running hypotheses are not considered.
+
         A sentence with too few hypotheses gets empty ones, whose scores are lower than all others.
 
         Returns:
@@ -473,6 +481,7 @@ class BeamSearch:
         """
         # `ends` holds three numbers per hypothesis. All others have the shape (batch, num_return_sequences).
         scores, ends = self._choose_results()
+        # In the order in which `_store` stacks them.
         lengths, last_beams, last_tokens = ends.unbind(-1)
         # An empty slot has no tokens, whatever its entry in `ends` is.
         lengths = lengths.where(exists(scores), 0)
@@ -525,7 +534,8 @@ class BeamSearch:
             tokens[..., position] = torch.where(is_last, last_tokens, running_tokens)
             # The beam that this token extends holds the hypothesis at the position before.
             beams = torch.where(is_last, last_beams, running_beams)
-            # These are the rows in a batch of all sentences, as if none had been removed from it.
+            # The new `beams` have produced the token of this position. These are the rows in a batch of all sentences,
+            # as if none had been removed from it.
             rows[..., position] = beams + self._first_rows
 
         positions = torch.arange(num_generated, device=lengths.device)

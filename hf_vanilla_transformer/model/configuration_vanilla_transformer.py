@@ -256,6 +256,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
         """Save the configuration with a copy of the model's code, which `trust_remote_code=True` loads."""
         self.validate()
+        # The package does not ship the code of derived classes.
         if type(self) is VanillaTransformerConfig:
             self._add_shipped_code()
         try:
@@ -298,6 +299,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             rows = ", ".join(f'"{name}"' for name in PAPER_ROWS)
             raise InputError(f'"{row}" is no row of Table 3; choose one of: {rows}.')
         cls._check_field_names(overrides)
+        # This check comes before the loop, in which aliases of one field would overwrite each other.
         cls._check_aliases(overrides)
         fields: dict[str, Any] = dict(PAPER_ROWS[row])
         for name, value in overrides.items():
@@ -309,10 +311,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
     @classmethod
     def _check_field_names(cls, names: Iterable[str]) -> None:
         """Raise TypeError if a name is not a field of the configuration, and suggest the most similar field."""
-        # Its attributes include all fields and their aliases.
+        # The attributes of this configuration include all fields and their aliases.
         defaults = cls()
         for name in names:
-            # This argument is not stored under its own name.
+            # "attn_implementation" is an argument that is not stored under its own name.
             if hasattr(defaults, name) or name == "attn_implementation":
                 continue
             advice = "give one of its fields"

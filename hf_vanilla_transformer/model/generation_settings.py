@@ -114,6 +114,7 @@ class SettingsToSave(GenerationConfig):
         settings_to_save = copy.copy(settings)
         # The copy keeps all fields, but gets the `validate` of this class, which transformers calls to save the copy.
         settings_to_save.__class__ = cls
+        # Without this condition, defaults that the user has chosen would be removed as well.
         if has_defaults_of_predict(settings):
             _remove_stock_defaults(settings_to_save)
         return settings_to_save

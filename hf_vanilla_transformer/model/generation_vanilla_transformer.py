@@ -67,8 +67,10 @@ def move_padding(ids: Tensor, mask: Tensor, side: str) -> tuple[Tensor, Tensor]:
         The ids and the mask in the new order.
     """
     is_token = mask.bool().long()
-    # A stable sort keeps the order of the real tokens. Padding, 0, comes first in an ascending sort.
-    order = is_token.argsort(dim=-1, stable=True, descending=side == "right")
+    # Padding, 0, comes last in a descending sort, and first in an ascending one. A stable sort keeps the order of the
+    # real tokens.
+    puts_padding_last = side == "right"
+    order = is_token.argsort(dim=-1, stable=True, descending=puts_padding_last)
     return ids.gather(-1, order), mask.gather(-1, order)
 
 
@@ -249,6 +251,7 @@ class NextTokenSteps:
                 input_ids, next_sequence_length=tokens_of_step, **self.model_kwargs
             )
             outputs = self.model(**inputs, return_dict=True)
+        # From now on, `is_first_step` is False.
         self.outputs = outputs
         # The next step needs the cache of this step, and a mask with one more column.
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
@@ -411,6 +414,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # A caller may pass None for this former setting.
         kwargs.pop("forced_phrases", None)
 
+        # This is found out before `_merge_settings`, which removes `max_length_offset` from `kwargs`. In the merged
+        # settings, limits of the call could no longer be told apart from limits of the model.
         caller_limits_length = self._caller_limits_length(generation_config, kwargs)
         # The cache of earlier tokens has two names, of which this method passes on only the current one.
         kwargs["cache"] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
@@ -562,10 +567,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             input_ids_length (`int`): the number of target tokens before the first generated one.
             **kwargs: other arguments of transformers' method.
         """
+        # `_get_logits_processor` and `_get_stopping_criteria`, which transformers calls later, read this field. It
+        # stays None if no offset applies.
         generation_config.sentence_max_lengths = None
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None:
             padded_source_length = inputs_tensor.shape[1]
+            # This sets `max_new_tokens`, from which transformers' method below computes `max_length`.
             self._set_limits_from_offset(generation_config, offset, padded_source_length, input_ids_length)
             # Without this, transformers warns that the caller set both max_length and max_new_tokens.
             kwargs["has_default_max_length"] = True
@@ -627,7 +635,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         forced_eos = generation_config.forced_eos_token_id
         if max_lengths is not None and forced_eos is not None:
             # transformers' own processor would use one limit for all sentences. Without the setting, it is not added.
+            # The settings are a copy for this `generate()` call, so they may be changed.
             generation_config.forced_eos_token_id = None
+            # The caller's list stays as it is, because the new processor is appended to a copy.
             processors = list(kwargs.get("logits_processor") or [])
             processors.append(SentenceForcedEOS(max_lengths, forced_eos))
             kwargs["logits_processor"] = processors
@@ -723,17 +733,20 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
                 # The rows of `hypotheses` that the candidates extend, and their last tokens, (active, candidates).
                 rows, tokens = search.extend(log_probs, do_sample=settings.do_sample)
+                # `are_full` is read between `extend`, which has counted the candidates' last tokens, and `prune`.
                 scores_by_step = outputs_by_step.get("scores")
                 is_finished, is_truncated = stops(hypotheses, rows, tokens, search.are_full, scores_by_step)
                 search.prune(is_finished, is_truncated)
 
                 # The rows that the new running hypotheses continue, and their last tokens, are in `search.rows` and
-                # `search.tokens`. These rows are counted in the batch before finished sentences are removed.
+                # `search.tokens`. These rows are counted in the batch before finished sentences are removed, so the
+                # cache and the hypotheses are reordered first, and then pruned.
                 steps.reorder(search.rows)
                 hypotheses = torch.cat([hypotheses[search.rows], search.tokens], dim=1)
                 num_running = search.num_running
                 is_done = num_running == 0
                 if can_prune and pays_to_prune(num_running, search.num_active):
+                    # The search, the cache and the hypotheses must keep the same sentences, in the same order.
                     remaining = search.drop_finished()
                     steps.select(remaining)
                     # (active, beams, length)

@@ -161,7 +161,8 @@ def either_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | 
 def as_encoder_output(output: Mapping | tuple) -> BaseModelOutput:
     """Convert the output of an encoder to a new `BaseModelOutput` with the fields that the decoder needs.
 
-    Fields are read by name from a mapping such as a `ModelOutput`, and by position from a tuple.
+    Fields are read by name from a mapping such as a `ModelOutput`, and by position from a tuple. The order in a tuple
+    is `last_hidden_state`, `hidden_states`, `attentions`, of which only the first is required.
     """
     if isinstance(output, Mapping):
         return BaseModelOutput(
@@ -188,6 +189,7 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     The tokenizer must not have more tokens than the model has embeddings, and both must have the same pad and EOS
     tokens. Models of other types are not compared, because their configurations have other fields.
     """
+    # This check comes first, because it applies to models of all types.
     if not isinstance(tokenizer.model_max_length, (int, float)):
         raise InputError(
             f"model_max_length of the tokenizer is {tokenizer.model_max_length!r}; it must be a number, so correct it "

@@ -247,7 +247,7 @@ def get_source_keys_and_values(
     if cache is None:
         return project(encoder_states)
     source_cache = cache.cross_attention_cache
-    # `is_updated` is True for each layer that has stored its keys and values in `source_cache`.
+    # `is_updated` maps a layer's index to True once the layer has stored its keys and values in `source_cache`.
     if not cache.is_updated.get(layer_idx):
         cache.is_updated[layer_idx] = True
         new_key, new_value = project(encoder_states)
@@ -463,6 +463,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         # transformers sets this attribute to True when the user turns gradient checkpointing on.
         self.gradient_checkpointing = False
+        # This comes last, because it initializes the weights of the modules that exist now.
         self.post_init()
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
@@ -740,7 +741,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        # This maps the name of each tied weight to the name of the weight that it shares. `post_init` reads it.
+        # This maps the name of each tied weight to the name of the weight that it shares. It must be complete before
+        # `post_init`, which reads it.
         self._tied_weights_keys = {}
         shares_embeddings = config.has_joint_vocabulary and config.tie_word_embeddings
         if shares_embeddings:
@@ -749,9 +751,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 self._tied_weights_keys[f"{stack}.embed_tokens.weight"] = "shared.weight"
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
+        # Both stacks must exist before this call, which collects their plans and keys, and initializes and ties
+        # weights.
         self.post_init()
         if shares_embeddings:
-            # The plan that `post_init` has collected from both stacks does not contain the matrix that they share.
+            # The plan that `post_init` has collected from both stacks does not contain the matrix that they share. It
+            # is added after `post_init`, which would overwrite an earlier plan.
             self._tp_plan = {**self.tp_plan, "shared": "embedding_rowwise"}
 
     def get_input_embeddings(self) -> nn.Module:
@@ -877,7 +882,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         # set, `post_init` makes the LM head share the matrix of the target embedding.
         self._tied_weights_keys = {"lm_head.weight": f"{target_embedding}.weight"}
         self.loss_function = label_smoothed_cross_entropy
+        # This replaces the settings that transformers' `__init__`, called above, has made from the configuration.
         self.generation_config = create_default_generation_config(config)
+        # This comes last, because it reads the modules and `_tied_weights_keys`.
         self.post_init()
 
     @can_return_tuple
@@ -968,7 +975,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         return self.config.label_smoothing if self.training else 0.0
 
     def _compute_loss(self, logits: Tensor, labels: Tensor, **kwargs: Any) -> Tensor:
-        """Compute the loss with `loss_function`: [`label_smoothed_cross_entropy`], unless the user has replaced it."""
+        """Compute the loss with `loss_function`: [`label_smoothed_cross_entropy`], unless the user has replaced it.
+
+        Logits have the shape `(batch, target, vocabulary)`. Labels have the shape `(batch, target)`, with -100 where
+        there is no target. `num_items_in_batch`, if the caller passes it, is in `kwargs`.
+        """
         return self.loss_function(
             logits, labels, self.config.vocab_size, label_smoothing=self._label_smoothing, **kwargs
         )
@@ -979,6 +990,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         """Compute the loss and its `token_sums` from the decoder's output, without holding all logits in memory.
 
         If the user has replaced `loss_function`, all logits are computed and passed to that function.
+
+        States have the shape `(batch, target, d_model)`, and labels the shape `(batch, target)`, with -100 where there
+        is no target.
         """
         if self.loss_function is not label_smoothed_cross_entropy:
             # (batch, target, vocabulary)

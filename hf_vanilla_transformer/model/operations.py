@@ -187,7 +187,8 @@ def token_sums(logits: Tensor, labels: Tensor) -> Tensor:
     is_highest = label_logits >= precise_logits.amax(dim=-1)
     is_correct = is_highest & is_target
 
-    # Each sum has the shape (batch,). All of them need the same dtype to be stacked.
+    # Each sum has the shape (batch,). All of them need the same dtype to be stacked. Callers read the sums by position,
+    # so their order must stay.
     sums = [cross_entropy.sum(dim=-1)]
     for counted in (is_correct, is_target):
         sums.append(counted.sum(dim=-1).to(cross_entropy.dtype))

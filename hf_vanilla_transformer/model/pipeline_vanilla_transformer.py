@@ -89,6 +89,7 @@ class PlainTranslationPipeline(Pipeline):
             ValueError: if a sentence has lone surrogates, if a translation is empty because weights are NaN or
                 infinite, if a language is passed, or if neither text nor token ids are to be returned.
         """
+        # The order of the branches matters, because a string and an iterator are also iterables.
         if isinstance(inputs, str):
             translations = super().__call__(inputs, **kwargs)
             # transformers returns a list only if `num_return_sequences` is above 1.

@@ -186,11 +186,13 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         For example, weights may have been untied, and the LM head may have a new bias. The weight files get the file
         permissions of `config.json`.
         """
+        # These values are updated first, because the call below writes the configuration.
         head = self.get_output_embeddings()
         if head is not None:
             self.config.lm_head_bias = getattr(head, "bias", None) is not None
         state_dict = self.state_dict_to_save(state_dict)
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
+        # Now the folder has both `config.json` and the files of weights.
         give_weights_the_mode_of_config(save_directory)
 
     def state_dict_to_save(self, state_dict: dict[str, Tensor] | None = None) -> dict[str, Tensor] | None:

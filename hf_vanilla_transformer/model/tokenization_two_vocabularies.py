@@ -85,10 +85,11 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         self.target_tokenizer = TokenizersBackend(
             tokenizer_file=target_file, tokenizer_object=target_object, **shared_arguments
         )
-        # Whether a call encodes targets instead of sources.
+        # Whether a call encodes targets instead of sources. `_switch_to_target_mode` sets this to True.
         self._encodes_targets = False
         # The inherited constructor may add special tokens by `_add_tokens`, which needs both tokenizers.
         super().__init__(tokenizer_object=self.source_tokenizer.backend_tokenizer, **kwargs)
+        # This check comes last, because it reads the ids that the inherited constructor has set.
         self._check_special_tokens()
 
     def _check_special_tokens(self) -> None:
@@ -144,7 +145,8 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         """Encode texts as source sentences, or as target sentences after a call of `_switch_to_target_mode`."""
         if not self._encodes_targets:
             return super()._encode_plus(*args, **kwargs)
-        # A caller sets the padding side of this tokenizer, not of the tokenizer that it contains.
+        # A caller sets the padding side of this tokenizer, not of the tokenizer that it contains. So the side is copied
+        # before each call.
         self.target_tokenizer.padding_side = self.padding_side
         return self.target_tokenizer._encode_plus(*args, **kwargs)
 
