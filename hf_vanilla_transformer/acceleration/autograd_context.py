@@ -47,7 +47,8 @@ def detach_in_no_grad_mode(states: Tensor, weight: Tensor, bias: Tensor | None) 
 def save_gradients(ctx: LossContext, gradients: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> None:
     """Save the gradients of states, weight and bias for the backward pass, with the dtypes of these inputs.
 
-    A gradient is None if it is not needed, and the bias is None if there is none.
+    `gradients` and `inputs` have three items each, in this order. A gradient is None if it is not needed, and the bias
+    is None if there is none.
     """
     ctx.save_for_backward(*gradients)
     dtypes = []
@@ -61,6 +62,9 @@ def scale_saved_gradients(ctx: LossContext, grad: Tensor) -> list[Tensor | None]
 
     The gradient of the loss, `grad`, is the scalar that autograd passes to the backward pass. It is 1 if the user calls
     `backward()` on the loss itself. A saved gradient of None stays None.
+
+    The result has the gradients of states, weight and bias, in this order. `backward` must return one value for each
+    argument of `forward`, so these must be the first three arguments of `forward`.
     """
     scaled: list[Tensor | None] = []
     for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True):

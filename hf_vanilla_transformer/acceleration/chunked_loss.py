@@ -61,6 +61,7 @@ def chunked_smoothed_cross_entropy(
     else:
         # Selecting rows on an accelerator would wait for the device, so all rows are computed there.
         rows = _mask_rows_without_label(all_states, all_labels)
+    # `apply` takes arguments by position only, in the order of `_SmoothedCrossEntropy.forward`.
     projection_inputs = detach_in_no_grad_mode(rows.states, weight, bias)
     return _SmoothedCrossEntropy.apply(*projection_inputs, rows.labels, rows.lacks_label, label_smoothing)
 
@@ -188,7 +189,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         if lacks_label is not None:
             num_labels = (~lacks_label).sum().to(sum_dtype)
 
-        # The term - epsilon mean(z), where z are the logits of a row, is computed without logits.
+        # The term - epsilon mean(z), where z are the logits of a row, is computed without logits. It comes first,
+        # because it creates the tensors to which the other terms add their gradients.
         needs_gradients = ctx.needs_input_grad[:3]  # whether states, weight and bias need one
         mean_term, gradients = _compute_mean_term(
             rows.states, projection, num_labels, label_smoothing, sum_dtype, needs_gradients
@@ -205,6 +207,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             # Accelerators add up all rows at once, which launches fewer kernels. At least 1, because `rows_per_sum` is
             # the step of a range, which must not be 0 even if there are no rows.
             rows_per_sum = max(num_rows, 1)
+            # Until this call, the values of these rows are arbitrary, and would spoil the sums.
             _clear_rows_without_label(row_terms, lacks_label)
         loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, rows_per_sum)
 

@@ -58,7 +58,7 @@ def supports_cpu_decoder(model: VanillaTransformerForConditionalGeneration) -> b
     The model must be on a CPU and in evaluation mode, and gradients and autocast must be off. None of its modules may
     be hooked, monkeypatched, parametrized or replaced by a different class.
     """
-    # All of these conditions must hold.
+    # All of these conditions must hold. The cheap ones come first.
     if model.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
     if model.config._attn_implementation not in _ATTENTION_IMPLEMENTATIONS:
@@ -148,7 +148,8 @@ class CPUDecoder:
             may_attend = mask.bool()[:, None, None]  # (batch, 1, 1, source)
             self._source_mask = make_additive_mask(may_attend, torch.float32)
 
-        # The KV caches begin with slots for this many positions, and grow by as many.
+        # The KV caches begin with slots for this many positions, and grow by as many. The mask and the caches of all
+        # layers must have the same number of slots, so they get the same numbers here.
         growth = max(_GROWTH // num_beams, _MIN_GROWTH)
         # Says which slots of the KV caches each hypothesis attends to. All layers share it.
         self._slots = _SlotMask(len(states), growth, num_beams)
@@ -167,10 +168,13 @@ class CPUDecoder:
             input_ids (`torch.LongTensor` of shape `(rows, length)`): hypotheses, each with one more token than in the
                 previous call.
         """
+        # This comes first, because the lines below use the encoding and the slots of the next position.
         self._make_room_for_position()
         newest_tokens = input_ids[:, -1]  # (rows,)
+        # Positions count from 0, so the position of the newest token is the number of earlier ones.
         x = self._embed(newest_tokens, self._position_encodings[self._length])  # (rows, d_model)
         self._length += 1
+        # Each layer also adds the new position to its caches, so the mask must include it before the first layer runs.
         past_mask = self._slots.add_position()  # (batch, 1, beams, used_slots) or None
         for layer in self._layers:
             x = layer(x, past_mask, self._source_mask)
@@ -294,6 +298,7 @@ class _SlotMask:
         selected_mask = self._mask[sentences]
         used_mask = selected_mask[..., : self._num_used_slots]  # (selected, 1, beams, used_slots)
         needed_slots, num_positions = _find_needed_slots(used_mask)  # (selected, needed_slots)
+        # From here on, this is the new number. `used_mask` above needed the old one.
         self._num_used_slots = num_positions * self._num_beams
 
         # All beams of a sentence keep the same slots, (selected, 1, beams, needed_slots).
@@ -405,7 +410,8 @@ class _Layer:
         keys_by_head = _split_heads(keys, self._num_heads, self._num_beams)
         values_by_head = _split_heads(values, self._num_heads, self._num_beams)
 
-        # The caches return the keys and values of all positions so far, (batch, slots, heads, d).
+        # The caches return the keys and values of all positions so far, (batch, slots, heads, d). They include the new
+        # position, because a token also attends to itself.
         past_keys = self._key_cache.add(keys_by_head)
         past_values = self._value_cache.add(values_by_head)
         heads = _attend(queries_by_head, past_keys, past_values, past_mask, self._scaling)  # (rows, heads * d)
@@ -460,7 +466,10 @@ class _SlotCache:
         self._slots_by_position = cache.unflatten(1, (-1, self._num_beams)).unbind(1)
 
     def add(self, new: Tensor) -> Tensor:
-        """Append one position, `(batch, beams, heads, d)`, and return all used slots, `(batch, slots, heads, d)`."""
+        """Append one position, `(batch, beams, heads, d)`, and return all used slots, `(batch, slots, heads, d)`.
+
+        The cache must have free slots. [`CPUDecoder`] makes sure of this before each position.
+        """
         # `_slots_by_position` holds views of the cache, so this writes into the cache, and casts to float32.
         self._slots_by_position[self._num_filled_positions].copy_(new)
         self._num_filled_positions += 1
@@ -539,7 +548,8 @@ class _SingleSentenceCross:
         self._score_weight, self._score_bias = _combine_queries_and_keys(attention, keys)
         # A matrix from the attention weights of all heads to the layer's output, (heads * source, d_model).
         self._output_weight = _combine_values_and_outputs(attention, values)
-        # The shape into which `plus` divides a row of heads * source scores.
+        # The shape into which `plus` divides a row of heads * source scores. The three attributes above are in the same
+        # order: by head, and by source token within a head.
         self._heads_and_source = (num_heads, source_length)
 
     def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -560,6 +570,9 @@ def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tens
     For an input x, a head with the query projection W, b and the keys K computes the scores (W x + b) K^T / sqrt(d_k).
     This is a linear map of x with the matrix K W / sqrt(d_k) and the bias K b / sqrt(d_k).
 
+    The rows are ordered by head, and by source token within a head, as in [`_combine_values_and_outputs`]. The scores
+    need no further scaling.
+
     Args:
         attention: the attention layer.
         keys: the keys of a sentence, `(heads, source, d_k)`.
@@ -568,7 +581,9 @@ def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tens
         The matrices of all heads, `(heads * source, d_model)`, and their biases, `(heads * source,)`, or None.
     """
     num_heads = attention.config.num_heads
+    # The factor 1 / sqrt(d_k) is part of the keys, so it is in the matrix and in the bias below.
     scaled_keys = keys * attention.scaling  # (heads, source, d_k)
+    # The rows of the weight are ordered by head. `@` then multiplies the matrices of each head separately.
     query_weight = read_float_weight(attention.q_proj).float()  # (heads * d_k, d_model)
     query_weight_by_head = query_weight.unflatten(0, (num_heads, -1))  # (heads, d_k, d_model)
     score_weight_by_head = scaled_keys @ query_weight_by_head  # (heads, source, d_model)
@@ -586,7 +601,8 @@ def _combine_values_and_outputs(attention: VanillaTransformerAttention, values: 
     """Multiply the values by the output projection, so that one matrix computes the output from attention weights.
 
     Row j of a head is the output of the layer for the value of source token j in this head. The output of the layer is
-    the sum of these rows, weighted by the attention weights of all heads.
+    the sum of these rows, weighted by the attention weights of all heads. The rows are ordered by head, and by source
+    token within a head, as in [`_combine_queries_and_keys`].
 
     Args:
         attention: the attention layer.
@@ -717,7 +733,8 @@ def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int
     if decoder.config.position_embedding_type == "learned":
         # The table has no further positions.
         end = min(end, decoder.config.max_position_embeddings)
-        # Compute at least one position, so that the decoder raises its error if that is beyond the table.
+        # This comes after the limit, which may have moved `end` to `begin`. Compute at least one position, so that the
+        # decoder raises its error if that is beyond the table.
         end = max(end, begin + 1)
     position_ids = torch.arange(begin, end, device="cpu")
     # The decoder can only add encodings to embeddings. Zeros get the encodings themselves, in float32.

@@ -77,6 +77,7 @@ def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability
     columns = torch.arange(logits.shape[-1], device=logits.device)  # (vocabulary,)
     is_label = columns == label_ids  # (rows, vocabulary)
     gradient = torch.where(is_label, softmax - label_probability, softmax)
+    # If the logits are in float32, this overwrites `precise_logits` as well, so nothing below may read them.
     logits.copy_(gradient.masked_fill(lacks_label, 0))
 
     # The terms of the loss, each (rows, 1).
@@ -121,6 +122,7 @@ def fused_smoothed_cross_entropy(
     row_states = states.flatten(0, 1)  # (rows, d_model)
     # The kernel needs labels that are adjacent in memory, unlike the labels of a slice.
     row_labels = labels.to(states.device).flatten().contiguous()
+    # `apply` takes arguments by position only, in the order of `_FusedSmoothedCrossEntropy.forward`.
     projection_inputs = detach_in_no_grad_mode(row_states, weight, bias)
     return _FusedSmoothedCrossEntropy.apply(
         *projection_inputs, row_labels, label_smoothing, replace_logits, chunk_bytes
@@ -194,7 +196,8 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         num_labels = has_label.sum().to(sum_dtype)
         projection = _prepare_projection(states, weight, bias, lacks_label)
 
-        # The term - epsilon mean(z), where z are the logits of a row, is computed without logits.
+        # The term - epsilon mean(z), where z are the logits of a row, is computed without logits. It comes first,
+        # because it creates the tensors for the gradients of all terms.
         needs_gradients = ctx.needs_input_grad[:3]  # whether states, weight and bias need one
         mean_term, gradients = _compute_mean_term(projection, num_labels, label_smoothing, sum_dtype, needs_gradients)
 

@@ -76,8 +76,16 @@ class Int8Linear(nn.Linear):
         The new layer shares the old layer's bias.
         """
         weight = layer.weight
-        quantized = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
+        quantized = cls(
+            layer.in_features,
+            layer.out_features,
+            bias=layer.bias is not None,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
         largest_magnitudes = weight.abs().amax(dim=1)  # (out,)
+        # This rounds the scale to its dtype. The integers below are computed from the rounded scale, with which the
+        # layer will multiply them.
         quantized.weight_scale.copy_(largest_magnitudes / _LARGEST)
         # A row of zeros has the scale 0, and is divided by a tiny number instead. Its integers are then 0.
         smallest_divisor = torch.finfo(torch.float32).tiny
@@ -95,7 +103,7 @@ class Int8Linear(nn.Linear):
             nn.Linear,
             self.in_features,
             self.out_features,
-            self.bias is not None,
+            bias=self.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
         )
@@ -156,10 +164,13 @@ class Int8Quantizer(HfQuantizer):
         if not self.pre_quantized:
             return
         for name, linear in _find_layers(model, nn.Linear):
-            has_bias = linear.bias is not None
             # The device "meta" allocates no memory. transformers fills the layer when it loads the saved weights.
             empty_layer = Int8Linear(
-                linear.in_features, linear.out_features, has_bias, device="meta", dtype=linear.weight.dtype
+                linear.in_features,
+                linear.out_features,
+                bias=linear.bias is not None,
+                device="meta",
+                dtype=linear.weight.dtype,
             )
             model.set_submodule(name, empty_layer)
         self._untie_lm_head(model)
@@ -197,6 +208,8 @@ class Int8Quantizer(HfQuantizer):
         """Replace each `Int8Linear` with a floating-point linear layer, and tie the LM head again."""
         for name, layer in _find_layers(model, Int8Linear):
             model.set_submodule(name, layer.to_linear())
+        # `_untie_lm_head` has set this list when the model was loaded. `tie_weights` reads the restored entries, and
+        # needs an LM head that is a floating-point layer again.
         for tie in self._removed_ties:
             tie.tied_weights[_LM_HEAD] = tie.name_of_embeddings
         model.tie_weights()
@@ -238,7 +251,10 @@ _LayerClass = TypeVar("_LayerClass", bound=nn.Linear)
 
 
 def _find_layers(model: nn.Module, layer_class: type[_LayerClass]) -> list[tuple[str, _LayerClass]]:
-    """Return the names and the modules of all layers whose class is exactly `layer_class`, not a subclass of it."""
+    """Return the names and the modules of all layers whose class is exactly `layer_class`, not a subclass of it.
+
+    The result is a list, so the caller may replace the layers while it iterates over them.
+    """
     return [(name, module) for name, module in model.named_modules() if type(module) is layer_class]
 
 

@@ -64,6 +64,7 @@ def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
     if not (drops_some_elements and can_multiply_bits and is_plain_cpu_tensor(x)):
         return nn.functional.dropout(x, p=rate)
     keep = _draw_keep(x, num_dropping_values)
+    # 1 / (1 - rounded rate), so that the expected value of each element stays the same.
     scale = 2**16 / (2**16 - num_dropping_values)
     return _Dropout.apply(x, keep, scale)
 
@@ -118,6 +119,7 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: _DropoutContext, x: Tensor, keep: Tensor, scale: float) -> Tensor:
+        """Compute x * keep * scale. `keep` is a mask from [`_draw_keep`], of the shape of x."""
         ctx.save_for_backward(keep)
         ctx.scale = scale
         # `view` with a dtype of the same size reinterprets the memory and converts nothing. `mul_` changes only the

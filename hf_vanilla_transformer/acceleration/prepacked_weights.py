@@ -247,6 +247,8 @@ class Int8PackedLinear(PackedLinear):
         # torch's quantized matrix has a scale and a zero point for each row, (out,). The integer of 0.0 is always 0.
         row_scales = torch.cat(_read_scales(layers)).double()
         zero_points = torch.zeros_like(row_scales).long()
+        # This changes the filters of the whole process for a moment. `pack`, which creates all objects of this class,
+        # holds a lock, so that two threads do not do it at the same time.
         with warnings.catch_warnings():
             # torch has deprecated quantized tensors; `can_compute` checks that they still exist.
             warnings.simplefilter("ignore")
@@ -333,6 +335,7 @@ def pack(*layers: nn.Linear) -> PackedLinear:
         biases=[layer.bias for layer in layers if layer.bias is not None],
         scales=_read_scales(layers),
     )
+    # The look-up and the packing must be under one lock. Otherwise, two threads could both find nothing, and pack.
     with _packing_lock:
         # A layer may be packed alone, and as the first of several layers.
         packed_by_count = _packed_weights.setdefault(layers[0], {})

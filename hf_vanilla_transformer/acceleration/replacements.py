@@ -34,6 +34,8 @@ def replace_operations() -> None:
 
     Importing the package calls this function. Earlier replacements of the same operations are overwritten.
     """
+    # The first argument is the plain operation, and the second one takes its place. The order of the calls is
+    # arbitrary.
     replace(sinusoidal_positions, tabulated_positions)
     replace(flash_attention, flash_attention_with_padding)
     replace(linear, fast_linear)

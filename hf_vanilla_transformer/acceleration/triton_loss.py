@@ -38,7 +38,11 @@ def _add_exponentials(values, largest, sum_of_exponentials):
 
 @triton.jit
 def _gradient(values, columns, label, log_sum, label_probability):
-    """Compute the gradient of logits: softmax, minus `label_probability` at the label; 0 if the label is negative."""
+    """Compute the gradient of logits: softmax, minus `label_probability` at the label; 0 if the label is negative.
+
+    `values` are the logits of one row in the columns `columns`, and `log_sum` is log(sum(exp(logits))) of the whole
+    row.
+    """
     softmax = tl.exp(values - log_sum)
     gradient = tl.where(columns == label, softmax - label_probability, softmax)
     return tl.where(label >= 0, gradient, 0.0)
