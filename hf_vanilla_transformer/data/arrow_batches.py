@@ -30,6 +30,21 @@ class PreparesDecoderInputs(Protocol):
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor: ...
 
 
+@dataclass(frozen=True)
+class TokenChunk:
+    """A chunk of consecutive token lists of a column, as views of the table's memory.
+
+    The list with the index i has the tokens from `offsets[i]` up to, but not including, `offsets[i + 1]`.
+
+    Args:
+        tokens: the tokens of all lists, one list after the other.
+        offsets: the indices in `tokens` between the lists, `(lists + 1,)`.
+    """
+
+    tokens: NDArray[np.integer]
+    offsets: NDArray[np.integer]
+
+
 class TokenColumn:
     """A column of token lists in an Arrow table. It is read in place, so memory-mapped files are not copied.
 
@@ -38,18 +53,13 @@ class TokenColumn:
     """
 
     def __init__(self, column: pyarrow.ChunkedArray) -> None:
-        # The lists of a column are stored in chunks. The list with the index i in a chunk has the chunk's tokens from
-        # offsets[i] up to, but not including, offsets[i + 1].
-        self.tokens_of_chunks: list[NDArray[np.integer]] = []
-        self.offsets_of_chunks: list[NDArray[np.integer]] = []
-        chunk_sizes = []
+        # Arrow stores the lists of a column in chunks.
+        self.chunks: list[TokenChunk] = []
         for chunk in column.chunks:
             # If the table is a slice, `values` still contains all tokens of the chunk. The offsets also count from the
             # first of these tokens, so the two match.
-            self.tokens_of_chunks.append(chunk.values.to_numpy())
-            self.offsets_of_chunks.append(chunk.offsets.to_numpy())
-            chunk_sizes.append(len(chunk))
-        sizes = np.array(chunk_sizes, dtype=np.int64)
+            self.chunks.append(TokenChunk(tokens=chunk.values.to_numpy(), offsets=chunk.offsets.to_numpy()))
+        sizes = np.array([len(chunk) for chunk in column.chunks], dtype=np.int64)
         # The row of the column with which each chunk begins, `(chunks,)`.
         self.first_rows = np.cumsum(sizes) - sizes
 
@@ -57,7 +67,7 @@ class TokenColumn:
         """Return the token lists with the given indices as one array, padded on the right to the longest list.
 
         Args:
-            rows: the indices of the lists, `(rows,)`.
+            rows: the indices of the lists in the table, `(rows,)`. There must be at least one.
             value: the padding token, which fills the positions after the end of a list.
 
         Returns:
@@ -77,11 +87,11 @@ class TokenColumn:
         chunk_of_row = np.searchsorted(self.first_rows, rows, side="right") - 1
         index_in_chunk = rows - self.first_rows[chunk_of_row]
         token_lists = []
-        for chunk, index in zip(chunk_of_row.tolist(), index_in_chunk.tolist(), strict=True):
-            offsets = self.offsets_of_chunks[chunk]
-            start = offsets[index]
-            end = offsets[index + 1]
-            token_lists.append(self.tokens_of_chunks[chunk][start:end])
+        for chunk_index, index in zip(chunk_of_row.tolist(), index_in_chunk.tolist(), strict=True):
+            chunk = self.chunks[chunk_index]
+            start = chunk.offsets[index]
+            end = chunk.offsets[index + 1]
+            token_lists.append(chunk.tokens[start:end])
         return token_lists
 
 
@@ -176,7 +186,8 @@ def pad_from_arrow(loader: DataLoader) -> None:
     - Its dataset and its collator meet the conditions of [`from_arrow`].
 
     Args:
-        loader: a data loader that has not been used yet.
+        loader: a data loader that has not been used yet. An existing iterator over it would keep the earlier dataset
+            and collator.
     """
     # accelerate's data loaders store PyTorch's data loader in this attribute.
     torch_loader = getattr(loader, "base_dataloader", loader)
@@ -186,6 +197,7 @@ def pad_from_arrow(loader: DataLoader) -> None:
     if replacements is None:
         return
     faster_dataset, faster_collator = replacements
+    # Both must be replaced, because only the faster collator can read the `PaddedPairs` of the faster dataset.
     # PyTorch's __setattr__ raises an error for a new dataset, because the sampler might not match it. Here it matches,
     # because the pairs are the same.
     object.__setattr__(torch_loader, "dataset", faster_dataset)
@@ -202,7 +214,8 @@ def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPai
             its tokenizer pads on the right.
     """
     # The batches are certain to be the same only for these exact classes, columns and settings. In all other cases, the
-    # result is None. A subclass may make different batches, so isinstance() would accept too much.
+    # result is None. A subclass may make different batches, so isinstance() would accept too much. This check comes
+    # first, because the others read attributes that only these classes have.
     if type(data) is not Dataset or type(collator) is not DataCollatorForSeq2Seq:
         return None
     if not _has_only_lists_of_tokens(data):

@@ -51,7 +51,8 @@ def filter_pairs(
     check_is_dataset(data)
     too_long_count = _count_too_long(data, max_tokens)
 
-    # One list of token ids for the source vocabulary, and one for the target vocabulary.
+    # One list of token ids for the source vocabulary, and one for the target vocabulary. `_find_pairs_that_fit` relies
+    # on this order.
     blank_tokens = [_find_blank_tokens(side) for side in sides_of(tokenizer)]
     remaining = data.with_format("arrow").filter(
         _find_pairs_that_fit,
@@ -102,6 +103,7 @@ def _find_pairs_that_fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tok
         True for the pairs to keep, `(pairs,)`.
     """
     fits = np.ones(len(pairs), np.bool_)
+    # Both have the source first.
     for column_name, blank_tokens_of_side in zip(_COLUMNS, blank_tokens, strict=True):
         token_lists = pairs.column(column_name)
         fits &= _have_text(token_lists, blank_tokens_of_side)

@@ -179,7 +179,9 @@ def _load_files(files: Mapping[str, list[Path]], source: str, target: str, optio
             readable_files[split] = [_copy_if_pipe(path, folder) for path in paths]
 
         pairs = DatasetDict()
+        # The pairs are loaded inside of this block, because its folder has the copies of the pipes.
         for split, paths in readable_files.items():
+            # `_check_files` has made sure that all files of a split have the same format.
             table_format = TABLE_FORMATS.get(suffix_of(paths[0]))
             if table_format is None:
                 pairs[split] = _load_text_files(paths, options)
@@ -248,7 +250,8 @@ def _load_rows(
     try:
         pairs = _copy_to_cache(paths, settings, read_pairs())
     except (LookupError, TypeError, UnicodeEncodeError) as error:
-        # An option has a wrong value, such as an unknown encoding, or JSON contains a lone surrogate.
+        # An option has a wrong value, such as an unknown encoding, or JSON contains a lone surrogate. An InputError
+        # about a line of a file is none of these, so it is not changed.
         raise InputError(f"{origin} cannot be read with the options {dict(options)}: {error}") from error
 
     # Other formats distinguish numbers from text, and need no quotation marks around cells.
@@ -335,6 +338,7 @@ def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[
         # remain.
         source_count = pair_count
         target_count = pair_count
+        # The 1 is the line that was just read.
         if source is not None:
             source_count += 1 + _count_items(source_lines)
         else:

@@ -102,7 +102,8 @@ def _draw_halves(generator: random.Random, lengths: range, size: int, taken: set
     """
     # `lengths` starts from 1. With up to 9 digits, first_long is 6, and lengths[6:] are 7, 8 and 9 digits.
     first_long = (2 * len(lengths)) // 3
-    # The two halves have different numbers of digits, so they have no number in common.
+    # The two halves have different numbers of digits, so they have no number in common. The order of the draws is a
+    # part of the corpus: in a different order, the same seed would give different numbers.
     long_numbers = _draw(generator, lengths[first_long:], size - size // 2, taken, _LARGEST_HELD_OUT_SHARE)
     short_numbers = _draw(generator, lengths[:first_long], size // 2, taken, _LARGEST_HELD_OUT_SHARE)
     return short_numbers + long_numbers

@@ -96,6 +96,7 @@ def _find_declared_language(side: Side, arguments: Mapping[str, Any], recipe: Ma
     """Return the language code that an argument or a recipe gives, or None; see [`resolve_side`]."""
     language_argument = f"{side}_lang"
     column_argument = f"{side}_column"
+    # The argument may be given as None, which overrides the recipe's language, too.
     if language_argument in arguments:
         return arguments[language_argument]
     # The recipe's language describes the recipe's own pairs. In the following two cases, the user gives other pairs, so
@@ -152,7 +153,7 @@ def find_direction(file_lists: Iterable[Sequence[str | Path]]) -> Direction | No
     The first two aligned files whose names end in different languages decide.
 
     Args:
-        file_lists: for each split, a list in which source and target files alternate.
+        file_lists: for each split, a list in which source and target files alternate. The order of the splits matters.
 
     Returns None if there are no such files.
     """
@@ -363,7 +364,8 @@ class TrainingDataArguments(DataArguments):
         super().__post_init__()
         check_optional(self, "max_train_samples")
         if isinstance(self.clean_skip, str):
-            # A file of arguments may have one name instead of a list.
+            # A file of arguments may have one name instead of a list. `skipped_rules`, which is read below, needs a
+            # list.
             self.clean_skip = [self.clean_skip]
         check_rules(self.skipped_rules)
         check_optional(self, "validation_size")

@@ -144,6 +144,7 @@ def _errors_with_lines(path: Path, rows: Any) -> Iterator[None]:
         rows: its `csv.reader`. The attribute `line_num` is the number of lines that were read.
     """
     try:
+        # The caller reads the rows while the block runs, so the errors are raised here. Other errors pass unchanged.
         yield
     except UnicodeDecodeError as error:
         # The file is decoded in blocks, so the wrong byte may be in the next line or in a later one.

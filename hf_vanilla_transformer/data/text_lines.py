@@ -40,6 +40,7 @@ def open_bytes(path: Path) -> Iterator[gzip.GzipFile | BufferedReader]:
     open_file = gzip.open if is_gzip(path) else open
     with open_file(path, "rb") as file:
         try:
+            # gzip finds a fault only when the caller reads, so the caller's block is inside of this `try`.
             yield file
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path} is not a whole gzip file ({error}); compress it again.") from error
@@ -94,11 +95,11 @@ def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str
         unfinished_line = parts.pop()
         lines = [part + b"\n" for part in parts]
         if lines:
-            yield list(decode_lines(lines, name, next_number))
+            yield list(decode_lines(lines, name, first=next_number))
             next_number += len(lines)
     # The stream may end without a line break.
     if unfinished_line:
-        yield list(decode_lines([unfinished_line], name, next_number))
+        yield list(decode_lines([unfinished_line], name, first=next_number))
 
 
 def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:

@@ -166,10 +166,12 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
                 arguments contradict fixed batches. If `train_dataset` is replaced, the next training run may raise the
                 same errors, and it raises ValueError if `lengths` were given for the earlier data.
         """
+        # This comes first, because it raises the errors. The Trainer is changed only if there are none.
         holder = _SamplerHolder(trainer, tokens_per_batch, lengths)
         # Two methods of the Trainer are replaced: one chooses the pairs of each batch, and the other makes the data
         # loader that uses these batches.
         trainer._get_train_sampler = holder.get_sampler  # type: ignore[method-assign]
+        # The original must be read before it is replaced. Otherwise `_make_dataloader` would call itself.
         original_get_dataloader = trainer.get_train_dataloader
         trainer.get_train_dataloader = partial(  # type: ignore[method-assign]
             _make_dataloader, trainer, original_get_dataloader
@@ -192,7 +194,8 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this process's batches for the current epoch, each as a list of pair indices."""
         # All processes compute the same batches, because their generators have the same seed. Therefore, each process
-        # can pick its share without communication. `rank` must not affect anything that the generator draws.
+        # can pick its share without communication. `rank` must not affect anything that the generator draws. The order
+        # of the draws below must stay, because a resumed run needs the same batches as before.
         generator = np.random.default_rng((self.seed, self.epoch))
         # The pairs' indices, sorted by length. Each run of equal lengths, and each batch, is a slice of this order,
         # from one bound to the next.
@@ -232,6 +235,7 @@ class _SamplerHolder:
         self.lengths = lengths
         # The data from which `sampler` was built.
         self.sampled_data: object = trainer.train_dataset
+        # This comes last, because `_make_sampler` reads the attributes above.
         self.sampler = self._make_sampler(trainer.train_dataset)
 
     def get_sampler(self, train_dataset: object = None) -> TokenBudgetBatchSampler:
@@ -492,7 +496,8 @@ def _deal_equal_work(
         batches: the shuffled indices of the batches, `(batches,)`. Their number is a multiple of `processes`.
         padded_tokens: the number of tokens in each batch, including padding, by the batch's index, `(batches,)`.
         processes: number of processes that train together.
-        generator: the source of randomness for the order of the steps, and for the process that gets each batch.
+        generator: the source of randomness for the order of the steps, and for the process that gets each batch. It has
+            the same state in all processes, which must draw the same numbers from it.
 
     Returns:
         The same indices, `(batches,)`, in which each group of `processes` consecutive batches forms one step.

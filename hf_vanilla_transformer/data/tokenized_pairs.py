@@ -55,7 +55,8 @@ def tokenize_pairs(
         return DatasetDict(tokenized)
     check_are_texts(pairs)
     codes = TargetCodes(tokenizer, target_lang)
-    # The result is cached under the hash of everything on which it depends. The fingerprint identifies the pairs.
+    # The result is cached under the hash of everything on which it depends. The fingerprint identifies the pairs. If
+    # anything else begins to affect the tokens, it must be added here, or later runs would read outdated tokens.
     cache_key: list[object] = [pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]
     has_several_languages = len(codes.codes) > 0
     if has_several_languages:

@@ -113,17 +113,19 @@ def _split_at_spaces(tokenizer: Tokenizer) -> None:
     """
     # The regular expression matches a "<" before the rest of such a name: <(?=pad>|s>|/s>).
     names_after_bracket = "|".join(token.removeprefix("<") for token in SPECIAL_TOKENS)
+    # The order of the steps matters: the last one replaces spaces, for which the first one looks.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             # For example, " a new day" is split into " a", " new" and " day".
             pre_tokenizers.Split(" ", "merged_with_next"),
             pre_tokenizers.Split(Regex(f"<(?={names_after_bracket})"), "isolated"),
             # This replaces each byte by a character, and with these settings it neither adds spaces nor splits.
-            pre_tokenizers.ByteLevel(False, use_regex=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    # Strip removes at most 1 space at the beginning, and none at the end.
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    # Strip removes at most 1 space at the beginning, and none at the end. It comes after ByteLevel, which restores the
+    # spaces.
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(content=" ", left=1, right=0)])
 
 
 def _split_into_characters(tokenizer: Tokenizer) -> None:
@@ -192,7 +194,8 @@ def train_tokenizer(
     )
     tokenizer.train_from_iterator(_leave_out_long_texts(texts), trainer)
 
-    # Each text gets </s> at its end. "$A" stands for a text, and "$B" for the second text of a pair.
+    # This comes after the training, before which `</s>` has no id. Each text gets </s> at its end. "$A" stands for a
+    # text, and "$B" for the second text of a pair.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
     )
@@ -231,7 +234,8 @@ def _new_tokenizer(whitespace_words: bool, normalization: Normalization, charact
     tokenizer = Tokenizer(models.BPE())
     normalizer_steps = _normalizer_steps(normalization)
     if whitespace_words:
-        # A space is put before the first word, so that it has the same tokens as in the middle of a sentence.
+        # A space is put before the first word, so that it has the same tokens as in the middle of a sentence. This step
+        # must be the last one, because earlier ones strip spaces.
         normalizer_steps.append(normalizers.Prepend(" "))
         _split_at_spaces(tokenizer)
     elif characters:
