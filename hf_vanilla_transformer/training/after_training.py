@@ -140,6 +140,7 @@ def finish_run(run: TrainedRun) -> None:
     Only the main process calls this function.
     """
     settings = run.settings
+    # The facts and the scores below are those of the model that this call leaves in the output folder.
     saved_model = complete_saved_model(run)
     facts = collect_facts(run, saved_model)
     write_cards(run, saved_model, facts)
@@ -217,7 +218,7 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
         return SavedWeights(averaged_checkpoints, comparison, is_last_kept=False, curve=curve)
 
     # An average of a single checkpoint has the weights of this checkpoint.
-    only_last_checkpoint = save_average(output_folder, 1)
+    only_last_checkpoint = save_average(output_folder, count=1)
     # This call of `save_average` has removed the files again.
     curve = save_arguments_and_curve(run)
     return SavedWeights(only_last_checkpoint, comparison, is_last_kept=True, curve=curve)
@@ -307,6 +308,7 @@ def save_int8(settings: Settings, pairs: DatasetDict) -> Scores | None:
     tokenizer, _ = load(str(settings.output_folder), "cpu")
     # With this configuration, the weights are converted to int8 while they are loaded.
     model = AutoModelForSeq2SeqLM.from_pretrained(settings.output_folder, quantization_config=Int8Config())
+    # The files get into `folder` only at the end of this block, so the copy is evaluated after it.
     with staged(folder, replace_run=True) as staging:
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)

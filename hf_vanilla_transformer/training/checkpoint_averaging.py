@@ -140,6 +140,8 @@ def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list
     checkpoint_folders = [Path(path) for path in paths]
     _check_distinct(checkpoint_folders)
     checkpoints = [_read_checkpoint(checkpoint_folder) for checkpoint_folder in checkpoint_folders]
+    # All files except the weights come from the last checkpoint, and the weights are divided into files as there. All
+    # checkpoints are compared with it before anything is written.
     last = checkpoints[-1]
     for checkpoint in checkpoints[:-1]:
         _check_match(checkpoint, last)
@@ -208,7 +210,8 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     tensor_files, layout = read_layout(folder)
 
     # Checkpoints can be averaged only if they agree in all these values. Earlier versions saved fewer configuration
-    # fields, so missing fields get their defaults.
+    # fields, so missing fields get their defaults. The stored fields then replace the defaults. All other keys are
+    # different: names of files and of tensors.
     identity: dict[str, object] = dict(VanillaTransformerConfig().to_dict())
     identity.update(stored_config)
     identity.update(_read_tokenizer(folder))

@@ -66,6 +66,7 @@ class CompleteCheckpoints(TrainerCallback):
         # `state.global_step` are left from an earlier start of the run, which will now write them again.
         if args.should_save:
             remove_later_marks(Path(str(args.output_dir)), state.global_step)
+        # In this case, the limit stays, because `on_save` removes no checkpoints either.
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can resume from these checkpoints, so none is marked.")
             return
@@ -90,6 +91,8 @@ class CompleteCheckpoints(TrainerCallback):
             return
         output_folder = Path(str(args.output_dir))
         newest = output_folder / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        # The mark must be written before old checkpoints are removed. A run that is killed in between would otherwise
+        # have no complete checkpoint.
         mark_complete(newest)
 
         protected = [newest]
@@ -102,7 +105,7 @@ class CompleteCheckpoints(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # Undo the change that `on_train_begin` has made.
+        # Undo the change that `on_train_begin` has made. A limit that is not negative stays as it is.
         args.save_total_limit = _read_hidden_limit(args)
 
 
@@ -147,6 +150,7 @@ def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:
             marked.append(checkpoint)
         else:
             unmarked.append(checkpoint)
+    # `limit` counts all checkpoints, including the protected ones.
     surplus = max(0, len(checkpoints) - limit)
     removable = unmarked + marked
     for checkpoint in removable[:surplus]:
@@ -207,7 +211,8 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     newest = next(complete_checkpoints(folder), None)
     if newest is not None:
         return str(newest)
-    # If a checkpoint without a mark looks complete, do not start from scratch silently. The user must decide.
+    # No checkpoint is marked. If one looks complete nevertheless, do not start from scratch silently. The user must
+    # decide.
     unmarked_names = []
     for checkpoint in checkpoints_in(folder):
         if _is_finished_without_mark(checkpoint):

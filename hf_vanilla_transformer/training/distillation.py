@@ -135,6 +135,7 @@ class Teacher:
         - The given arguments say which tokenizer to use or how to train one.
         - The teacher's tokenizer is unsuitable, because it does not append EOS or has no pad token.
         """
+        # Each of these arguments says which tokenizer to use, or how to train one.
         for name in ("model_name_or_path", "tokenizer_name", *NEW_TOKENIZER_ARGUMENTS):
             if name in settings.given_arguments:
                 return settings
@@ -164,6 +165,7 @@ class Teacher:
         # Other columns, such as `references`, would not fit the translated pairs.
         train = pairs["train"].select_columns(["source", "target"])
         new_sources = self._select_new_sources(pairs)
+        # The number of monolingual sources that occur in the evaluation pairs.
         left_out_count = len(self._monolingual_sources) - len(new_sources)
         log_removed({_EVALUATED: left_out_count}, len(self._monolingual_sources), "monolingual sources")
 
@@ -213,7 +215,7 @@ class Teacher:
         Raises InputError if all translations are removed or blank.
         """
         sources = [*train["source"], *new_sources]
-        # The reference of each source is its given target.
+        # The reference of each source is its given target. The two lists must have the same order.
         references: list[str | None] = [*train["target"]]
         # The additional sources have no references.
         references.extend([None] * len(new_sources))

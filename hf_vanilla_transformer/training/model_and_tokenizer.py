@@ -42,7 +42,8 @@ def make_model(
     config = model_args.make_config(tokenizer)
     model = VanillaTransformerForConditionalGeneration._from_config(config, **_attention_options(model_args))
     if config.decoder_start_token_id == config.pad_token_id:
-        # A tokenizer without a BOS token leads to this case. Decoding then starts from a zero vector, as in Marian.
+        # A tokenizer without a BOS token leads to this case. Decoding then starts from a zero vector, as in Marian,
+        # which `keep_zero_start` keeps at zero.
         model.get_decoder().embed_tokens.weight.data[config.pad_token_id] = 0
     return tokenizer, model
 
@@ -131,7 +132,7 @@ def keep_zero_start(model: PreTrainedModel) -> None:
     """If the embedding of the decoder's start token is zero, keep it at zero during training.
 
     The embedding is zero in models that follow Marian. Other inference engines for such models always use a zero vector
-    for the start token, whatever the weights are.
+    for the start token, whatever the weights are. Call this after the weights are loaded or initialized.
     """
     start_id = model.config.decoder_start_token_id
     # (vocabulary, d_model)

@@ -63,6 +63,7 @@ class ModelArguments(LoadingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # The checks below need a dict.
         if isinstance(self.config_overrides, str):
             self.config_overrides = _parse_overrides(self.config_overrides)
         self._check_overrides()

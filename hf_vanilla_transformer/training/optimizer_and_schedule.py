@@ -59,6 +59,7 @@ class PaperSchedule:
                 schedule, or if DeepSpeed's configuration sets one.
         """
         schedule = cls(trainer, factor)
+        # This raises the errors before the Trainer is changed.
         schedule._check()
         trainer.create_optimizer = schedule.create_optimizer  # type: ignore[method-assign]
         trainer.create_scheduler = schedule.create_scheduler  # type: ignore[method-assign]
@@ -178,7 +179,10 @@ def _read_warmup_steps(args: TrainingArguments) -> int:
 
 
 def _make_parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the optimizer's parameter groups. With weight decay there are two groups, because only matrices decay."""
+    """Return the optimizer's parameter groups. With weight decay there are two groups, because only matrices decay.
+
+    The order of the groups and of their parameters must stay, because checkpoints store Adam's moments by position.
+    """
     parameters = _find_trained_parameters(model)
     if not weight_decay:
         return [{"params": parameters}]

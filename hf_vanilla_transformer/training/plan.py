@@ -244,7 +244,7 @@ def _choose_arguments(
         pairs: the sentence pairs of all splits.
         device: the device that the plan is for.
     """
-    # Choose the recipe.
+    # Choose the recipe. Each of the stages below needs the results of those before it.
     training_pairs = len(pairs["train"])
     sample = _sample_pairs(pairs)
     targets_per_source = _count_targets_per_source(settings)

@@ -41,14 +41,16 @@ def prepare_push(settings: Settings) -> str:
 
 def leave_paths_out_of_pushes(trainer: Seq2SeqTrainer) -> None:
     """Make the Trainer remove local paths from the checkpoints that it pushes during training."""
-    # The Trainer calls this method of its own after it has saved a checkpoint. The replacement calls the original.
+    # The Trainer calls this method of its own after it has saved a checkpoint. The replacement calls the original,
+    # which is read here, before it is replaced.
     trainer._push_from_checkpoint = partial(  # type: ignore[method-assign]
         _push_without_paths, trainer, trainer._push_from_checkpoint
     )
 
 
 def _push_without_paths(trainer: Seq2SeqTrainer, push_checkpoint: Callable[[str], None], folder: str) -> None:
-    # All processes call this, but only the main process may change files. `push_checkpoint` is the Trainer's method.
+    # All processes call this, but only the main process may change files. `push_checkpoint` is the Trainer's method,
+    # and uploads the files as they are then.
     if trainer.is_world_process_zero():
         remove_path_of_best(Path(folder))
     push_checkpoint(folder)

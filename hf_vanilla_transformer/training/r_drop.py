@@ -46,6 +46,7 @@ def r_drop_loss(
     """
     # Indices of the tokens that have a target, (targets,).
     target_positions = (labels != -100).nonzero()[:, 0]
+    # `apply` takes arguments by position only, in the order of `_ChunkedLoss.forward`.
     return _ChunkedLoss.apply(logits, labels, target_positions, weight, label_smoothing)
 
 
@@ -272,6 +273,7 @@ class RDropTrainer(TokenMetricsTrainer):
         if kwargs.get("compute_loss_func") is not None:
             raise InputError("compute_loss_func was given, but RDropTrainer has its own loss; use Seq2SeqTrainer.")
         super().__init__(*args, **kwargs)
+        # This check comes after the base class's constructor, which sets `self.args`.
         if self.args.label_smoothing_factor:
             raise InputError(
                 f"label_smoothing_factor is {self.args.label_smoothing_factor}, but R-Drop uses the model's rate; set "
@@ -283,6 +285,7 @@ class RDropTrainer(TokenMetricsTrainer):
         """Compute the Trainer's loss. In training, it is the R-Drop loss of a batch that contains each sentence twice.
 
         The Trainer computes the loss with its attribute `compute_loss_func`. If that is None, the model computes it.
+        The attribute is set at each call, because training and evaluation alternate.
         """
         if not model.training:
             self.compute_loss_func = None

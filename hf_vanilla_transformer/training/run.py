@@ -195,7 +195,8 @@ def run(settings: Settings) -> Path:
         built = build_run(planned, checkpoint, earlier_facts, started)
         is_main_process = requested.args.process_index == 0
         if is_main_process and not is_in_folder(checkpoint, requested.output_folder):
-            # The checkpoints in the folder belong to an earlier run, which this one replaces.
+            # The checkpoints in the folder belong to an earlier run, which this one replaces. They are removed only
+            # now, so that they remain if an error occurs before the training.
             remove_checkpoints(requested.output_folder)
         train_and_finish(built, checkpoint)
     return requested.output_folder
@@ -444,7 +445,8 @@ def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
     try:
         finish_run(trained)
     except RunStoppedError:
-        # Its message already says what to do.
+        # Its message already says what to do. This branch must be the first one, because the next one would catch this
+        # error, too, and would replace the message if the cause is a full disk.
         raise
     except Exception as error:
         # Only disk errors get a message here. Other errors are unexpected.
@@ -517,6 +519,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
             return error
         explanation = explain_training_error(error, trainer, checkpoint)
         if explanation is None:
+            # For example, the error of `check_reached_its_end` already says what to do.
             raise
         raise RunStoppedError(explanation) from error
     return None
@@ -560,7 +563,7 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     """Give a Trainer the state that it has at the end of training. The state is read from the last checkpoint.
 
     This replaces `trainer.train()`, which would make one more update. It changes the Trainer. The model already has
-    the checkpoint's weights.
+    the checkpoint's weights. The later steps read or correct the state, so it is loaded first.
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = Path(str(trainer.args.output_dir))

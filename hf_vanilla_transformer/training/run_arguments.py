@@ -120,6 +120,7 @@ class RunArguments(PaperTrainingArguments):
             raise InputError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
         if not 0 < self.rate_factor < math.inf:
             raise InputError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
+        # The base class, which is called below, reads the arguments that this sets, such as `use_cpu` and `bf16`.
         self._set_defaults()
         if self.load_best_model_at_end:
             self._check_evaluates()
@@ -138,6 +139,7 @@ class RunArguments(PaperTrainingArguments):
         # The Trainer accepts bfloat16 on a CPU only if `use_cpu` is set.
         if not torch.accelerator.is_available():
             self.use_cpu = True
+        # This comes after `use_cpu`, on which it depends.
         if self.bf16 is None:
             self.bf16 = not self.fp16 and has_bfloat16_matmuls(self.use_cpu)
         if not self.report_to:
@@ -414,6 +416,7 @@ class Settings(NamedTuple):
         is_resumed = bool(saved_arguments)
         needs_plan = allow_plan and not is_resumed and not _excludes_plan(merged_arguments)
 
+        # These are saved with the run. What `_adapt_to_trainer` adds is not.
         given_arguments = _add_defaults(merged_arguments, needs_plan)
         settings = build(cls, _adapt_to_trainer(given_arguments))
         return settings._replace(given_arguments=given_arguments, needs_plan=needs_plan)

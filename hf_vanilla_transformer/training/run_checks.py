@@ -127,6 +127,7 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
         # The run continues the earlier run in its folder, so it may replace its files.
         return
     output = settings.output_folder
+    # This check comes before `overwrite` is read, because `overwrite` does not allow a run to replace its base model.
     _check_base_model_stays(settings.model.model_name_or_path, output)
     if settings.output.overwrite:
         # The user allows the run to replace an earlier run.

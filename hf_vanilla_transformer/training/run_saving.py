@@ -73,7 +73,8 @@ def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
     final_path = settings.output_folder / ARGUMENTS
     path_that_pushes_skip = settings.output_folder / ARGUMENTS_WHILE_PUSHED
     text = format_recipe(settings.repeatable_arguments())
-    # There is only one of the two files at a time.
+    # There is only one of the two files at a time, because a resumed run reads the first one that exists, which must
+    # not be outdated.
     if pushes_during_training and not is_trained:
         final_path.unlink(missing_ok=True)
         write_text(path_that_pushes_skip, text)

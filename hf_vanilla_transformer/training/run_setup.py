@@ -83,7 +83,8 @@ def set_up_training(
 
     tokenized_pairs = tokenize(settings, pairs, tokenizer)
     check_lengths(model.config, tokenized_pairs)
-    # The tokenizer is saved with these facts, which translation needs.
+    # The tokenizer is saved with these facts, which translation needs. Checkpoints contain the tokenizer, too, so the
+    # facts are set before the training.
     set_tokenizer_facts(tokenizer, settings, pairs, tokenized_pairs)
     set_length_limit(tokenizer, model)
 
@@ -99,6 +100,7 @@ def set_up_training(
     scored_pairs = pairs.get("validation", pairs["train"])
     scoring_options = settings.scoring.options(scored_pairs)
     trainer = make_run_trainer(final_settings.args, tokenizer, model, tokenized_pairs, scoring_options)
+    # The callbacks get `settings`, because `enable_jit_checkpoint` is always False in the Trainer's own arguments.
     for callback in make_callbacks(settings, trainer, pairs, facts_with_digest, keeps_freed_memory):
         trainer.add_callback(callback)
     if settings.args.process_index == 0:
@@ -174,7 +176,7 @@ def make_callbacks(
     """Make the callbacks that a run needs, in the order in which the Trainer calls them.
 
     Args:
-        settings: the run's settings.
+        settings: the run's settings, with the user's value of `enable_jit_checkpoint`.
         trainer: the Trainer that will get the callbacks.
         pairs: the sentence pairs as text. Some validation pairs are logged after each evaluation.
         facts: the callback that records facts for the model card.
@@ -194,10 +196,13 @@ def make_callbacks(
     if args.eval_strategy != "no":
         callbacks.append(LogExamples(trainer, tokenizer, pairs["validation"]))
     if keeps_freed_memory:
+        # It comes after `LogExamples`, whose translations prepack the weights that it releases.
         callbacks.append(ReleaseMemory())
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(args.early_stopping_patience))
     if args.enable_jit_checkpoint:
+        # It comes last. At the end of the training it may raise Terminated, and the Trainer would then not call any
+        # callback after it.
         callbacks.append(CheckpointAtSigterm())
     return callbacks
 

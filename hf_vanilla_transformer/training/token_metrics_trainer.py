@@ -105,6 +105,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
                 last log entry.
         """
         metrics = _compute_token_metrics(sums)
+        # In the order in which `token_sums` returns them.
         _cross_entropy, _correct, target_tokens = sums.tolist()
         # `self._start_time` is the time when the first of these batches began, and `self._start_update` is the number
         # of updates before it.
@@ -123,6 +124,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         """Run the Trainer's evaluation. Its duration does not affect the logged training speed."""
         evaluation_start = time.monotonic()
         metrics = super().evaluate(*args, **kwargs)
+        # `_describe_training` computes the duration of the training as the time since `_start_time`.
         self._start_time += time.monotonic() - evaluation_start
         return metrics
 
@@ -200,6 +202,7 @@ class _MeasuredModel:
         return outputs
 
     def __getattr__(self, name: str) -> Any:
+        # Python calls this only for attributes that the wrapper lacks, such as `config` and `generate`.
         return getattr(self._model, name)
 
 
@@ -237,6 +240,7 @@ def _compute_token_metrics(sums: torch.Tensor) -> dict[str, float]:
         sums (`torch.Tensor` of shape `(3,)`): cross-entropy in nats, number of correct tokens, and number of tokens. It
             is the sum of results of [`token_sums`].
     """
+    # In the order in which `token_sums` returns them.
     cross_entropy, correct, tokens = sums.cpu().double()
     loss = cross_entropy / tokens
     return {

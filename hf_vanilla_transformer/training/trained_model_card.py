@@ -57,7 +57,7 @@ class TrainingFacts:
     int8: str | None
 
     def rows(self) -> dict[str, object]:
-        """Return the rows of the table, as a dict from row labels to values."""
+        """Return the rows of the table, as a dict from row labels to values. The table has the same order."""
         rows: dict[str, object] = {"data": self.data}
         rows.update(self.distillation)
         rows.update(self.arguments)

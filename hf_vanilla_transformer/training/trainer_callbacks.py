@@ -169,6 +169,7 @@ class CheckpointAtSigterm(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        # `on_train_end` restores the previous handler.
         self._previous_handler = signal.signal(signal.SIGTERM, self._handle_signal)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -181,6 +182,7 @@ class CheckpointAtSigterm(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        # This comes first, because the handler must be restored even if the next lines raise an error.
         signal.signal(signal.SIGTERM, self._previous_handler)
         # The Trainer has already written the checkpoint, because it saves after `on_step_end`.
         if self.has_received_signal:
@@ -330,7 +332,7 @@ class LogExamples(TrainerCallback):
         if not math.isfinite(loss):
             return
         predictions = self._translate(cast("Seq2SeqTrainingArguments", args), kwargs["model"])
-        # All processes must translate together, but only the first one logs.
+        # All processes must translate together, but only the first one logs. So this check comes after the translation.
         if not state.is_world_process_zero:
             return
         text = format_examples(self.examples["source"], predictions, self.examples["target"])

@@ -98,6 +98,7 @@ def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokeni
     # If the user has set no maximum length, the maximum is the size of a batch, into which a sentence must fit.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     target_language = find_target_language(settings.data, tokenizer)
+    # The main process fills the cache of `datasets`, from which the other processes then read the same results.
     with settings.args.main_process_first(desc="tokenizing the pairs"):
         tokenized_pairs = tokenize_pairs(
             pairs, tokenizer, settings.data.preprocessing_num_workers, target_lang=target_language

@@ -281,7 +281,8 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
 
     updates = _make_updates(trainer, job["batches"])
 
-    # Measure translations with the searches of evaluations during and after training, but without scoring.
+    # Measure translations with the searches of evaluations during and after training, but without scoring. Both
+    # settings below stay for all evaluations of the trial.
     trainer.compute_metrics = None
     # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
     model.generation_config.max_length_offset = 0  # type: ignore[attr-defined]
@@ -290,7 +291,7 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
     greedy_seconds = _measure_search(trainer, typical_pairs, args.generation_num_beams)
     beam_seconds = _measure_search(trainer, typical_pairs, beams_after_training)
 
-    # Evaluate the longest pair, because this may need more memory than everything before.
+    # Evaluate the longest pair, because this may need more memory than everything before. The peak is read after it.
     trainer.evaluate(longest_pairs)
     memory = peak_memory(args.device) or 0
     if keeps_freed_memory:

@@ -218,6 +218,7 @@ def split_update(
         tokens_per_batch: the batch size that the user has set, if any. It is kept.
         gradient_accumulation_steps: the number of batches per process that the user has set, if any. It is kept.
     """
+    # The number of batches comes first, because the size of a batch is computed from it.
     if gradient_accumulation_steps is None:
         largest_batch = tokens_per_batch or max(tokens_that_fit, longest_sentence)
         gradient_accumulation_steps = math.ceil(tokens_per_update / (processes * largest_batch))
