@@ -32,7 +32,7 @@ from .fast_path_checks import float32_matmuls_are_precise, has_avx512, is_plain_
 
 
 # Per dtype, the largest number of keys for which two matmuls are faster than torch's fused attention on CPUs with
-# AVX-512. docs/benchmarks.md ("What we learnt") gives these lengths. Other dtypes always use the fused attention.
+# AVX-512. docs/benchmarks.md ("What we learned") gives these lengths. Other dtypes always use the fused attention.
 _LONGEST_UNFUSED = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
 # In float32, the limit is higher if the user allows a lower precision, because oneDNN then computes the two matmuls and
 # is faster than MKL.

@@ -280,7 +280,7 @@ class OutputArguments:
 
     _argument_group_name = "output"
 
-    license: str | None = option(None, "Licence of the weights, for the model card.")
+    license: str | None = option(None, "License of the weights, for the model card.")
     overwrite: bool = option(False, "Replace the model in --output_dir.")
     average_last: int | None = option(
         None,

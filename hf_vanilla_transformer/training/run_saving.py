@@ -73,14 +73,17 @@ def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
     final_path = settings.output_folder / ARGUMENTS
     path_that_pushes_skip = settings.output_folder / ARGUMENTS_WHILE_PUSHED
     text = format_recipe(settings.repeatable_arguments())
-    # There is only one of the two files at a time, because a resumed run reads the first one that exists, which must
-    # not be outdated.
     if pushes_during_training and not is_trained:
-        final_path.unlink(missing_ok=True)
-        write_text(path_that_pushes_skip, text)
+        path = path_that_pushes_skip
+        path_of_other_name = final_path
     else:
-        path_that_pushes_skip.unlink(missing_ok=True)
-        write_text(final_path, text)
+        path = final_path
+        path_of_other_name = path_that_pushes_skip
+    # There is only one of the two files at a time, because a resumed run reads the first one that exists, which must
+    # not be outdated. Renaming the earlier file, instead of removing it, keeps its arguments if the run is killed here.
+    if path_of_other_name.exists():
+        path_of_other_name.replace(path)
+    write_text(path, text)
 
 
 def describe_how_to_resume(output: Path) -> str:

@@ -215,9 +215,11 @@ def _keeping_length_limit(model: object) -> Iterator[None]:
     """
     generation_config = getattr(model, "generation_config", None)
     earlier_max_length = getattr(generation_config, "max_length", None)
-    yield
-    if generation_config is not None:
-        generation_config.max_length = earlier_max_length
+    try:
+        yield
+    finally:
+        if generation_config is not None:
+            generation_config.max_length = earlier_max_length
 
 
 def _get_token_sums(outputs: Any, labels: torch.Tensor) -> torch.Tensor:

@@ -95,3 +95,19 @@ def test_save_arguments_leaves_one_file(tmp_path, hub_strategy, name_during_trai
         save_arguments(settings, is_trained=is_trained)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         assert yaml.safe_load((tmp_path / name).read_text())["seed"] == 3
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_save_arguments_keeps_the_earlier_arguments_if_writing_fails(tmp_path, monkeypatch, is_trained):
+    arguments = {"output_dir": str(tmp_path), "push_to_hub": True, "hub_strategy": "every_save"}
+    # Each call gives the file a different name than the call before it.
+    save_arguments(Settings.from_arguments(**arguments, seed=3), is_trained=not is_trained)
+
+    def fail(path, text):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(run_saving, "write_text", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_arguments(Settings.from_arguments(**arguments, seed=4), is_trained=is_trained)
+    (path,) = tmp_path.glob("*arguments.yaml")
+    assert yaml.safe_load(path.read_text())["seed"] == 3

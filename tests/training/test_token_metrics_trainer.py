@@ -92,6 +92,20 @@ def test_evaluate_keeps_the_length_limit(tmp_path, tokenizer, caplog):
     assert "max_new_tokens" not in caplog.text
 
 
+def test_evaluate_keeps_the_length_limit_after_an_error(tmp_path, tokenizer, monkeypatch):
+    model = skewed_model(tokenizer)
+    trainer = make_trainer(tmp_path, tokenizer, model, predict_with_generate=True)
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("out of memory")
+
+    # The Trainer sets its limit after it has translated, and before it pads the labels.
+    monkeypatch.setattr(trainer, "_pad_tensors_to_max_len", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.evaluate()
+    assert model.generation_config.max_length is None
+
+
 def test_evaluate_calls_the_model_once_for_each_batch(tmp_path, tokenizer):
     model = skewed_model(tokenizer)
     trainer = make_trainer(tmp_path, tokenizer, model)

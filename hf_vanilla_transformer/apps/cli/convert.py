@@ -44,7 +44,7 @@ class ConvertArguments:
     max_positions: int | None = option(None, "With --to ctranslate2: longest sequence in tokens; 2048 by default.")
     revision: str | None = option(None, "Branch, tag or commit of the model on the Hub.")
     token: str | None = option(None, "Access token of the Hub; by default the one that `hf auth login` stored.")
-    license: str | None = option(None, "Licence of the weights, for the model card.")
+    license: str | None = option(None, "License of the weights, for the model card.")
     force: bool = option(False, "Write the model even if it is not equal to its source.")
 
     def __post_init__(self) -> None:
