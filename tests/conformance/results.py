@@ -194,13 +194,13 @@ def document(
     """
     return f"""# Conformance to transformers
 
-This page shows how closely our model and tokenizer behave like classes of transformers, by running
-transformers' own tests on them. For a comparison with the paper, read [The paper, section by
-section](paper.md).
+Our model and tokenizer should behave like the classes of transformers. To check this, we run
+transformers' own tests on them, and this page shows the results. For a comparison with the paper,
+read [The paper, section by section](paper.md).
 
 ## Results
 
-We ran transformers' common test suites on our classes, with transformers {version} on a CPU:
+We ran these suites with transformers {version} on a CPU:
 
 {counts(outcomes, inapplicable, suites)}
 
@@ -226,7 +226,8 @@ transformers skips these tests. The counts add up all suites:
 
 {reason_table("suite", suites_not_run)}
 
-All other tests of transformers concern its internals, or features such as images and sound.
+We do not run transformers' other tests, because they concern its internals, or features such as
+images and sound.
 
 ## Run the suites
 
@@ -240,8 +241,8 @@ these cases:
 - One of our suites overrides a test of transformers.
 - transformers has changed code that made a test inapplicable (`tests/conformance/inapplicable.py`).
 
-If transformers has added, renamed or removed tests, run `{UPDATE}`,
-which writes the names of all passing tests to `passed.txt`.
+If transformers has added, renamed or removed tests, run `{UPDATE}`
+to update `passed.txt`, the list of passing tests.
 
 ## Versions
 
