@@ -50,13 +50,16 @@ class Aligner:
         for_tags: bool = False,
     ):
         runtime = runtime_of(model, tokenizer)
+        # Words are aligned by the attention weights of these heads. The list is empty if the model gives no weights.
         self.has_attention = len(runtime.alignment_heads) > 0
         self.words = words
+        # Links that place markup tags are chosen more strictly; see `link`.
         self._for_tags = for_tags
         # Whether the attention weights for a target token come from the next decoding step; see `link`. Only the
         # configurations of this package have this field.
         self._shift = getattr(model.config, "alignment_shift", False)
-        # These find the words that each token of a source and of a target belongs to.
+        # These find the words that each token of a source and of a target belongs to. They are made only once, because
+        # each reads the whole vocabulary.
         self._source_texts = TokenTexts(tokenizer, is_target=False)
         self._target_texts = TokenTexts(tokenizer, is_target=True)
 

@@ -55,10 +55,13 @@ def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
 
     Several threads may enter such a block for the same model. The last one to leave restores the mode of each module.
     """
+    # The list is made only once, so that exactly the modules that are saved here are restored at the end.
     modules = list(model.modules())
+    # The lock is held only while modes change, so that several threads can be inside their blocks at the same time.
     with _saved_modes_lock:
         _save_modes(modules)
-        # This changes the modes, so it must come after they are saved.
+        # This changes the modes, so it must come after they are saved. It needs the lock, because a thread that is just
+        # leaving its block would otherwise restore training mode after this call.
         model.eval()
     try:
         yield
@@ -70,7 +73,7 @@ def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
 def _save_modes(modules: list[nn.Module]) -> None:
     """Open an `evaluating()` context for some modules. The first context of a module saves its training mode.
 
-    The caller must hold the lock.
+    The caller must hold `_saved_modes_lock`.
     """
     for module in modules:
         if module not in _saved_modes:
@@ -81,7 +84,7 @@ def _save_modes(modules: list[nn.Module]) -> None:
 def _restore_modes(modules: list[nn.Module]) -> None:
     """Close an `evaluating()` context of some modules. The last context of a module restores its training mode.
 
-    The caller must hold the lock.
+    The caller must hold `_saved_modes_lock`, and must have called [`_save_modes`] with the same modules.
     """
     for module in modules:
         saved_mode = _saved_modes[module]

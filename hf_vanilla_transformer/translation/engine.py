@@ -101,5 +101,6 @@ def load_engine(
         raise InputError(f'engine is "{engine}"; choose one of {", ".join(ENGINES)}.')
     if threads is not None:
         check_number("threads", threads, 1)
+    # The loader of each engine has these five parameters in this order.
     load: Any = ENGINES[engine]
     return load(folder, compute_type, threads, revision, token)

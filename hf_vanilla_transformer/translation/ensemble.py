@@ -57,6 +57,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         # The annotation is Any because the type of a ModuleList's modules lacks the models' own methods.
         self.models: Any = nn.ModuleList(members)
         first_model = members[0]
+        # These two replace what `super().__init__` has set, so they must come after it.
         self.generation_config = copy.deepcopy(first_model.generation_config)
         # A new module is in training mode, but the models may be in evaluation mode.
         self.training = first_model.training
@@ -185,13 +186,15 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def _split_cache(self, cache: EncoderDecoderCache | None) -> Iterator[EncoderDecoderCache | None]:
         """Yield the part of the cache that belongs to each model. If there is no cache, yield None for each model.
 
-        The parts share their layers with the whole cache, so what a model writes is visible in both.
+        The parts share their layers with the whole cache, so what a model writes is visible in both. The cache must
+        already have the layers of all models, as [`_cache_of_all_models`] returns it.
         """
         if cache is None:
             for _ in self.models:
                 yield None
             return
 
+        # The layers of the first model come first, then the layers of the second one, and so on.
         first_layer = 0
         for model in self.models:
             end_layer = first_layer + model.config.decoder_layers

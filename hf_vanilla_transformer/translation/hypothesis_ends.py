@@ -19,7 +19,7 @@ class HypothesisEnds:
         self._settings = settings
         self._pad_token_id = pad_token_id
 
-        # Both settings may be a single value, a list, or None.
+        # The settings `eos_token_id` and `stop_strings` may each be a single value, a list, or None.
         eos = settings.eos_token_id
         if eos is None:
             self._eos_token_ids = set()

@@ -130,8 +130,8 @@ def load_ensemble(
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     """Load a tokenizer and a model. If several names are given, load all of them as an [`Ensemble`].
 
-    The tokenizer is the first model's. Each name is loaded by [`load`], which explains the other arguments and raises
-    further errors.
+    The tokenizer is the first model's. `names` must contain at least one name. Each of them is loaded by [`load`],
+    which explains the other arguments and raises further errors.
 
     Raises:
         ValueError: if the tokenizers have different vocabularies.
@@ -179,6 +179,7 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     """
     config = AutoConfig.from_pretrained(name, **options)
     if config.model_type == VanillaTransformerConfig.model_type:
+        # This must come before the model is loaded, because the model of a damaged config.json may not fit in memory.
         is_quantized = hasattr(config, "quantization_config")
         _check_files(name, is_quantized, options)
     try:

@@ -97,6 +97,7 @@ class EngineRuntime(Runtime):
         if with_attention:
             attention_of_pairs = self._engine.attention(source_ids, target_ids)
         log_probs_of_pairs = self._engine.log_probs(source_ids, target_ids)
+        # The order is the order of the fields: `ForcedTarget(log_probs, attention)` for each pair.
         return map(ForcedTarget, log_probs_of_pairs, attention_of_pairs)
 
 

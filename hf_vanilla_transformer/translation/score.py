@@ -66,8 +66,8 @@ def score(
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     tokenized_sources, tokenized_targets = inference.tokenize_pairs(sources, targets)
     length_penalty = length_penalty_of(model.generation_config)
-    # `sides_of` returns the tokenizers of sources and of targets, which may have different vocabularies.
-    target_tokenizer = sides_of(tokenizer)[1]
+    # The tokenizers of sources and of targets may have different vocabularies.
+    _source_tokenizer, target_tokenizer = sides_of(tokenizer)
     # The longest pairs come first, so the scores are collected by the index of their pair, and sorted at the end.
     scores: dict[int, Score] = {}
     with evaluating(model):

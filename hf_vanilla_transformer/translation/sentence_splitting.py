@@ -88,7 +88,7 @@ def split_into_pieces(
         coded_sentence = f"{code} {sentence}" if code else sentence
         return len(encode(tokenizer, coded_sentence).input_ids) <= most_tokens
 
-    # The code is not a sentence, so only the text after it is split.
+    # The code is not a sentence, so only the text after it is split. `_put_code_before` restores it below.
     prefix = _find_code(text, code)
     pieces = split_text(text[len(prefix) :], source_language, fits)
     if not pieces:
@@ -294,6 +294,7 @@ def join_translations(
         translations (`list[Translation]`): a translation of each piece.
         words (`re.Pattern[str]`): matches the words that alignments link.
     """
+    # Each combination has one hypothesis per piece. The best combination comes first.
     joined = []
     for hypotheses in _best_combinations(translations):
         joined.append(join_without_alternatives(pieces, hypotheses, words))

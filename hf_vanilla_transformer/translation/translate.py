@@ -223,6 +223,7 @@ class TextTranslator:
         _check_former_arguments(generate_kwargs)
         search_settings = _collect_search_settings(inference.model, generate_kwargs)
         if glossary is not None:
+            # This comes first, because an object that is no glossary, such as a dict, has no method `check`.
             _check_glossary(glossary, inference, generate_kwargs)
             glossary.check(search_settings)
 
@@ -240,7 +241,8 @@ class TextTranslator:
         self._generate_kwargs = dict(generate_kwargs)
         if search_settings.stop_strings and inference.runtime.calls_processors:
             # `generate()` needs the tokenizer to find stop strings in the tokens of translations.
-            self._generate_kwargs["tokenizer"] = sides_of(inference.tokenizer)[1]
+            _source_tokenizer, target_tokenizer = sides_of(inference.tokenizer)
+            self._generate_kwargs["tokenizer"] = target_tokenizer
 
     def translate_texts(self, texts: list[Source]) -> list[Translation]:
         """Translate each text as a whole, or sentence by sentence if `split_sentences` is set.
