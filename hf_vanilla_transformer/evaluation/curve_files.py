@@ -97,6 +97,7 @@ def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, met
     keys_by_log_name = {"step": "updates", "epoch": "epoch"}
     for metric in metrics:
         keys_by_log_name[f"{prefix}{metric}"] = metric
+    # The times have the same names in the log and in a point.
     for time in _TIMES:
         keys_by_log_name[time] = time
 

@@ -229,8 +229,9 @@ def _compare_by_resampling(
     signatures, results = paired_test()
     # There is one metric. sacreBLEU replaces the key "metric" by its own name for it, such as "BLEU".
     (metric_name,) = signatures
-    baseline_result: Any = results[metric_name][0]
-    predictions_result: Any = results[metric_name][1]
+    # The results have the order of `systems`.
+    results_of_systems: Any = results[metric_name]
+    baseline_result, predictions_result = results_of_systems
     return {
         "score": float(predictions_result.score),
         "p_value": float(predictions_result.p_value),
