@@ -174,6 +174,7 @@ def fill_model_card(
     template_path = _INSTALLED_TEMPLATE
     if not template_path.is_file():
         template_path = _CHECKOUT_TEMPLATE
+    # The keyword arguments after `template_path` are the variables of the template, under the names that it uses.
     return ModelCard.from_template(
         about.metadata(),
         template_path=str(template_path),

@@ -135,6 +135,7 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     # This package's `save_pretrained` does so itself, but averaged models and models of other classes are saved
     # differently.
     give_weights_the_mode_of_config(temporary)
+    # This must be tested before the next step, which creates the folder.
     is_new = not folder.exists()
     # `_rename_folder` replaces a new, empty folder, from which it reads the permissions that the user's umask allows.
     folder.mkdir(exist_ok=True)
@@ -191,8 +192,9 @@ def _move_files(source: Path, target: Path) -> None:
 
 
 def _remove_earlier_run(folder: Path, new_names: Collection[str]) -> None:
-    """Remove the files of an earlier run from a folder, including its int8 weights. Weights are removed first.
+    """Remove the files of an earlier run from a folder, including its int8 weights.
 
+    Weights are removed first, so that the folder never contains weights without the configuration that belongs to them.
     Files that are about to be replaced, because their names are in `new_names`, are kept unless they contain weights.
     """
     _remove_int8(folder)

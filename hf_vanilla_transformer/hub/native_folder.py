@@ -32,7 +32,8 @@ def native_folder(name: str, revision: str | None = None, token: str | None = No
     model_type = str(read_json(folder / "config.json").get("model_type"))
     if model_type not in IMPORTERS:
         return folder
-    return convert_once(model_type, folder, {}, IMPORTERS[model_type])
+    # The importers are part of this package, so the result depends on no version of another library.
+    return convert_once(model_type, folder, versions={}, convert=IMPORTERS[model_type])
 
 
 def source_folder(source: str, revision: str | None = None, token: str | None = None) -> Path:

@@ -54,7 +54,8 @@ def prepare_repository(
     except LocalTokenNotFoundError as error:
         raise PermissionError(f"there is no token to push to {name}; {advice}") from error
     except HfHubHTTPError as error:
-        # The Hub has answered. This class derives from HTTPError, so it must be handled before the last clause.
+        # The Hub has answered. This class derives from HTTPError, so it must be handled before the last clause, which
+        # reports that there was no answer.
         if error.response.status_code == 401:
             raise PermissionError(f"the Hub rejects the token to push to {name}; {advice}") from error
         if error.response.status_code == 403:
@@ -74,7 +75,8 @@ def _create_repository(
 ) -> str:
     """Create a repository and its branch if they do not exist, and return the repository as `"user/name"`.
 
-    The arguments are those of [`prepare_repository`].
+    The arguments are those of [`prepare_repository`]. The checks that need no repository come first, so that a wrong
+    token or wrong metadata leave no empty repository on the Hub.
 
     Raises:
         ValueError: if the Hub rejects the metadata, or if the repository is public although `private` is set.
@@ -83,7 +85,9 @@ def _create_repository(
     # This fails if there is no valid token.
     api.whoami()
     _check_metadata(metadata)
+    # The result has the user's name, which `name` may lack. All following requests need it.
     repo_id = api.create_repo(name, private=private, exist_ok=True).repo_id
+    # If the repository existed before, its owner may allow this user only to read it.
     api.auth_check(repo_id, write=True)
     # A repository that existed before keeps its visibility.
     if private and not api.model_info(repo_id).private:
@@ -91,6 +95,7 @@ def _create_repository(
             f"{repo_id} is public, although hub_private_repo is set; make it private at {api.endpoint}/{repo_id}/"
             "settings, name another repository, or leave hub_private_repo out."
         )
+    # The branch comes last, so that nothing is changed in a repository that is rejected above.
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     return repo_id
@@ -133,8 +138,10 @@ def push_run(
     run_folder = Path(folder)
     paths = _paths_to_push(run_folder)
     api = HfApi(token=token)
+    # `upload_folder` does not create a branch.
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
+    # The card must be changed before the upload, which reads it from the folder.
     card = run_folder / CARD
     # If the card is a link, it may belong to the Hub's cache, which must not be changed.
     if card in paths and not card.is_symlink():
