@@ -64,6 +64,8 @@ def whole_file(
         temporary.unlink(missing_ok=True)
         with temporary.open(mode, encoding=encoding) as file:
             yield file
+        # The file is closed, so its content is complete. What remains to be done comes before the last line, because
+        # other processes may read the file as soon as it has its final name.
         if target.exists():
             # The new file keeps the permissions of the file that it replaces.
             shutil.copymode(target, temporary)

@@ -108,6 +108,7 @@ def styled(theme: str) -> Iterator[Theme]:
         ValueError: if there is no such theme.
     """
     check_choice("theme", theme, tuple(THEMES))
+    # This comes before the imports, because its error names the extra to install.
     check_matplotlib()
     import matplotlib
     from cycler import cycler

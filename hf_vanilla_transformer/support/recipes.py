@@ -239,7 +239,8 @@ def _read(config: str) -> _Content:
         else:
             content = _parse_yaml(text)
     except UserError:
-        # The message of such an error already names the file or the recipe.
+        # The message of such an error already names the file or the recipe. This clause must be the first one, because
+        # an `InputError` is also a ValueError.
         raise
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"{config} cannot be read as YAML or JSON: {error}") from error
