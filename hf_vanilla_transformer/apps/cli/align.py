@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> list[Links]:
     """Align the pairs that the command line names, write the links, and return them in the order of the pairs."""
     args = parse(Arguments, __doc__, arguments, "align")
     output = args.align.output
+    # The output and the pairs come first, because loading the model takes longer and one of them may be invalid.
     check_can_write(output, inputs=[*args.data.paths(), Path(args.model.model_name_or_path)])
     sources, targets = _load_pairs(args.align, args.data)
     tokenizer, model = load_tokenizer_and_model(args.model, args.engine)

@@ -94,7 +94,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
     # All files are read before a model is loaded, because loading takes longer and a file may be invalid.
     # Some target languages, such as Chinese, need a different tokenization for BLEU.
-    scoring = args.scoring.for_target(args.data.languages()[1])
+    _source_language, language_of_targets = args.data.languages()
+    scoring = args.scoring.for_target(language_of_targets)
     # `load` returns a dict of data sets by split.
     pairs = args.data.load(evaluation.split)[evaluation.split]
     given_translations = None
@@ -102,12 +103,15 @@ def main(arguments: list[str]) -> dict[str, Any]:
         given_translations = read_lines(Path(evaluation.translations_file), len(pairs))
     references = _read_references(evaluation.references_file or [], pairs)
 
-    tokenizer, model, target_language = None, None, None
+    # These stay None if the translations come from a file.
+    tokenizer = None
+    model = None
+    target_language = None
     if model_names:
         tokenizer, model = load_tokenizer_and_model(args.model, args.engine)
         target_language = args.data.target_language_for(tokenizer)
     search["tokens_per_batch"] = args.batches.tokens_per_batch
-    # With translations from a file, there is no model, and `evaluate` only computes the scores.
+    # Without a model, `evaluate` only computes the scores.
     scores, translations = evaluate(
         model,
         pairs,

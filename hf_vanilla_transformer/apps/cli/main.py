@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = words[0] if words else "--help"
     verb_arguments = words[1:]
-    with _ending_at_interrupts(), errors_in_one_line("--traceback" in verb_arguments):
+    with _ending_at_interrupts(), errors_in_one_line(shows_traceback="--traceback" in verb_arguments):
         if verb in ("-h", "--help"):
             print(_help_page(), flush=True)
         elif verb == "--version":

@@ -142,6 +142,7 @@ def _merge_parts(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
                     "translate again."
                 )
             merged_file.writelines(lines)
+    # The merged file is complete only after the block, so the parts must stay until then.
     for part in parts:
         part.unlink()
 

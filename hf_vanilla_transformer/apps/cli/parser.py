@@ -124,12 +124,14 @@ def given_arguments(
     parser = _make_parser(known_arguments, description, verb, hidden, shows_all="--help_all" in arguments)
     _check_encoding(arguments)
     values = _parse_values(parser, arguments_by_name, arguments)
+    # The recipe is removed, because it is not an argument of `argument_class`.
     recipe = values.pop("config", None)
     if recipe is not None:
         # The command line has priority over the recipe.
         recipe_values = read_recipe(recipe, argument_class)
         values = override_recipe(recipe_values, values)
         _check_outputs(values, recipe)
+    # This comes last, because a required argument may be in the recipe.
     _check_required(known_arguments, values)
     return values
 

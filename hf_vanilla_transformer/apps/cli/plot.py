@@ -57,6 +57,7 @@ class MaskArguments:
 
     def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> "Figure":
         """Load the model, and draw the figure for the model's own translations, or for the translations in `target`."""
+        # All that may be wrong is checked before the model is loaded, because loading takes longer.
         # The options that are given on the command line, such as the number of beams.
         decoding_options = decoding.generate_kwargs()
         self._check_no_decoding_of_target(decoding_options)

@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> list[Score]:
     args = parse(Arguments, __doc__, arguments, "score")
     output = args.score.output
     split = args.score.split
+    # The output and the pairs come first, because loading the model takes longer and one of them may be invalid.
     check_can_write(output, inputs=[*args.data.paths(), *args.model.model_name_or_path])
     pairs = args.data.load(split)[split]
     sources = list(pairs["source"])

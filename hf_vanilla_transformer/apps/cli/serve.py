@@ -50,10 +50,13 @@ class ServeArguments:
     )
 
     def __post_init__(self) -> None:
+        """Raise TypeError or ValueError if an option is wrong, or if there is a source language without a target."""
         check_optional(self, "threads")
         check_number("port", self.port, 0, 65535)
         if not self.host:
             raise InputError("host is empty; give an address, such as 127.0.0.1, or 0.0.0.0 for every network.")
+        # A target language alone is allowed here, because the model may have several. `main` checks it later, when the
+        # model has been loaded.
         if self.target_lang is None and self.source_lang is not None:
             raise InputError(_ONE_IS_MISSING)
 

@@ -95,6 +95,7 @@ def _parse_json(line: str, place: str) -> object:
         has_escapes = "\\u" in line
         if has_escapes:
             json.dumps(value, ensure_ascii=False).encode()
+    # This clause must be the first one, because a UnicodeEncodeError is also a ValueError.
     except UnicodeEncodeError as error:
         # `error.object` is the text, and `error.start` is the index of the first character that cannot be encoded.
         surrogate = ascii(error.object[error.start])

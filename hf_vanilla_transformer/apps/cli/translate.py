@@ -198,6 +198,7 @@ class _Translator:
     """
 
     def __init__(self, args: Arguments, device: str | None):
+        # `device` is the device of this process, which the option --device overrides.
         self._text_args = args.text
         # The number of translations with each flag.
         self._flag_counts = Counter[str]()
@@ -281,6 +282,7 @@ def main(arguments: list[str]) -> None:
     """Translate the input that the command line names, and write the translations."""
     args = _separate_sentences(parse(Arguments, __doc__, arguments, "translate"))
     processes = Processes.launched()
+    # This also checks the output for documents, as `_check_output` does for all other inputs.
     documents = find_documents(args.text.input, args.text.output)
     if documents:
         processes.check(args.text.input, args.text.output)
