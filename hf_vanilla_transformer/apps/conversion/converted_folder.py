@@ -124,6 +124,7 @@ def write_converted(
         ValueError: if the written folder cannot be loaded, or is not equal to its source without `force`.
     """
     tokenizer_settings = json.loads(files[TOKENIZER_CONFIG])
+    # The model card needs these after the model has been deleted below.
     config = model.config
     parameters = model.num_parameters()
     with locked(output):

@@ -205,8 +205,9 @@ def compare(
     max_length = min(_MAX_LENGTH, positions - 1)
 
     # The length limit includes the start token in transformers, but not in CTranslate2.
-    beam_translations = translate_rows(model, sources, _NUM_BEAMS, max_length + 1, **_COMMON_RULES)
-    greedy_translations = translate_rows(model, sources, 1, max_length + 1)
+    limit = max_length + 1
+    beam_translations = translate_rows(model, sources, num_beams=_NUM_BEAMS, max_length=limit, **_COMMON_RULES)
+    greedy_translations = translate_rows(model, sources, num_beams=1, max_length=limit)
     translations = {
         "sentences": len(sources),
         "beam": exported.count_equal(beam_translations, sources, _NUM_BEAMS, max_length),
@@ -344,6 +345,7 @@ def specification(
         )
     # The model is copied because its heads are reordered, and because CTranslate2 quantizes the weights in place.
     model_copy = copy.deepcopy(model)
+    # The heads must be in their new order before `_copy_weights` copies them.
     alignment_options = _move_alignment_heads(model_copy)
 
     specs = import_library().specs

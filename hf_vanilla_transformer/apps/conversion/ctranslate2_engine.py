@@ -148,6 +148,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
     def __init__(self, folder: Path, converted: Path, compute_type: str, threads: int):
         super().__init__()
+        # `folder` has the trained model in this package's format, and `converted` has the same model for CTranslate2.
         self.config: Any = AutoConfig.from_pretrained(folder)
         self.generation_config: Any = _load_generation_config(folder)
         self._converted_folder = converted
@@ -206,7 +207,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         options = self._search_options(settings, max_length, len(sources))
 
         process = self._choose_process(len(sources))
-        _, hypotheses_by_source = process.translate(source_texts, watch, **options)
+        _seconds, hypotheses_by_source = process.translate(source_texts, watch, **options)
 
         # A function that maps the length of a hypothesis, in tokens, to the divisor of its log-probability.
         length_penalty = length_penalty_of(settings)
@@ -319,13 +320,18 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         """Return the cross-attention weights of each sentence pair, averaged over `alignment_heads`.
 
         The weights of a pair have the shape `(target, source)`. Row i contains the weights in the decoding step that
-        predicts target token i. A target need not end in `</s>`. Raises the same errors as `generate`.
+        predicts target token i. Raises the same errors as `generate`.
+
+        Args:
+            sources, targets: the token ids of at least one pair, without padding. A target has no start token, and need
+                not end in `</s>`. `alignment_heads` must not be empty: otherwise, CTranslate2 returns the weights of a
+                head that was not chosen for alignment.
         """
         source_texts = self._to_source_texts(sources)
         prefixes = self._to_target_texts(targets)
         longest_prefix = max(len(prefix) for prefix in prefixes)
         process = self._choose_process(len(sources))
-        _, hypotheses_by_source = process.translate(
+        _seconds, hypotheses_by_source = process.translate(
             source_texts,
             # CTranslate2 returns no attention under teacher forcing, so each target is the prefix of a translation.
             target_prefix=prefixes,
@@ -341,11 +347,12 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             return_attention=True,
             return_end_token=True,
         )
+        # The search continues each target with tokens of its own, whose rows are not wanted.
         attention_matrices = []
         for hypotheses, target in zip(hypotheses_by_source, targets, strict=True):
             # Greedy search has one hypothesis. Its attention weights are a list with one row for each step.
             step_rows = hypotheses.attention[0]
-            # A short target may have more steps than tokens. The rows of the extra steps are removed: (target, source)
+            # (target, source), without the rows of the steps after the target's last token.
             attention_matrices.append(torch.tensor(step_rows[: len(target)]))
         return attention_matrices
 

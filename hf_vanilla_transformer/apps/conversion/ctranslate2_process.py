@@ -216,6 +216,7 @@ def main() -> None:
     """Run the child process: execute the jobs from stdin until stdin is closed."""
     # The parent process handles Ctrl-C. When it ends, stdin is closed, and this process ends as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # `CTranslate2Process.__init__` gives the arguments in this order.
     folder, compute_type, workers, threads = sys.argv[1:]
     translator: Any = None
     for line in sys.stdin:

@@ -290,6 +290,7 @@ def _compare_stock(
     if written_tokenizer(sentences).input_ids != rows:
         raise InputError(f"the tokenizer of {name} gives other tokens as a stock one, so it cannot be converted.")
     as_loaded = compare(marian, model, rows, tolerance=_TOLERANCE_WITH_EPSILON)
+    # This changes `marian` in place, so it must come after the first comparison.
     _set_epsilon(marian, model.config.layer_norm_eps)
     with_epsilon = compare(marian, model, rows, in_float64=True)
 

@@ -388,6 +388,7 @@ def tokenizer_files(
         ValueError: if a vocabulary is damaged, or if its size differs from the number of embeddings.
     """
     source_path, target_path = vocabularies
+    source_language, target_language = languages
     # Separate vocabularies have the embedding matrices encoder_Wemb and decoder_Wemb instead.
     has_joint_vocabulary = "Wemb" in arrays
     source_size, target_size = _count_embeddings(arrays)
@@ -407,8 +408,8 @@ def tokenizer_files(
 
     settings = {
         "tokenizer_class": "MarianTokenizer",
-        "source_lang": languages[0],
-        "target_lang": languages[1],
+        "source_lang": source_language,
+        "target_lang": target_language,
         "separate_vocabs": not has_joint_vocabulary,
         # Marian treats "</s>" in a text as text, not as the end of the sentence.
         "split_special_tokens": True,
@@ -485,7 +486,8 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     marian = MarianMTModel._from_config(config, attn_implementation="eager").eval()
 
     state = _to_marian_state(arrays, config, path)
-    # Loading is not strict because MarianMTModel computes its position tables.
+    # Loading is not strict because `state` lacks the position tables, which `restore_positions` computes, and the
+    # output projection, which `tie_weights` makes equal to the loaded target embeddings.
     marian.load_state_dict(state, strict=False)
     marian.tie_weights()
     restore_positions(marian)

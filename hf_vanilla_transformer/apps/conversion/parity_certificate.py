@@ -102,7 +102,7 @@ def compare(
     if real:
         # The sources are limited by the position table only, but the targets by `max_length`.
         real_sources = [row[-max_positions:] for row in real]
-        real_targets = translate_rows(oracle, real_sources, 1, max_length)
+        real_targets = translate_rows(oracle, real_sources, num_beams=1, max_length=max_length)
         differences["real"] = _largest_difference(model, oracle, real_sources, real_targets)
         translations = _compare_translations(model, oracle, real_sources, max_length)
     else:
