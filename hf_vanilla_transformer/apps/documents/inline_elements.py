@@ -120,10 +120,10 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
     has_letter_or_digit = any(map(str.isalnum, text))
     if not has_letter_or_digit:
         return []
-    # The ranges show which part of `text` is inside each element. `SpacedText` later replaces them with ranges in the
-    # text that the model sees.
-    _set_ranges(content, 0)
-    return _protect_elements(content, text, has_letters(text))
+    # The ranges show which part of `text` is inside each element. The next step reads them. `SpacedText` later replaces
+    # them with ranges in the text that the model sees.
+    _set_ranges(content, start=0)
+    return _protect_elements(content, text, text_has_letters=has_letters(text))
 
 
 def _read_content(nodes: Sequence[Node | str]) -> list[str | Element]:

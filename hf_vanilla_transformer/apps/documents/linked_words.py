@@ -65,6 +65,8 @@ class LinkedWords:
     """
 
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
+        # `links` count whole words from 0. `borders` are the positions of the source at which words are split, because
+        # an element starts or ends there.
         self._source = source
         self._target = target
         # The parts of all source words follow each other in `source_words`.
@@ -76,6 +78,7 @@ class LinkedWords:
             self.source_words += parts
             part_indices.append(range(first_part, len(self.source_words)))
 
+        # From here on, `source_words` is complete, as `_split_target` needs it.
         links_of_whole_words = _link_equal_words(links, source, target)
         target_words = self._split_target(links_of_whole_words, part_indices)
         self.target_words = [word.characters for word in target_words]

@@ -44,6 +44,7 @@ class Document:
     """
 
     def __init__(self, format: str, markup: str):
+        # `format` is "html" or "xml", and `markup` is the source of the document.
         self._format = format
         self._escape = escape_html if format == "html" else escape_xml
         self._root = _read_markup(format, markup)
@@ -62,6 +63,7 @@ class Document:
         self._contents: dict[Node, list[Node | _InlineRun]] = {}
         self._read_block(self._root)
 
+        # `render` expects translations in this order: first the document's own texts, then those of inner documents.
         self.texts = [run.text for run in self._translated_runs]
         for _, document in self._inner_documents:
             self.texts += document.texts
@@ -139,7 +141,8 @@ class Document:
         runs = self._translated_runs
         # The readings of `<ruby>` elements that are left out.
         dropped_readings: list[Node] = []
-        # The first translations belong to the runs, and the remaining ones to the inner documents.
+        # The first translations belong to the runs, and the remaining ones to the inner documents. Each run stores its
+        # translation, which `_translated_attributes` and `_write_block` read below.
         for run, translation, word_links in zip(runs, translations, links, strict=False):
             dropped_readings += run.place_tags(translation, word_links)
         remaining_translations = translations[len(runs) :]

@@ -115,7 +115,8 @@ def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
     else:
         first_child = lexbor_node.first_child
     is_html_inside = _is_html_inside(name, is_html)
-    node.children = list(_read_siblings(first_child, "", depth + 1, is_html_inside))
+    # A document type is never inside an element.
+    node.children = list(_read_siblings(first_child, doctype="", depth=depth + 1, is_html=is_html_inside))
     return node
 
 

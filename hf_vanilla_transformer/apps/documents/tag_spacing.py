@@ -276,6 +276,7 @@ class SpacedText:
         self.text = _join_for_model(gaps)
         for gap in gaps:
             self._record_joints(gap)
+        # All joints have been recorded, including the joint after an element, which `_follows_word` reads.
         # The elements must be visited in order, because `_follows_word` reads the value of the element before.
         for gap in gaps:
             for element in gap.elements:
