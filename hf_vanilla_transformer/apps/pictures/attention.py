@@ -28,6 +28,7 @@ from .forward_pass import KINDS, forward_pass
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
+    from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 
 STYLES = ("lines", "matrix", "heads", "layers")
@@ -48,6 +49,9 @@ _LINE_HEIGHT = 0.26
 _WIDTH_OF_LINES = 2.6
 _MARGIN = 1.3
 _WIDTH_OF_SHEET = 14.0
+# The widths of the lines for the weights 0 and 1, in points. A weight of 0 still has a visible line.
+_NARROWEST_LINE = 0.5
+_WIDEST_LINE = 3.5
 # A matrix of at most this many cells shows its numbers.
 _MOST_NUMBERS = 200
 _MOST_HEADS_IN_A_ROW = 4
@@ -143,7 +147,15 @@ def plot_attention(
         weights = all_weights[layer_index, head_index]
 
     with styled(theme) as colors:
-        drawing = _Drawing(weights, queries, keys, _QUERY_LABELS[kind], _KEY_LABELS[kind], title, colors)
+        drawing = _Drawing(
+            weights,
+            queries,
+            keys,
+            query_label=_QUERY_LABELS[kind],
+            key_label=_KEY_LABELS[kind],
+            title=title,
+            theme=colors,
+        )
         if style == "lines":
             return _draw_lines(drawing)
         if style == "matrix":
@@ -161,9 +173,10 @@ def _check_style(style: str, layer: int | None, head: int | None) -> None:
 
 
 def _draw_lines(drawing: _Drawing) -> "Figure":
-    """Draw one head's weights as lines between two columns of tokens. The larger the weight, the wider the line."""
-    from matplotlib.collections import LineCollection
+    """Draw one head's weights as lines between two columns of tokens. The larger the weight, the wider the line.
 
+    The weights have the shape `(queries, keys)`. The queries are on the left, and the keys on the right.
+    """
     num_queries, num_keys = drawing.weights.shape
     num_rows = max(num_queries, num_keys)
     width = _WIDTH_OF_LINES + (width_of(drawing.queries) + width_of(drawing.keys)) + 2 * _MARGIN
@@ -173,28 +186,7 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     # The vertical positions of the tokens, in rows. The shorter column is centered.
     query_heights = (num_rows - num_queries) / 2 + np.arange(num_queries)
     key_heights = (num_rows - num_keys) / 2 + np.arange(num_keys)
-    # The lines with the largest weights are drawn last, so that no other line covers them. In the flattened weights,
-    # the keys of a query stand next to each other, so weight i belongs to query i // num_keys and key i % num_keys.
-    flat_weights = drawing.weights.ravel()
-    # Indices into `flat_weights`, by increasing weight.
-    order = np.argsort(flat_weights)
-    # The horizontal position is 0 for the column of queries, and 1 for the column of keys.
-    end_points = []
-    for index in order:
-        query, key = divmod(index, num_keys)
-        left_end = (0, query_heights[query])
-        right_end = (1, key_heights[key])
-        end_points.append([left_end, right_end])
-    sorted_weights = flat_weights[order]
-    lines = LineCollection(
-        end_points,
-        array=sorted_weights,
-        cmap=color_map(drawing.theme.sequential),
-        # The widths are in points. Weights lie between 0 and 1, as do the limits of the colors (`clim`).
-        linewidths=0.5 + 3 * sorted_weights,
-        capstyle="round",
-        clim=(0, 1),
-    )
+    lines = _make_lines(drawing, query_heights, key_heights)
     query_axes.add_collection(lines)
 
     # A second axis on the right shows the tokens of the keys.
@@ -203,6 +195,37 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     _label_column(key_axes, num_rows, key_heights, drawing.keys, drawing.key_label)
     _add_color_bar(figure, lines, [query_axes, key_axes])
     return figure
+
+
+def _make_lines(drawing: _Drawing, query_heights: np.ndarray, key_heights: np.ndarray) -> "LineCollection":
+    """Return a line for each pair of a query and a key, whose width and color show the pair's weight.
+
+    Args:
+        drawing (`_Drawing`): the content, with weights of shape `(queries, keys)`.
+        query_heights, key_heights (`np.ndarray`): the vertical position of each token, in rows.
+    """
+    from matplotlib.collections import LineCollection
+
+    # The query and the key of each line. They are sorted by increasing weight: the lines with the largest weights are
+    # drawn last, so that no other line covers them.
+    order = np.argsort(drawing.weights, axis=None)
+    queries, keys = np.unravel_index(order, drawing.weights.shape)
+    sorted_weights = drawing.weights[queries, keys]
+    # The horizontal position is 0 for the column of queries, and 1 for the column of keys.
+    end_points = []
+    for query, key in zip(queries, keys, strict=True):
+        left_end = (0, query_heights[query])
+        right_end = (1, key_heights[key])
+        end_points.append([left_end, right_end])
+    return LineCollection(
+        end_points,
+        array=sorted_weights,
+        cmap=color_map(drawing.theme.sequential),
+        linewidths=_NARROWEST_LINE + (_WIDEST_LINE - _NARROWEST_LINE) * sorted_weights,
+        capstyle="round",
+        # The limits of the colors. Weights lie between 0 and 1.
+        clim=(0, 1),
+    )
 
 
 def _label_column(axes: "Axes", num_rows: int, heights: np.ndarray, words: Sequence[str], label: str) -> None:
@@ -233,6 +256,7 @@ def _draw_one_matrix(drawing: _Drawing) -> "Figure":
             cell_color = image.to_rgba(weight)[:3]
             text_color = readable_on(cell_color, drawing.theme)
             # In an image, x is the column and y is the row.
+            # With 7 points, the number fits into a cell of the width `_CELL_WITH_NUMBER`.
             axes.text(key, query, f"{weight:.2f}", size=7, color=text_color, ha="center", va="center")
     _add_color_bar(figure, image, [axes])
     return figure
@@ -246,20 +270,18 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
         has_layers (`bool`): if True, each row of the sheet is a layer; if False, there is one layer, whose heads are
             divided among the rows.
     """
-    num_layers, num_heads, num_queries, num_keys = drawing.weights.shape
+    num_layers, num_heads, _, num_keys = drawing.weights.shape
     num_panels = num_layers * num_heads
     num_columns = num_heads if has_layers else _choose_columns(num_heads, _side_of_panel(num_keys))
     # `grid` has the shape (rows, columns), and `grid.flat` iterates over its axes row by row.
     figure, grid = _new_sheet(drawing, num_panels, num_columns)
 
-    # (panels, queries, keys), with the heads of a layer next to each other.
-    panel_weights = drawing.weights.reshape(num_panels, num_queries, num_keys)
     # The last row may have empty places at its end.
     for unused_axes in grid.flat[num_panels:]:
         unused_axes.set_axis_off()
-    for panel, axes in enumerate(grid.flat[:num_panels]):
-        # For example, with 8 heads per layer, panel 10 is layers[1], head 2.
-        layer, head = divmod(panel, num_heads)
+    # All heads of the first layer come first, then all heads of the second one, and so on.
+    for panel, (layer, head) in enumerate(np.ndindex(num_layers, num_heads)):
+        axes = grid.flat[panel]
         panel_title = f"layers[{layer}], head {head}" if has_layers else f"head {head}"
         axes.set_title(panel_title, size=SMALL_FONT_SIZE)
 
@@ -267,7 +289,7 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
         query_labels = drawing.queries if is_first_in_row else []
         colors = drawing.theme.sequential
         # (queries, keys)
-        weights = panel_weights[panel]
+        weights = drawing.weights[layer, head]
         image = draw_matrix(axes, weights, query_labels, drawing.keys, SMALL_FONT_SIZE, colors)
 
         has_no_panel_below = panel + num_columns >= num_panels

@@ -149,7 +149,7 @@ def plot_schedule(
     with styled(theme) as colors:
         _check_curves("d_model", d_model, len(colors.lines))
         _check_curves("warmup_steps", warmup_steps, len(_LINE_STYLES))
-        figure = new_figure(7.5, 4.2)
+        figure = new_figure(width=7.5, height=4.2)
         axes = figure.add_subplot()
         # `strict=False`, because there may be more colors and line styles than values. `_check_curves` has checked that
         # there are not fewer.

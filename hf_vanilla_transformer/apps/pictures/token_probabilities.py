@@ -93,9 +93,11 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
         _draw_token(axes, box, token, log_prob, colors, theme)
 
     # The vertical axis points down, so that the first line is at the top. With `aspect="equal"`, inches have the same
-    # length on both axes.
+    # length on both axes. The margin of 0.05 inches keeps the edges of the outer boxes from being cut off.
     axes.set(xlim=(-0.05, width + 0.05), ylim=(num_lines * _LINE_HEIGHT, -0.05), aspect="equal")
     axes.set_axis_off()
+    # The color bar takes 12 % of the height, and is 40 times as wide as high. `extend` gives it a pointed left end,
+    # because there are values below `_LOWEST_LOG_PROB`.
     bar = figure.colorbar(colors, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
     bar.set_label("log-probability of the token (nats)")
     return figure
