@@ -124,9 +124,13 @@ class Lane:
         observe: Callable[[BatchFigures], None] | None = None,
     ):
         self._translate = translate
+        # The maximum number of source tokens per batch, padding included.
         self._tokens_per_batch = tokens_per_batch
+        # In seconds.
         self._max_wait = max_wait
+        # Called with the statistics of each batch. None if nobody records them.
         self._observe = observe
+        # The texts that no batch contains yet, in order of arrival.
         self._waiting: deque[_QueuedText] = deque()
         # `submit` sets this event when it adds texts to the queue. `run` and `_wait_for_more_texts` wait for it.
         self._arrived = asyncio.Event()
@@ -179,10 +183,14 @@ class Lane:
     async def run(self) -> None:
         """Translate texts from the queue as they arrive, until this coroutine is cancelled."""
         while True:
-            # There is no `await` between these two lines, so no text can arrive unnoticed in between.
+            # Earlier texts may have left the event set, so it is cleared first. A text that arrives after the test of
+            # the queue then sets it again and ends the wait. Between the two lines, nothing can arrive, because
+            # `submit` runs in the same event loop, and there is no `await` between them.
             self._arrived.clear()
             if not self._waiting:
                 await self._arrived.wait()
+            # The texts stay in the queue until `_take_batch` removes them, so that those of a cancelled request can be
+            # removed before.
             await self._wait_for_more_texts()
             batch = self._take_batch()
             # The batch is empty if all requests were cancelled in the meantime.
@@ -209,6 +217,7 @@ class Lane:
             seconds_left = self._waiting[0].arrival + self._max_wait - time.monotonic()
             if seconds_left <= 0:
                 return
+            # There is no `await` between the tests above and this line, so no text can arrive unnoticed in between.
             self._arrived.clear()
             try:
                 await asyncio.wait_for(self._arrived.wait(), seconds_left)
@@ -252,19 +261,24 @@ class Lane:
         return batch
 
     async def _translate_batch(self, batch: list[_QueuedText]) -> None:
-        """Translate a batch in the worker thread, and pass the translations or an error to the waiting requests."""
+        """Translate a batch in the worker thread, and pass the translations or an error to the waiting requests.
+
+        `_take_batch` must have removed the batch from the queue. If a batch of several texts fails, [`_handle_failure`]
+        calls this method again for each of its texts.
+        """
+        # CancelledError and the errors of the last branch are not derived from Exception. The last branch catches
+        # everything, so it must stay behind the other two.
         try:
             result = await self.call(self._translate_in_worker, batch)
         except asyncio.CancelledError:
-            # The server is shutting down. This branch is needed because CancelledError is a BaseException, which the
-            # last branch would report as a failed batch.
+            # The server is shutting down. This is not a failed batch, and the caller must be cancelled, too.
             raise
         except Exception as error:
             await self._handle_failure(batch, error)
             return
         except BaseException as error:
-            # Rust libraries, such as tokenizers, raise panics, whose class is not derived from Exception. If a future
-            # passed a panic on to the event loop, the server would end.
+            # Rust libraries, such as tokenizers, raise panics. If a future passed a panic on to the event loop, the
+            # server would end, so the request gets a RuntimeError instead.
             await self._handle_failure(batch, RuntimeError(f"{type(error).__name__}: {error}"))
             return
 

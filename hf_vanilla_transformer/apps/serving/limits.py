@@ -102,7 +102,8 @@ class TextLimits:
         limit = self._settings.max_in_flight
         would_exceed_limit = self.in_flight + texts > limit
         if would_exceed_limit:
-            raise BusyError(f"the server has {self.in_flight} texts in flight, and takes {limit}; retry.", 1)
+            reason = f"the server has {self.in_flight} texts in flight, and takes {limit}; retry."
+            raise BusyError(reason, retry_seconds=1)
         self._count(texts)
         try:
             yield

@@ -49,7 +49,7 @@ def read_card(name: str, **options: Any) -> CardFacts:
         options: arguments for the `cached_file` function of transformers, such as `revision` and `token`.
     """
     # The last part of the folder or of the name on the Hub, such as "model" for "user/model/".
-    title = name.rstrip("/").rpartition("/")[2]
+    _, _, title = name.rstrip("/").rpartition("/")
     # The name "/" has no last part.
     if not title:
         title = name

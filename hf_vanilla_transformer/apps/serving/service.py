@@ -310,7 +310,7 @@ class Service:
             pieces_of_texts = await self._divide_texts(texts, options, codes, split)
             # The sentences of all texts are translated together. `_assemble_texts` assigns them to their texts again.
             pieces = _flatten(pieces_of_texts)
-            # Blank pieces are not translated.
+            # Blank pieces are not translated. `_assemble_texts` leaves out the same pieces.
             sentences = [piece.text for piece in pieces if not is_blank(piece.text)]
 
             sentence_options = await asyncio.to_thread(self._options_of_sentences, options)
@@ -537,9 +537,11 @@ class Service:
         """
         try:
             yield
+        # The last clause catches all other exceptions, including RequestError, so it must stay behind the other two.
         except (TypeError, ValueError) as error:
             raise UntranslatableError(str(error)) from error
         except RequestError:
+            # The request is at fault, not the service.
             raise
         except Exception:
             self.is_failing = True

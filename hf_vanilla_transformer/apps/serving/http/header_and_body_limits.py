@@ -80,7 +80,9 @@ class _TimeLimitedProtocol(H11Protocol):
     def _update_timer(self, state: type | None) -> None:
         """Start the timer for a state of the client, or stop it if the state has no time limit.
 
-        If neither the state nor the request has changed since the last call, a running timer continues.
+        This is called whenever the client has connected, sent data or disconnected. If neither the state nor the
+        request has changed since the last call, a running timer continues, so that a client cannot extend its time by
+        sending single bytes.
 
         Args:
             state (`type`, *optional*): a state of h11, such as `h11.IDLE`; None if the connection has ended.
@@ -98,6 +100,7 @@ class _TimeLimitedProtocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # `seconds_in_state` has the time limits. In states without a limit, the client sends nothing.
         if state in self.seconds_in_state:
             seconds = self.seconds_in_state[state]
             self._timer = self.loop.call_later(seconds, self._close_slow_connection)

@@ -188,6 +188,9 @@ class _PageCallbacks:
     ) -> tuple[str, str, gr.Dropdown, str, str, list[_Sentence]]:
         """Translate a text, and return the new values of the components that show the translation.
 
+        Gradio passes the values of the inputs in the order of `_Inputs.arguments`. `target_code` is missing if the page
+        has no menu of target languages. The order of the results is the order of `outputs` in [`build_page`].
+
         Returns:
             `tuple`: the translation, sentences that explain its flags, the menu of sentences, the HTML of the tabs
             "Beams" and "Tokens", and the translated sentences.
@@ -223,6 +226,8 @@ class _PageCallbacks:
         is_dark: bool,
     ) -> "Figure | None":
         """Return the attention plot of the chosen sentence.
+
+        Gradio passes the values of the components in the order of `inputs` in [`_add_attention`].
 
         The result is None if no sentence is chosen, or if the translation of the sentence is blank. It is also None if
         the sentence or its translation is too long to plot.
