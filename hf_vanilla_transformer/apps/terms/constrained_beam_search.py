@@ -319,16 +319,22 @@ class PhraseStates:
         """Return how many tokens each hypothesis will need after each tracked token; see [`needed`].
 
         The result has shape `(active, hypotheses, tracked)`. For each tracked token, it is the same as [`follow`] with
-        this token and then [`needed`]. However, all tracked tokens are computed at once. Each position is compared only
-        with its own token, because no other token can match it.
+        this token and then [`needed`], and must stay so. However, all tracked tokens are computed at once. Each
+        position is compared only with its own token, because no other token can match it.
+
+        Tracked tokens are the tokens of the sentence's phrases, and EOS. [`needed_after_other_tokens`] computes the
+        same for all other tokens.
         """
         # Padding becomes the token 0, because tokens are used as indices. The results for padding are never used.
         tracked_tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
         continuations = self._compare_letters(states, tracked_tokens)  # each (active, hypotheses, tracked)
 
-        # The next token of a position is its own token, so the position is matched whenever it may be matched.
+        # The next token of a position is its own token, so the position is matched whenever it may be matched. These
+        # groups assign each position to its own token, and to its phrase.
         groups = self._groups_by_tracked_token
         letters_meet = groups.at_positions(continuations.letters_meet)  # (active, hypotheses, positions)
+        # In `follow`, padding is never matched because it differs from the next token. Here, no tokens are compared, so
+        # it is excluded.
         is_padding = self._tables.token_of_position == _NO_TOKEN  # (active, 1, positions)
         matched = self._may_match(states, letters_meet) & ~is_padding  # (active, hypotheses, positions)
 
@@ -701,6 +707,7 @@ class ConstrainedBeamSearch(BeamSearch):
         eos: torch.Tensor,
         **options: Any,
     ):
+        # This sets `limits`, the length limit of each sentence, (batch,).
         super().__init__(num_beams, num_eos=len(eos), **options)
         check_number_of_lists(phrases, prompts)
         self._eos = eos
