@@ -34,6 +34,8 @@ def register() -> None:
       to the registry `ENGINES`.
     - The model and its tokenizers are added to the Auto classes.
     - The translation pipeline becomes available as `pipeline("translation")`, unless that task is already registered.
+
+    The steps do not depend on each other. All of them may be repeated, because the package may be imported again.
     """
     replace_operations()
     for model_type, path in _IMPORTERS.items():
