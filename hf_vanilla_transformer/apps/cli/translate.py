@@ -77,7 +77,9 @@ class TranslationArguments:
     )
     markup: Literal["html", "xml"] | None = option(None, "Keep tags, and put them around the right words.")
     num_return_sequences: int | None = option(None, "Translations per sentence, best first; the output is JSON lines.")
-    glossary: str | None = option(None, "A file of terms; each line has a term, a tab, and its translation.")
+    glossary: str | None = option(
+        None, "A file of terms; each line has a term and its translations, with tabs in between."
+    )
 
     def __post_init__(self) -> None:
         """Raise InputError if options contradict each other, or if an option would have no effect."""

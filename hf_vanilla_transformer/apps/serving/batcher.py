@@ -1,7 +1,7 @@
 """Collect the texts of concurrent requests in batches, and translate the batches in worker threads.
 
 There are two lanes: one for short requests and one for long requests. Each lane has its own queue and its own worker
-thread, so that a short request never waits for a long one.
+thread, so that a short request never waits in the queue behind a long one. The lanes share the processor.
 
 Threads: all methods of [`Lane`] run in the event loop's thread, and so does `observe`. The queue needs no lock, because
 no other coroutine runs between two `await`s. The worker thread of a lane runs only `translate` and the functions that

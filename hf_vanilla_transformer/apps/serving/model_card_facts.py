@@ -15,8 +15,7 @@ from ...support.language_codes import language_of
 
 
 # The example sentence in the code snippet of a card that this package wrote. The sentence is a JSON string. For
-# example,
-# the pattern finds "One dog." in `tokenizer("One dog.", return_tensors="pt")`.
+# example, the pattern finds "One dog." in `tokenizer("One dog.", return_tensors="pt")`.
 _SENTENCE_OF_SNIPPET = re.compile(
     r'\btokenizer\(("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"), return_tensors'
 )
