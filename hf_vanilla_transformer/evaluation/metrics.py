@@ -232,6 +232,7 @@ def _compare_by_resampling(
     # The results have the order of `systems`.
     results_of_systems: Any = results[metric_name]
     baseline_result, predictions_result = results_of_systems
+    # The names that begin with "other" are the figures of the baseline. The p-value compares the two systems.
     return {
         "score": float(predictions_result.score),
         "p_value": float(predictions_result.p_value),

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import FSMTConfig, FSMTForConditionalGeneration
+from transformers.utils import CONFIG_NAME
 
 from ...hub.native_folder import source_folder
 from ...hub.user_cache import hashes
@@ -92,11 +93,15 @@ def _read_tokenizer_settings(folder: Path, model_langs: object) -> dict[str, Any
     """
     settings_path = folder / TOKENIZER_CONFIG
     settings: dict[str, Any] = {"langs": model_langs}
+    file_with_langs = folder / CONFIG_NAME
     if settings_path.is_file():
-        settings.update(read_json(settings_path))
+        tokenizer_settings = read_json(settings_path)
+        settings.update(tokenizer_settings)
+        if "langs" in tokenizer_settings:
+            file_with_langs = settings_path
     langs = settings["langs"]
     if not _is_pair_of_codes(langs):
-        raise InputError(f"langs in {settings_path} is {langs!r}; it must be the codes of two languages.")
+        raise InputError(f"langs in {file_with_langs} is {langs!r}; it must be the codes of two languages.")
     return settings
 
 

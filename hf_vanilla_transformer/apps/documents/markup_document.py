@@ -157,7 +157,12 @@ class Document:
     def _render_inner_documents(
         self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]
     ) -> dict[Node, str]:
-        """Translate the HTML texts inside an XML document, and return the XML source of each one under its node."""
+        """Translate the HTML texts inside an XML document, and return the XML source of each one under its node.
+
+        Args:
+            translations: the translations of the texts of all inner documents, one after the other.
+            links: for each of these texts, its word alignment: pairs of the indices of a source word and a target word.
+        """
         written: dict[Node, str] = {}
         # The translations of the inner documents follow each other in this order; see `__init__`.
         start = 0

@@ -56,12 +56,14 @@ class Node:
     @property
     def opening(self) -> str:
         """The source of the start tag."""
+        # A node that is written unchanged has the source of its start tag in `raw`.
         if self.raw is not None:
             return self.raw
         # As in the HTML that browsers write, each value is in double quotes, and a missing value becomes "".
         tag = f"<{self.name}"
         for name, value in self.attributes.items():
-            tag += f' {name}="{escape_html(value or "", is_attribute=True)}"'
+            escaped_value = escape_html(value or "", is_attribute=True)
+            tag += f' {name}="{escaped_value}"'
         return f"{tag}>"
 
     @property

@@ -230,11 +230,16 @@ def test_from_fsmt_tokenizer_settings(tmp_path):
     assert tokenizer.model_max_length == 99
 
 
-def test_from_fsmt_wrong_language_codes(tmp_path):
+@pytest.mark.parametrize("file_name", ["tokenizer_config.json", "config.json"])
+def test_from_fsmt_wrong_language_codes(tmp_path, file_name):
     saved(tmp_path / "fsmt")
-    path = tmp_path / "fsmt" / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "langs": ["en", 3]}))
-    with pytest.raises(ValueError, match=r"langs in .*config\.json is \['en', 3\]; it must be the codes of two lang"):
+    path = tmp_path / "fsmt" / file_name
+    settings = json.loads(path.read_text())
+    if file_name == "config.json":
+        # The tokenizer's settings have precedence, so they must not contain the codes.
+        (tmp_path / "fsmt" / "tokenizer_config.json").unlink()
+    path.write_text(json.dumps({**settings, "langs": ["en", 3]}))
+    with pytest.raises(ValueError, match=rf"langs in .*/{file_name} is \['en', 3\]; it must be the codes of two lang"):
         from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
 
 
