@@ -35,7 +35,8 @@ def test_training_by_stock_classes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(
         BLOCKS[1],
-        ("max_steps=100_000, bf16=True", "max_steps=2, use_cpu=True"),
+        ("max_steps=100_000", "max_steps=2"),
+        ("bf16=True", "use_cpu=True"),
         ('"base", ', '"C N=2", d_model=16, d_ff=16, num_heads=2, '),
     )
     assert (tmp_path / "runs" / "base" / "model.safetensors").is_file()
