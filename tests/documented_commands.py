@@ -42,6 +42,8 @@ SMALL = shlex.split("--num_layers 2 --d_model 16 --d_ff 16 --num_heads 4 --vocab
 # Divided by 100.
 COUNTS = ("max_steps", "eval_steps", "save_steps", "warmup_steps", "logging_steps", "validation_size")
 PAIRS, TEST_PAIRS, MOST_UPDATES = 40, 8, 20
+# Files that a page tells to tokenize with Moses.
+TOKENIZED = ("mine.tok", "test.tok")
 # Every word of one to three of these letters, spelled out.
 _PHONEMES = {"a": "AE1", "b": "B", "c": "K", "d": "D", "e": "EH1", "f": "F"}
 _WORDS = ["".join(letters) for length in (1, 2, 3) for letters in product(_PHONEMES, repeat=length)]
@@ -108,7 +110,7 @@ def prepare(folder: Path, needed: set[str], model: Path) -> None:
         sides |= {"en": pairs["source"], target: pairs["target"]}
     (folder / "multi30k" / "tok").mkdir(parents=True)
     for language, texts in sides.items():
-        for name in ("train", "mine", "more", "validation", "val", "test", "test_2016_flickr", "new"):
+        for name in ("train", "mine", "more", "validation", "val", "test", "test_2016_flickr", "new", *TOKENIZED):
             count = PAIRS if name in ("train", "more") else TEST_PAIRS
             lines = "".join(f"{text}\n" for text in texts[:count])
             for file in (
