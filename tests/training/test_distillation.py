@@ -337,8 +337,8 @@ def test_distill_plans_a_student(tmp_path, files, capsys, cache):
     )
     printed = capsys.readouterr().out
     assert "118 training pairs" in printed
-    assert "model: 4 + 1 layers" in printed
-    assert "dropout 0.3, initial weights times 0.42\n" in printed
+    assert "model: 6 + 1 layers" in printed
+    assert "dropout 0.2, initial weights times 0.38\n" in printed
     assert f"vocabulary: {TEACHER}" in printed
     assert "teacher: 59 sentences to translate first, about 1 minute" in printed
     assert not cache.exists()
