@@ -110,6 +110,8 @@ def check_timeout(folder, expected, arguments):
     PaperTrainingArguments(output_dir=str(folder), use_cpu=True, **arguments)
     group = torch.distributed.group.WORLD
     assert group._get_backend(torch.device("cpu")).options._timeout == expected
+    # The first process holds the store through which the other one joins the group, so it must not end before that.
+    torch.distributed.barrier()
 
 
 @pytest.mark.parametrize(
