@@ -200,9 +200,8 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
         arguments_class: the dataclass that defines the arguments, or a `NamedTuple` of several such classes.
 
     Raises:
-        FileNotFoundError: if the file does not exist.
-        InputError: if no recipe has this name, if the file does not consist of names and values, or if a name or a
-            value is wrong.
+        InputError: if no recipe has this name, if the file does not exist, if it does not consist of names and values,
+            or if a name or a value is wrong.
     """
     config = str(config)
     content = _read(config)
@@ -250,8 +249,17 @@ def _read(config: str) -> _Content:
 
 
 def _read_text(config: str) -> str:
-    """Return the text of a file or of a bundled recipe, without the byte order mark."""
-    if Path(config).suffix.lower() in RECIPE_SUFFIXES:
+    """Return the text of a file or of a bundled recipe, without the byte order mark.
+
+    Raises InputError if there is no such file or recipe.
+    """
+    is_file_name = Path(config).suffix.lower() in RECIPE_SUFFIXES
+    if is_file_name:
+        if not Path(config).exists():
+            raise InputError(
+                f'config is "{config}", but there is no such file; give a file that exists, or a recipe: '
+                f"{', '.join(recipes())}."
+            )
         # The encoding "utf-8-sig" skips a byte order mark at the beginning of the file, if there is one.
         return Path(config).read_text(encoding="utf-8-sig")
     if config not in recipes():

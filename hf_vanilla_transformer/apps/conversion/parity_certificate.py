@@ -136,11 +136,12 @@ def _largest_difference_in_float64(
     """
     model.double()
     oracle.double()
-    difference = _largest_difference(model, oracle, sources, targets)
-    # Converting float32 weights to float64 and back does not change them.
-    model.float()
-    oracle.float()
-    return difference
+    try:
+        return _largest_difference(model, oracle, sources, targets)
+    finally:
+        # Converting float32 weights to float64 and back does not change them.
+        model.float()
+        oracle.float()
 
 
 def _count_equal_translations(

@@ -155,7 +155,7 @@ def test_recipes_run_on_any_device():
             'config is "nope"; give a file that ends in .yaml or .json, or a recipe: base, cmudict_g2p, medium,',
         ),
         (["numbers"], "there is no argument numbers; --help lists them"),
-        (["--config", "nope.yaml"], "[Errno 2] No such file or directory: 'nope.yaml'"),
+        (["--config", "nope.yaml"], 'config is "nope.yaml", but there is no such file; give a file that exists, or a'),
         (["--model", "x"], "there is no argument --model; --help lists them"),
         (["--tokenizer", "x"], "there is no argument --tokenizer; --help lists them"),
         (["--train_files=x"], "there is no argument --train_files; --help lists them"),
