@@ -7,8 +7,10 @@ results with and without fast paths for hooked, patched, parametrized and replac
 """
 
 import logging
+import platform
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -134,6 +136,37 @@ def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
     else:
         return True
     return is_supported is not None and bool(is_supported())
+
+
+@cache
+def cpu_is_faster_in_bfloat16() -> bool:
+    """Return True if this CPU multiplies matrices faster in bfloat16 than in float32.
+
+    This is a rule about CPUs instead of a measurement, so that each process and each resumed run gets the same answer.
+    AMD CPUs with bfloat16 instructions (Zen 4) need half the time in bfloat16. Intel CPUs need AMX for this: without
+    AMX, as in some virtual machines, their bfloat16 instructions take twice the time of float32
+    (docs/experiments.md, "How medium was chosen").
+    """
+    if not cpu_supports_matmul_in(torch.bfloat16):
+        return False
+    # These are private functions of torch, which a later release may remove.
+    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    if has_amx is not None and has_amx():
+        return True
+    has_bfloat16_instructions = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    if has_bfloat16_instructions is None or not has_bfloat16_instructions():
+        # oneDNN emulates bfloat16 on such a CPU.
+        return False
+    return not _is_intel_cpu()
+
+
+def _is_intel_cpu() -> bool:
+    """Return True if Intel made this CPU. This is known on Linux and Windows; elsewhere, the result is False."""
+    linux_description = Path("/proc/cpuinfo")
+    if linux_description.exists():
+        return "GenuineIntel" in linux_description.read_text(encoding="utf-8")
+    # On Windows, the text is for example "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel".
+    return "GenuineIntel" in platform.processor()
 
 
 @cache

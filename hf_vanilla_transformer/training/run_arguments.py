@@ -18,7 +18,7 @@ from transformers.trainer_utils import SaveStrategy
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
 
-from ..acceleration.fast_path_checks import cpu_supports_matmul_in
+from ..acceleration.fast_path_checks import cpu_is_faster_in_bfloat16
 from ..data.pair_arguments import TrainingDataArguments, file_names
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..hub.model_folder import ARGUMENTS, ARGUMENTS_WHILE_PUSHED
@@ -95,7 +95,7 @@ class RunArguments(PaperTrainingArguments):
     r_drop_alpha: float = option(0.0, "Weight of the R-Drop loss, such as 2.")
     rate_factor: float = option(1.0, "Factor of the learning rate of Eq. 3.")
     bf16: bool | None = option(  # type: ignore[assignment]
-        None, "bfloat16 autocast, true or false (default: true if the device has matmuls in bfloat16)."
+        None, "bfloat16 autocast, true or false (default: true if the device is faster in bfloat16)."
     )
     early_stopping_patience: int | None = option(
         None, "Stop after N evaluations in a row without a better --metric_for_best_model (or loss)."
@@ -141,7 +141,7 @@ class RunArguments(PaperTrainingArguments):
             self.use_cpu = True
         # This comes after `use_cpu`, on which it depends.
         if self.bf16 is None:
-            self.bf16 = not self.fp16 and has_bfloat16_matmuls(self.use_cpu)
+            self.bf16 = not self.fp16 and is_faster_in_bfloat16(self.use_cpu)
         if not self.report_to:
             self.report_to = ["none"]
 
@@ -251,12 +251,12 @@ def _sets_non_blocking(accelerator_config: object) -> bool:
     return True
 
 
-def has_bfloat16_matmuls(use_cpu: bool) -> bool:
-    """Return True if the training device has hardware support for bfloat16 matmuls."""
+def is_faster_in_bfloat16(use_cpu: bool) -> bool:
+    """Return True if the training device computes matmuls faster in bfloat16 than in float32."""
     if use_cpu:
         # PyTorch does not report bfloat16 matmuls for other processors.
         is_x86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-        return is_x86 and cpu_supports_matmul_in(torch.bfloat16)
+        return is_x86 and cpu_is_faster_in_bfloat16()
     # transformers accepts GPUs that emulate bfloat16 slowly, such as V100 and T4.
     is_emulated = torch.cuda.is_available() and not torch.cuda.is_bf16_supported(including_emulation=False)
     return is_torch_bf16_gpu_available() and not is_emulated

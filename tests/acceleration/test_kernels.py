@@ -896,6 +896,35 @@ class TestHalfPrecision:
                 rounded = exact(**inputs).logits
         assert explained(actual, expected, rounded)
 
+    @pytest.mark.parametrize(
+        ("supported", "amx", "instructions", "intel", "expected"),
+        [
+            (True, True, True, True, True),
+            (True, False, True, True, False),
+            (True, False, True, False, True),
+            (True, False, False, False, False),
+            (True, False, False, True, False),
+            (False, True, True, False, False),
+        ],
+    )
+    def test_cpu_is_faster_in_bfloat16(self, monkeypatch, supported, amx, instructions, intel, expected):
+        monkeypatch.setattr(fast_path_checks, "cpu_supports_matmul_in", lambda dtype: supported)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
+        monkeypatch.setattr(fast_path_checks, "_is_intel_cpu", lambda: intel)
+        # `__wrapped__` is the function without its cache.
+        assert fast_path_checks.cpu_is_faster_in_bfloat16.__wrapped__() is expected
+
+    @pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False)])
+    @pytest.mark.parametrize("system", ["Linux", "Windows"])
+    def test_is_intel_cpu(self, monkeypatch, tmp_path, system, vendor, expected):
+        path = tmp_path / "cpuinfo"
+        if system == "Linux":
+            path.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
+        monkeypatch.setattr(fast_path_checks, "Path", lambda name: path)
+        monkeypatch.setattr(fast_path_checks.platform, "processor", lambda: f"Family 6 Model 85, {vendor}")
+        assert fast_path_checks._is_intel_cpu() is expected
+
     @pytest.mark.parametrize("supported", [True, False])
     def test_matmuls_that_the_cpu_lacks_warn_once(self, monkeypatch, caplog, supported):
         patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: supported or dtype.itemsize > 2)

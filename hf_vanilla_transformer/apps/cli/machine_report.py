@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...acceleration.fast_path_checks import cpu_supports_matmul_in, has_avx512
+from ...acceleration.fast_path_checks import cpu_is_faster_in_bfloat16, cpu_supports_matmul_in, has_avx512
 from ...support.machine_and_versions import describe_environment, version_of
 
 
@@ -92,7 +92,9 @@ def fast_paths() -> dict[str, str]:
 
 
 def _reason_against_matmul(name: str, dtype: torch.dtype) -> str:
-    """Return the reason why matmuls in a dtype are slow on this CPU, or an empty string if the CPU supports them."""
+    """Return the reason why matmuls in a dtype are slow on this CPU, or an empty string if they are fast."""
+    if dtype == torch.bfloat16 and cpu_supports_matmul_in(dtype) and not cpu_is_faster_in_bfloat16():
+        return "float32 is faster on this CPU"
     if cpu_supports_matmul_in(dtype):
         return ""
     return f"the CPU has no instructions for {name}; float32 is faster"

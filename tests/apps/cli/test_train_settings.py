@@ -369,11 +369,11 @@ def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path, monkeyp
     ],
 )
 def test_bfloat16_is_chosen_by_the_machine(tmp_path, monkeypatch, gpu, supported, arguments, expected):
-    """On a machine with a GPU, the CPU has matmuls in bfloat16 here, and the GPU if `supported`."""
+    """On a machine with a GPU, the CPU is faster in bfloat16 here, and the GPU computes in it if `supported`."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(run_arguments, "is_torch_bf16_gpu_available", lambda: supported)
-    monkeypatch.setattr(run_arguments, "cpu_supports_matmul_in", lambda dtype: gpu or supported)
+    monkeypatch.setattr(run_arguments, "cpu_is_faster_in_bfloat16", lambda: gpu or supported)
     monkeypatch.setattr(run_arguments.PaperTrainingArguments, "__post_init__", lambda self: None)
     args = run_arguments.RunArguments(str(tmp_path), **arguments)
     assert args.bf16 is expected
@@ -387,7 +387,7 @@ def test_gpus_that_emulate_bfloat16(monkeypatch, major, computes):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(major=major))
     monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
-    assert run_arguments.has_bfloat16_matmuls(use_cpu=False) is computes
+    assert run_arguments.is_faster_in_bfloat16(use_cpu=False) is computes
 
 
 def test_languages_of_a_tokenizer_with_names_for_them():
@@ -399,7 +399,7 @@ def test_languages_of_a_tokenizer_with_names_for_them():
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen):
-    monkeypatch.setattr(run_arguments, "has_bfloat16_matmuls", lambda use_cpu: chosen)
+    monkeypatch.setattr(run_arguments, "is_faster_in_bfloat16", lambda use_cpu: chosen)
     results = tmp_path / "results.json"
     folder = train.main(recipe(tmp_path, bf16=None, max_steps=1, results=str(results)))
     precision = "bfloat16 autocast" if chosen else "float32"
