@@ -11,7 +11,7 @@ from benchmarks.sentence_ends import Counts, count_own_text, ends_of
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
+PAGE = Path(__file__).parents[2] / "docs" / "translation_experiments.md"
 
 
 def test_ends_are_counted_without_white_space():
