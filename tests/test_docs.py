@@ -213,8 +213,10 @@ def test_code_of_the_pages_imports_public_names_from_the_package():
 
 def test_the_table_of_python_api_md_has_every_public_name():
     (_, table) = (ROOT / "docs" / "python_api.md").read_text(encoding="utf-8").split("## Public names")
-    named = {name for row in re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE) for name in row.split(", ")}
-    assert named >= {f"`{name}`" for name in hf_vanilla_transformer.__all__}
+    first_cells = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
+    # A cell has several names, or a call such as `translate(model, tokenizer, texts)`.
+    named = {name for cell in first_cells for name in re.findall(r"`(\w+)", cell)}
+    assert named >= set(hf_vanilla_transformer.__all__)
 
 
 def test_paper_md_has_names():

@@ -19,24 +19,24 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in (ROOT / PACKAGE).rglob("*.py")
 }
-# A room of the plugin may import the rooms after it, also inside functions, and `support`. `model` is copied into saved
-# folders, so it imports no other room; `support` knows none.
+# A part of the plugin may import the parts after it, also inside functions, and `support`. `model` is copied into saved
+# folders, so it imports no other part; `support` knows none.
 PLUGIN = ("training", "hub", "evaluation", "translation", "data", "acceleration", "model")
 # Applications may import the plugin. These two may import the other applications, too.
 APPLICATIONS = ("apps.conversion", "apps.documents", "apps.pictures", "apps.terms")
 ALL_APPLICATIONS = (*APPLICATIONS, "apps.cli", "apps.serving")
-ALLOWED = {room: {*PLUGIN[place:], "support"} for place, room in enumerate(PLUGIN)}
+ALLOWED = {part: {*PLUGIN[place:], "support"} for place, part in enumerate(PLUGIN)}
 ALLOWED |= {"model": {"model"}, "support": {"support"}}
-ALLOWED |= {room: {*PLUGIN, "support", room} for room in APPLICATIONS}
-ALLOWED |= {room: {*PLUGIN, "support", *APPLICATIONS, "apps.serving", room} for room in ("apps.cli", "apps.serving")}
-# The modules outside of the rooms.
+ALLOWED |= {part: {*PLUGIN, "support", part} for part in APPLICATIONS}
+ALLOWED |= {part: {*PLUGIN, "support", *APPLICATIONS, "apps.serving", part} for part in ("apps.cli", "apps.serving")}
+# The modules outside of the parts.
 ALLOWED |= {
     "": {*PLUGIN, *ALL_APPLICATIONS, "support", "registration"} - {"apps.cli"},
     "registration": {"acceleration", "data", "hub", "model", "translation"},
     "__main__": {"apps.cli"},
     "apps": set(),
 }
-# Modules that import one more room. The package's errors for inputs derive from the model's, which saved folders carry.
+# Modules that import one more part. The package's errors for inputs derive from the model's, which saved folders carry.
 EXCEPTIONS = {"support.user_errors": {"model"}}
 
 
@@ -72,7 +72,7 @@ def imported(name: str, path: Path, *, in_functions: bool = False) -> set[str]:
     return names & MODULES.keys()
 
 
-def room_of(name: str) -> str:
+def part_of(name: str) -> str:
     """Return the first part of a module's name within the package, and of an application the first two."""
     parts = name.split(".")[1:]
     if not parts:
@@ -89,18 +89,18 @@ def test_imports_form_no_circle():
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_imports_run_one_way(name):
-    """And no room imports the package itself, which imports them all."""
-    rooms = {room_of(other) for other in imported(name, MODULES[name], in_functions=True)}
+    """And no part imports the package itself, which imports them all."""
+    parts = {part_of(other) for other in imported(name, MODULES[name], in_functions=True)}
     exceptions = EXCEPTIONS.get(name.removeprefix(f"{PACKAGE}."), set())
-    assert exceptions <= rooms
-    assert rooms - exceptions <= ALLOWED[room_of(name)]
+    assert exceptions <= parts
+    assert parts - exceptions <= ALLOWED[part_of(name)]
 
 
 def test_only_the_registration_names_functions_of_applications():
     """A string such as "package.apps.conversion.fsmt:from_fsmt" would be an import that the tests above do not see."""
     naming = set()
     for name, path in MODULES.items():
-        if room_of(name) not in (*PLUGIN, "support", "registration"):
+        if part_of(name) not in (*PLUGIN, "support", "registration"):
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
@@ -114,8 +114,8 @@ def folders_in(path: Path) -> set[str]:
     return {folder.name for folder in path.iterdir() if folder.is_dir() and folder.name != "__pycache__"}
 
 
-def test_every_room_has_its_place():
-    assert {room_of(name) for name in MODULES} == ALLOWED.keys()
+def test_every_part_has_its_place():
+    assert {part_of(name) for name in MODULES} == ALLOWED.keys()
     assert folders_in(ROOT / PACKAGE) == {*PLUGIN, "apps", "support", "recipes"}
     assert {f"apps.{name}" for name in folders_in(ROOT / PACKAGE / "apps")} == {*ALL_APPLICATIONS}
 

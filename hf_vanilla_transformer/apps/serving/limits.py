@@ -44,7 +44,7 @@ class ServingSettings:
 
     tokens_per_batch: int = option(4096, "The maximum number of source tokens in a batch, including padding.")
     max_wait_ms: int = option(
-        3, "How many milliseconds a text waits for other texts to share its batch while its lane is idle."
+        3, "How many milliseconds a text waits for others to share its batch, if no batch of its queue is running."
     )
     max_source_tokens: int = option(1024, "The maximum number of tokens in a text.")
     max_texts: int = option(128, "The maximum number of texts in a request.")
