@@ -59,6 +59,7 @@ def test_fast_paths_need_instructions_of_the_cpu(monkeypatch, has_bfloat16):
     monkeypatch.setattr(
         machine_report, "cpu_supports_matmul_in", lambda dtype: has_bfloat16 and dtype == torch.bfloat16
     )
+    monkeypatch.setattr(machine_report, "cpu_is_faster_in_bfloat16", lambda: has_bfloat16)
     monkeypatch.setattr(machine_report, "has_avx512", lambda: has_bfloat16)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     paths = machine_report.fast_paths()
@@ -66,6 +67,14 @@ def test_fast_paths_need_instructions_of_the_cpu(monkeypatch, has_bfloat16):
     assert "no instructions for float16" in paths["float16 matmuls on the CPU"]
     assert ("AVX-512" in paths["large float32 matmuls by oneDNN"]) == (not has_bfloat16)
     assert paths["CPU decoder for one token at a time"] == ""
+
+
+def test_fast_paths_name_a_cpu_that_is_slower_in_bfloat16(monkeypatch):
+    monkeypatch.setattr(machine_report, "cpu_supports_matmul_in", lambda dtype: True)
+    monkeypatch.setattr(machine_report, "cpu_is_faster_in_bfloat16", lambda: False)
+    paths = machine_report.fast_paths()
+    assert paths["bfloat16 matmuls on the CPU"] == "float32 is faster on this CPU"
+    assert paths["float16 matmuls on the CPU"] == ""
 
 
 def test_fast_paths_are_off_with_a_gpu(monkeypatch):
