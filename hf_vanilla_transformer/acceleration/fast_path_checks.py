@@ -143,9 +143,9 @@ def cpu_is_faster_in_bfloat16() -> bool:
     """Return True if this CPU multiplies matrices faster in bfloat16 than in float32.
 
     This is a rule about CPUs instead of a measurement, so that each process and each resumed run gets the same answer.
-    AMD CPUs with bfloat16 instructions (Zen 4) need half the time in bfloat16. Intel CPUs need AMX for this: without
-    AMX, as in some virtual machines, their bfloat16 instructions take twice the time of float32
-    (docs/experiments.md, "How medium was chosen").
+    AMD CPUs with bfloat16 instructions (Zen 4) are faster in bfloat16 (docs/benchmarks.md). Intel CPUs need AMX for
+    this: without AMX, as in some virtual machines, bfloat16 takes twice the time of float32 (docs/experiments.md, "How
+    medium was chosen").
     """
     if not cpu_supports_matmul_in(torch.bfloat16):
         return False
@@ -155,7 +155,7 @@ def cpu_is_faster_in_bfloat16() -> bool:
         return True
     has_bfloat16_instructions = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     if has_bfloat16_instructions is None or not has_bfloat16_instructions():
-        # oneDNN emulates bfloat16 on such a CPU.
+        # oneDNN emulates bfloat16 on such an x86 CPU. For other processors, torch does not report bfloat16 matmuls.
         return False
     return not _is_intel_cpu()
 

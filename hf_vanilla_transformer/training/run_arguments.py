@@ -254,9 +254,7 @@ def _sets_non_blocking(accelerator_config: object) -> bool:
 def is_faster_in_bfloat16(use_cpu: bool) -> bool:
     """Return True if the training device computes matmuls faster in bfloat16 than in float32."""
     if use_cpu:
-        # PyTorch does not report bfloat16 matmuls for other processors.
-        is_x86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-        return is_x86 and cpu_is_faster_in_bfloat16()
+        return cpu_is_faster_in_bfloat16()
     # transformers accepts GPUs that emulate bfloat16 slowly, such as V100 and T4.
     is_emulated = torch.cuda.is_available() and not torch.cuda.is_bf16_supported(including_emulation=False)
     return is_torch_bf16_gpu_available() and not is_emulated

@@ -93,8 +93,8 @@ def fast_paths() -> dict[str, str]:
 
 def _reason_against_matmul(name: str, dtype: torch.dtype) -> str:
     """Return the reason why matmuls in a dtype are slow on this CPU, or an empty string if they are fast."""
-    if dtype == torch.bfloat16 and cpu_supports_matmul_in(dtype) and not cpu_is_faster_in_bfloat16():
+    if not cpu_supports_matmul_in(dtype):
+        return f"the CPU has no instructions for {name}; float32 is faster"
+    if dtype == torch.bfloat16 and not cpu_is_faster_in_bfloat16():
         return "float32 is faster on this CPU"
-    if cpu_supports_matmul_in(dtype):
-        return ""
-    return f"the CPU has no instructions for {name}; float32 is faster"
+    return ""

@@ -371,7 +371,6 @@ def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path, monkeyp
 def test_bfloat16_is_chosen_by_the_machine(tmp_path, monkeypatch, gpu, supported, arguments, expected):
     """On a machine with a GPU, the CPU is faster in bfloat16 here, and the GPU computes in it if `supported`."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(run_arguments, "is_torch_bf16_gpu_available", lambda: supported)
     monkeypatch.setattr(run_arguments, "cpu_is_faster_in_bfloat16", lambda: gpu or supported)
     monkeypatch.setattr(run_arguments.PaperTrainingArguments, "__post_init__", lambda self: None)
