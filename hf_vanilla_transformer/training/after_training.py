@@ -199,29 +199,34 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
     - If there are validation pairs, the average is compared with the last checkpoint.
     - With `keep_better`, the last checkpoint is saved if its BLEU is higher than the average's.
     """
-    output_folder = run.settings.output_folder
-    average_last = run.settings.output.average_last
-    # Names of the checkpoints that are averaged, the last one at the end.
-    averaged_checkpoints = []
-    if average_last is not None:
-        averaged_checkpoints = save_average(output_folder, average_last)
-    # `save_average` removes the other files of the run except for its checkpoints, so these files are written after it.
-    curve = save_arguments_and_curve(run)
-    if not averaged_checkpoints or "validation" not in run.pairs:
-        # There is nothing to compare.
-        return SavedWeights(averaged_checkpoints, comparison=None, is_last_kept=False, curve=curve)
+    output = run.settings.output
+    if output.average_last is None:
+        return SavedWeights([], comparison=None, is_last_kept=False, curve=save_arguments_and_curve(run))
 
-    comparison = compare_average(run.settings, run.pairs, checkpoint_name=averaged_checkpoints[-1])
-    # `gain` is the BLEU of the average minus the BLEU of the last checkpoint.
-    is_average_worse = comparison.gain < 0
-    if not is_average_worse or not run.settings.output.keep_better:
-        return SavedWeights(averaged_checkpoints, comparison, is_last_kept=False, curve=curve)
+    # The names of the averaged checkpoints, the last one at the end.
+    averaged, curve = replace_by_average(run, output.average_last)
+    if not averaged or "validation" not in run.pairs:
+        # There is no average, or there are no pairs on which it can be compared.
+        return SavedWeights(averaged, comparison=None, is_last_kept=False, curve=curve)
 
-    # An average of a single checkpoint has the weights of this checkpoint.
-    only_last_checkpoint = save_average(output_folder, count=1)
-    # This call of `save_average` has removed the files again.
+    comparison = compare_average(run.settings, run.pairs, checkpoint_name=averaged[-1])
+    # A negative gain means that the average has a lower BLEU than the last checkpoint.
+    keeps_last_checkpoint = output.keep_better and comparison.gain < 0
+    if keeps_last_checkpoint:
+        # An average of a single checkpoint has the weights of this checkpoint.
+        averaged, curve = replace_by_average(run, count=1)
+    return SavedWeights(averaged, comparison, is_last_kept=keeps_last_checkpoint, curve=curve)
+
+
+def replace_by_average(run: TrainedRun, count: int) -> tuple[list[str], Curve | None]:
+    """Replace the saved model with an average of the run's last `count` checkpoints.
+
+    Returns the names of the averaged checkpoints, and the content of `curve.json`.
+    """
+    averaged_checkpoints = save_average(run.settings.output_folder, count)
+    # `save_average` removes all files of the run except for its checkpoints, so these files are written after it.
     curve = save_arguments_and_curve(run)
-    return SavedWeights(only_last_checkpoint, comparison, is_last_kept=True, curve=curve)
+    return averaged_checkpoints, curve
 
 
 def save_arguments_and_curve(run: TrainedRun) -> Curve | None:
@@ -366,14 +371,14 @@ def collect_scores(run: TrainedRun, saved_model: SavedModel) -> dict[str, Scores
     checkpoint, the validation scores of the last checkpoint are included.
     """
     comparison = saved_model.weights.comparison
-    # The average was evaluated before search settings were chosen. Its scores are the saved model's scores only if the
-    # average is what was saved, and if no search settings were chosen afterwards.
-    is_average_saved = not saved_model.weights.is_last_kept and saved_model.search is None
+    # The comparison evaluated the average that was saved at that time. Since then, the last checkpoint may have
+    # replaced it, or search settings may have been chosen for it.
+    has_changed_since = saved_model.weights.is_last_kept or saved_model.search is not None
     validation_scores: Scores | None
-    if comparison is not None and is_average_saved:
-        validation_scores = comparison.average
-    else:
+    if comparison is None or has_changed_since:
         validation_scores = evaluate_saved("validation", run.settings, run.pairs)
+    else:
+        validation_scores = comparison.average
     scores = {"validation": validation_scores, "test": saved_model.test_scores}
     if comparison is not None:
         scores["validation_of_last_checkpoint"] = comparison.last_checkpoint
@@ -387,6 +392,7 @@ def collect_results(
     description = run.description
     recorded = run.recorded_facts
     data_by_split = {split: run.settings.data.describe(split) for split in run.pairs}
+    # The total duration of a run that was resumed is unknown.
     total_seconds = None
     if description.started is not None:
         total_seconds = time.monotonic() - description.started
@@ -402,6 +408,7 @@ def collect_results(
         peak_memory_bytes=run.peak_memory_bytes,
         optimizer=facts.optimizer,
         precision=facts.precision,
+        # None unless the run keeps its best model.
         weights=facts.best_weights,
         parameters=run.model.num_parameters(),
         updates=facts.updates,

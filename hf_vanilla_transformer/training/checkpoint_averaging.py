@@ -209,13 +209,15 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
         raise InputError(f"{folder} holds a {model_type} model; give {VanillaTransformerConfig.model_type} models.")
     tensor_files, layout = read_layout(folder)
 
-    # Checkpoints can be averaged only if they agree in all these values. Earlier versions saved fewer configuration
-    # fields, so missing fields get their defaults. The stored fields then replace the defaults. All other keys are
-    # different: names of files and of tensors.
-    identity: dict[str, object] = dict(VanillaTransformerConfig().to_dict())
-    identity.update(stored_config)
-    identity.update(_read_tokenizer(folder))
-    identity.update(layout)
+    # Checkpoints can be averaged only if they agree in all these values. The keys are names of configuration fields, of
+    # tokenizer files and of tensors.
+    identity: dict[str, object] = {
+        # Earlier versions saved fewer configuration fields, so missing fields have their defaults.
+        **VanillaTransformerConfig().to_dict(),
+        **stored_config,
+        **_read_tokenizer(folder),
+        **layout,
+    }
     return _Checkpoint(folder, tensor_files, layout, _drop_fields_that_may_differ(identity))
 
 

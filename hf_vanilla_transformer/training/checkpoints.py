@@ -62,16 +62,17 @@ class CompleteCheckpoints(TrainerCallback):
         """Remove the completion marks of later checkpoints, and prevent the Trainer from removing old checkpoints."""
         if state.is_hyper_param_search:
             raise InputError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
-        # Only the process that writes checkpoints may change their marks. Checkpoints with more updates than
-        # `state.global_step` are left from an earlier start of the run, which will now write them again.
+        # Only the process that writes checkpoints may change their marks.
         if args.should_save:
+            # Checkpoints after update `state.global_step` are left from an earlier start of the run, and this start
+            # will write them again.
             remove_later_marks(Path(str(args.output_dir)), state.global_step)
-        # In this case, the limit stays, because `on_save` removes no checkpoints either.
         if args.save_only_model:
+            # `on_save` then leaves it to the Trainer to remove old checkpoints, so the Trainer needs its limit.
             logger.warning("save_only_model is set: no run can resume from these checkpoints, so none is marked.")
-            return
-        # From here to `on_train_end`, `on_save` removes old checkpoints instead of the Trainer.
-        _hide_limit_from_trainer(args)
+        else:
+            # From here to `on_train_end`, `on_save` removes old checkpoints instead of the Trainer.
+            _hide_limit_from_trainer(args)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -95,9 +96,11 @@ class CompleteCheckpoints(TrainerCallback):
         # have no complete checkpoint.
         mark_complete(newest)
 
+        # The newest and the best checkpoint are always kept.
         protected = [newest]
         if state.best_model_checkpoint:
             protected.append(Path(state.best_model_checkpoint))
+        # `on_train_begin` has hidden this limit, so that the Trainer itself removes no checkpoints.
         limit = _read_hidden_limit(args)
         if limit is not None:
             _remove_surplus(output_folder, limit, protected)
@@ -276,7 +279,7 @@ def is_last_checkpoint(args: TrainingArguments, checkpoint: Path) -> bool:
     This is the case if the run has reached its number of updates or epochs, or if early stopping ends it.
     """
     state = TrainerState.load_from_json(str(checkpoint / _STATE))
-    # Arguments of a Trainer other than that of `train` have no patience.
+    # The number of evaluations without improvement after which the run stops. Only the arguments of `train` have it.
     patience = getattr(args, "early_stopping_patience", None)
     if patience is not None and count_evaluations_without_improvement(state) >= patience:
         return True
@@ -326,15 +329,16 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
     """
     if (checkpoint / MARK).exists():
         return False
-    # The Trainer writes its state last.
+    # The Trainer writes `trainer_state.json` last, so a checkpoint without this file is incomplete.
     state_path = checkpoint / _STATE
     has_random_state = any(checkpoint.glob("rng_state*.pth"))
     if not _is_whole(state_path) or not has_random_state:
         return False
+    # Runs of `train` mark every complete checkpoint, so a checkpoint of theirs without a mark is incomplete. The state
+    # names the callbacks of its run, and only runs of `train` have the callback `RecordFacts`.
     state = json.loads(state_path.read_text(encoding="utf-8"))
-    # The state names the callbacks of its run. Runs of `train` have the callback `RecordFacts`, and they mark every
-    # complete checkpoint. A checkpoint of theirs without a mark is therefore incomplete.
-    return RecordFacts.__name__ not in state.get("stateful_callbacks", {})
+    is_of_train = RecordFacts.__name__ in state.get("stateful_callbacks", {})
+    return not is_of_train
 
 
 def _is_whole(path: Path) -> bool:

@@ -18,7 +18,7 @@ from ..data.length_filter import pair_lengths
 from ..evaluation.choose_search import ALPHAS, PAIRS_TO_CHOOSE_SEARCH
 from ..model.generation_settings import PAPER_MAX_LENGTH_OFFSET
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .corpus import MeasuredPairs
+from .corpus import Corpus, MeasuredPairs
 from .run_arguments import RunArguments, Settings
 from .run_setup import choose_checkpoint_limit
 from .trial_run import TrialResult, run_trial
@@ -164,8 +164,9 @@ def _compute_training_seconds(model: PreTrainedModel, args: RunArguments, tokens
     weights_per_token = matmul_weights / 2
     # R-Drop runs every batch twice.
     passes = 2 if args.r_drop_alpha else 1
-    # For each token and weight there are 2 FLOPs in the forward pass and 4 in the backward pass.
-    training_flops = tokens * 6 * weights_per_token * passes
+    # A token takes 2 FLOPs for each weight in the forward pass, and 4 in the backward pass.
+    flops_per_weight = 2 + 4
+    training_flops = tokens * flops_per_weight * weights_per_token * passes
     # No GPU reaches its peak. `UTILIZATION` is the fraction of it that the training reaches.
     return training_flops / (tflops * 1e12 * UTILIZATION)
 
@@ -193,53 +194,39 @@ def _count_checkpoints_on_disk(settings: Settings, updates: int) -> int:
 
 
 def _count_occurrences(strategy: str, steps: float | None, updates: int) -> int:
-    """Return how often a run evaluates or saves.
+    """Return how often a run evaluates or saves. With the strategy `"best"`, this is an upper limit.
 
     Args:
-        strategy: the Trainer's `eval_strategy` or `save_strategy`.
-        steps: the Trainer's `eval_steps` or `save_steps`: the number of updates between two evaluations or checkpoints.
-            A value below 1 is a fraction of all updates. If the strategy is `"epoch"`, the caller passes the number of
-            updates per epoch. With `"best"`, there may be fewer checkpoints than this function counts.
+        strategy: the Trainer's `eval_strategy` or `save_strategy`, such as `"no"` or `"steps"`.
+        steps: the Trainer's `eval_steps` or `save_steps`: the number of updates from one evaluation or checkpoint to
+            the next, or a fraction of all updates if it is below 1. For the strategy `"epoch"`, it must be the number
+            of updates per epoch.
         updates: the number of updates of the run.
     """
-    # `steps` is None or 0 if there are no such events.
+    # `steps` is None or 0 if the run never evaluates or saves.
     if strategy == "no" or not steps:
         return 0
-    # For example, with 2,000 updates and 0.05 as `steps`, there are 100 updates in between, and the result is 20.
+    interval = steps
     if steps < 1:
-        updates_in_between = steps * updates
-    else:
-        updates_in_between = steps
-    return math.ceil(updates / updates_in_between)
+        # For example, 0.05 of 2,000 updates are 100 updates, so the result is 20.
+        interval = steps * updates
+    return math.ceil(updates / interval)
 
 
 def _estimate_search_seconds(
     settings: Settings, measured_pairs: MeasuredPairs, updates: int, trial: TrialResult
 ) -> float:
-    """Estimate how many seconds a run spends on evaluations during training, and on beam search after it."""
-    args = settings.args
-    corpus = measured_pairs.corpus
+    """Estimate how many seconds a run spends on evaluations during training, and on beam search after it.
+
+    Args:
+        settings: the run's settings.
+        measured_pairs: the sentence pairs, whose validation and test pairs are translated.
+        updates: number of updates of the run.
+        trial: the measured seconds per token of both searches.
+    """
     lengths = _estimate_translation_lengths(measured_pairs)
-
-    # Evaluations during training translate with greedy search.
-    evaluations = _count_occurrences(args.eval_strategy, args.eval_steps, updates)
-    long_evaluations = math.ceil(_FRACTION_OF_LONG_EVALUATIONS * evaluations)
-    tokens_of_long_evaluations = long_evaluations * lengths.maximum
-    tokens_of_other_evaluations = (evaluations - long_evaluations) * lengths.usual
-    greedy_tokens = corpus.validation_pairs * (tokens_of_long_evaluations + tokens_of_other_evaluations)
-
-    # After the training, everything is translated with beam search.
-    beam_sentences = corpus.test_pairs
-    if settings.output.average_last:
-        # Both the averaged weights and the last checkpoint translate the validation pairs.
-        beam_sentences += 2 * corpus.validation_pairs
-    if settings.evaluation.choose_search:
-        # Each length penalty in `ALPHAS` is tried once, and then the second stopping rule.
-        searches = len(ALPHAS) + 1
-        pairs_per_search = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
-        beam_sentences += searches * pairs_per_search
-    beam_tokens = beam_sentences * lengths.usual
-
+    greedy_tokens = _estimate_greedy_tokens(settings.args, updates, measured_pairs.corpus.validation_pairs, lengths)
+    beam_tokens = _count_beam_sentences(settings, measured_pairs.corpus) * lengths.usual
     # In a trial, translations are about as long as their sources. Its seconds per source token are therefore about the
     # seconds for each generated token.
     return greedy_tokens * trial.greedy_seconds_per_token + beam_tokens * trial.beam_seconds_per_token
@@ -268,3 +255,36 @@ def _estimate_translation_lengths(measured_pairs: MeasuredPairs) -> _Translation
         source_lengths, target_lengths = pair_lengths(measured_pairs.tokenized_sample["validation"])
     maximum = float(source_lengths.mean()) + PAPER_MAX_LENGTH_OFFSET
     return _TranslationLengths(usual=float(target_lengths.mean()), maximum=maximum)
+
+
+def _estimate_greedy_tokens(
+    args: RunArguments, updates: int, validation_pairs: int, lengths: _TranslationLengths
+) -> float:
+    """Estimate how many tokens the evaluations during training generate, which translate with greedy search.
+
+    Args:
+        args: the run's arguments.
+        updates: number of updates of the run.
+        validation_pairs: number of pairs that each evaluation translates.
+        lengths: estimated lengths of the translations.
+    """
+    evaluations = _count_occurrences(args.eval_strategy, args.eval_steps, updates)
+    # At the beginning of the training, the model does not yet end its translations.
+    long_evaluations = math.ceil(_FRACTION_OF_LONG_EVALUATIONS * evaluations)
+    tokens_of_long_evaluations = long_evaluations * lengths.maximum
+    tokens_of_other_evaluations = (evaluations - long_evaluations) * lengths.usual
+    return validation_pairs * (tokens_of_long_evaluations + tokens_of_other_evaluations)
+
+
+def _count_beam_sentences(settings: Settings, corpus: Corpus) -> int:
+    """Count the sentences that are translated with beam search after the training. A sentence may count repeatedly."""
+    sentences = corpus.test_pairs
+    if settings.output.average_last:
+        # Both the averaged weights and the last checkpoint translate the validation pairs.
+        sentences += 2 * corpus.validation_pairs
+    if settings.evaluation.choose_search:
+        # Each length penalty in `ALPHAS` is tried once, and then the second stopping rule.
+        searches = len(ALPHAS) + 1
+        pairs_per_search = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
+        sentences += searches * pairs_per_search
+    return sentences

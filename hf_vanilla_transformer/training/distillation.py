@@ -8,11 +8,11 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TextIO
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
@@ -34,6 +34,7 @@ from ..translation.engine import Engine, load_engine
 from ..translation.model_loading import load_ensemble
 from ..translation.translate import translate
 from ..translation.translation_details import FLAG_MEANINGS, DetailLevel
+from .distillation_arguments import DistillationArguments
 from .model_arguments import NEW_TOKENIZER_ARGUMENTS
 from .plan import format_duration
 from .run_arguments import Settings
@@ -87,45 +88,12 @@ class Teacher:
         self._scoring = settings.scoring
         # Several teachers form an ensemble.
         self._teacher_names = settings.distillation.teacher or []
-        self.folders = self._find_folders(settings)
+        self.folders = _find_teacher_folders(settings)
         tokenizer = AutoTokenizer.from_pretrained(self.folders[0])
         target_language = find_target_language(settings.data, tokenizer)
         # The code that is put before each source, or None if the teacher translates into a single language.
         self._target_language_code = TargetCodes(tokenizer, target_language).default
-        # This depends on the attributes above: the arguments, the folders and the code.
-        self._cache_folder = self._find_cache_folder()
-
-    def _find_folders(self, settings: Settings) -> list[Path]:
-        """Return the folder of each teacher model. A model of a different system, such as Marian, is converted first.
-
-        Raises InputError if the run would replace a teacher.
-        """
-        revisions: Sequence[str | None] = [None] * len(self._teacher_names)
-        if self._arguments.teacher_revision is not None:
-            revisions = self._arguments.teacher_revision
-        folders = []
-        for name, revision in zip(self._teacher_names, revisions, strict=True):
-            folders.append(native_folder(name, revision, settings.model.token))
-
-        output = settings.output_folder
-        for folder in folders:
-            if folder.resolve().is_relative_to(output.resolve()):
-                raise InputError(f"{folder} lies in {output}, which the run replaces; name another --output_dir.")
-        return folders
-
-    def _find_cache_folder(self) -> Path:
-        """Return the cache folder for the translations. Its name depends on the teacher and on the search settings."""
-        # All settings on which the hypotheses of a source depend.
-        search_settings: dict[str, object] = {
-            "engine": self._arguments.teacher_engine,
-            # With `nearest_to_reference`, all hypotheses of a source are stored, and not only the first one.
-            "all": self._arguments.nearest_to_reference,
-        }
-        if self._arguments.teacher_num_beams is not None:
-            search_settings["num_beams"] = self._arguments.teacher_num_beams
-        if self._target_language_code:
-            search_settings["target"] = self._target_language_code
-        return result_folder("translations", self.folders, search_settings)
+        self._cache_folder = _find_cache_folder(self._arguments, self.folders, self._target_language_code)
 
     def with_tokenizer(self, settings: Settings) -> Settings:
         """Return a copy of the settings in which the student uses the teacher's tokenizer.
@@ -135,10 +103,9 @@ class Teacher:
         - The given arguments say which tokenizer to use or how to train one.
         - The teacher's tokenizer is unsuitable, because it does not append EOS or has no pad token.
         """
-        # Each of these arguments says which tokenizer to use, or how to train one.
-        for name in ("model_name_or_path", "tokenizer_name", *NEW_TOKENIZER_ARGUMENTS):
-            if name in settings.given_arguments:
-                return settings
+        arguments_about_tokenizer = ("model_name_or_path", "tokenizer_name", *NEW_TOKENIZER_ARGUMENTS)
+        if any(name in settings.given_arguments for name in arguments_about_tokenizer):
+            return settings
         first_folder = self.folders[0]
         tokenizer = AutoTokenizer.from_pretrained(first_folder)
         try:
@@ -162,14 +129,14 @@ class Teacher:
 
         Raises InputError if no translation remains.
         """
-        # Other columns, such as `references`, would not fit the translated pairs.
-        train = pairs["train"].select_columns(["source", "target"])
         new_sources = self._select_new_sources(pairs)
         # The number of monolingual sources that occur in the evaluation pairs.
         left_out_count = len(self._monolingual_sources) - len(new_sources)
         log_removed({_EVALUATED: left_out_count}, len(self._monolingual_sources), "monolingual sources")
-
         distilled, removed_counts = self._make_distilled_pairs(pairs, new_sources)
+
+        # Other columns, such as `references`, would not fit the translated pairs.
+        train = pairs["train"].select_columns(["source", "target"])
         if self._arguments.distilled_only:
             new_train = distilled
             given_targets = "none with the given targets"
@@ -178,9 +145,8 @@ class Teacher:
             given_targets = f"{len(train):,} with the given targets"
         logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {given_targets}")
 
-        if left_out_count:
-            removed_counts[f"monolingual sources {_EVALUATED}"] = left_out_count
-        model_card_rows = self._make_model_card_rows(len(distilled), removed_counts)
+        all_removed_counts = {**removed_counts, f"monolingual sources {_EVALUATED}": left_out_count}
+        model_card_rows = self._make_model_card_rows(len(distilled), all_removed_counts)
         return DatasetDict({**pairs, "train": new_train}), model_card_rows
 
     def _make_distilled_pairs(self, pairs: DatasetDict, new_sources: list[str]) -> tuple[Dataset, dict[str, int]]:
@@ -214,33 +180,31 @@ class Teacher:
 
         Raises InputError if all translations are removed or blank.
         """
+        # `sources` and `references` must have the same order. The reference of a source is its given target, so
+        # additional sources have none.
         sources = [*train["source"], *new_sources]
-        # The reference of each source is its given target. The two lists must have the same order.
-        references: list[str | None] = [*train["target"]]
-        # The additional sources have no references.
-        references.extend([None] * len(new_sources))
+        references: list[str | None] = [*train["target"], *([None] * len(new_sources))]
         # This raises an error if the tokenization needs a missing library, so it is done before the translation. With
         # `effective_order`, a sentence without a matching 4-gram may still have a BLEU above 0.
         sentence_bleu = BLEU(tokenize=self._scoring.choose_tokenization(train), effective_order=True)
         hypotheses_by_source = self._translate_all(sources)
 
-        remaining_sources = []
-        translations = []
+        columns: dict[str, list[str]] = {"source": [], "target": []}
         removed_counts = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
         for source, reference in zip(sources, references, strict=True):
             hypothesis = self._choose_hypothesis(hypotheses_by_source[source], reference, sentence_bleu)
             reason = _find_reason_to_remove(hypothesis)
             if reason is None:
-                remaining_sources.append(source)
-                translations.append(hypothesis.text)
+                columns["source"].append(source)
+                columns["target"].append(hypothesis.text)
             else:
                 removed_counts[reason] += 1
-        # `all` is also True if the list is empty, because every translation was removed.
+        # `all` is also True if no translation is left.
+        translations = columns["target"]
         if all(is_blank(translation) for translation in translations):
             raise InputError(self._describe_why_none_remains(removed_counts, blank_count=len(translations)))
 
-        columns = {"source": remaining_sources, "target": translations}
-        # The same column types as in the given pairs, with which `add_translations` concatenates the new pairs.
+        # The column types are those of the given pairs, so that both can be concatenated.
         features = train.select_columns(["source", "target"]).features
         return Dataset.from_dict(columns, features=features), removed_counts
 
@@ -260,7 +224,7 @@ class Teacher:
 
         Args:
             translated_count: the number of training pairs with targets by the teacher.
-            removed_counts: the number of translations that were removed for each reason.
+            removed_counts: the number of sentences that were removed for each reason in words. It may be 0.
         """
         targets = f"{translated_count:,}"
         if self._arguments.teacher_num_beams is not None:
@@ -310,8 +274,8 @@ class Teacher:
         tokenizer, model = self._load_teacher()
         sample = [untranslated[row] for row in pick_evenly_spaced_rows(len(untranslated), _SENTENCES_TO_TIME)]
         start_time = time.perf_counter()
-        # `_translate` is a generator, so `list` makes it do the work.
-        list(self._translate(tokenizer, model, sample))
+        # Only the duration matters, so the translations are not kept.
+        self._translate(tokenizer, model, sample)
         seconds_per_sentence = (time.perf_counter() - start_time) / len(sample)
 
         # The processes divide the sentences among them, and translate at the same time.
@@ -370,37 +334,36 @@ class Teacher:
             # With two processes, one translates the 1st, 3rd, ... source and the other the 2nd, 4th, ... one.
             own_share = untranslated[processes.process_index :: processes.num_processes]
             known_hypotheses.update(self._translate_into_cache(own_share))
+            # After the wait, the cache also contains the translations of other processes that share it.
             processes.wait_for_everyone()
-            # The cache now also contains the translations of other processes that share it.
             known_hypotheses.update(self._read_cache())
         return _add_hypotheses_of_other_processes(unique_sources, known_hypotheses)
 
     def _translate_into_cache(self, sources: list[str]) -> Hypotheses:
-        """Translate sources, write their hypotheses to a new file in the cache, and return them."""
+        """Translate sources, write their hypotheses to a new file in the cache, and return them.
+
+        The sources are translated and written in chunks, so that a killed process loses at most the last chunk.
+        """
         if not sources:
             return {}
         tokenizer, model = self._load_teacher()
         self._cache_folder.mkdir(parents=True, exist_ok=True)
+        # Several processes may share the folder, so the name of the file is unique.
         path = self._cache_folder / f"{uuid.uuid4().hex}.jsonl"
         hypotheses: Hypotheses = {}
         with path.open("a", encoding="utf-8") as file, tqdm(sources, "teacher", unit=" sentences") as progress:
             for start in range(0, len(sources), _SENTENCES_PER_WRITE):
                 chunk = sources[start : start + _SENTENCES_PER_WRITE]
-                for source, hypotheses_of_source in self._translate(tokenizer, model, chunk):
-                    hypotheses[source] = hypotheses_of_source
-                    # `_read_cache` reads these lines. JSON stores each `Hypothesis` as a list.
-                    line = json.dumps((source, hypotheses_of_source), ensure_ascii=False)
-                    file.write(f"{line}\n")
-                # If the process is killed, it loses at most the chunk that it is translating.
-                file.flush()
-                os.fsync(file.fileno())
+                hypotheses_of_chunk = self._translate(tokenizer, model, chunk)
+                _write_to_cache(hypotheses_of_chunk, file)
+                hypotheses.update(hypotheses_of_chunk)
                 progress.update(len(chunk))
         return hypotheses
 
     def _read_cache(self) -> Hypotheses:
         """Read the hypotheses of all sources in the cache. Each process that has translated sources wrote its own file.
 
-        A line of a file is a JSON list of a source and its hypotheses. A hypothesis is a list of a text and its flags.
+        A line is, for example, `["A dog.", [["Ein Hund.", []]]]`: a source and its hypotheses, each a text with flags.
         """
         cached: Hypotheses = {}
         for path in sorted(self._cache_folder.glob("*.jsonl")):
@@ -420,10 +383,8 @@ class Teacher:
             return load_ensemble([str(folder) for folder in self.folders], self._device)
         return AutoTokenizer.from_pretrained(self.folders[0]), load_engine(str(self.folders[0]), engine)
 
-    def _translate(
-        self, tokenizer: PreTrainedTokenizerBase, model: TeacherModel, sources: list[str]
-    ) -> Iterator[tuple[str, list[Hypothesis]]]:
-        """Translate sources, and yield each source with its hypotheses, best first.
+    def _translate(self, tokenizer: PreTrainedTokenizerBase, model: TeacherModel, sources: list[str]) -> Hypotheses:
+        """Translate sources. Return the hypotheses of each source, as a dict from the source to a list, best first.
 
         A source has one hypothesis or, with `nearest_to_reference`, one hypothesis per beam.
         """
@@ -440,11 +401,62 @@ class Teacher:
             options["num_return_sequences"] = self._arguments.teacher_num_beams or model.generation_config.num_beams
 
         translations = translate(model, tokenizer, sources, return_details=detail_level, **options)
+        hypotheses: Hypotheses = {}
         for source, best_translation in zip(sources, translations, strict=True):
-            hypotheses = []
-            for translation in (best_translation, *best_translation.alternatives):
-                hypotheses.append(Hypothesis(translation.text, sorted(translation.flags)))
-            yield source, hypotheses
+            # Without `ALL`, there are no alternatives.
+            candidates = (best_translation, *best_translation.alternatives)
+            hypotheses[source] = [Hypothesis(candidate.text, sorted(candidate.flags)) for candidate in candidates]
+        return hypotheses
+
+
+def _find_teacher_folders(settings: Settings) -> list[Path]:
+    """Return the folder of each teacher model. A model of a different system, such as Marian, is converted first.
+
+    Raises InputError if the run would replace a teacher.
+    """
+    names = settings.distillation.teacher or []
+    revisions: Sequence[str | None] = [None] * len(names)
+    if settings.distillation.teacher_revision is not None:
+        revisions = settings.distillation.teacher_revision
+    folders = []
+    for name, revision in zip(names, revisions, strict=True):
+        folders.append(native_folder(name, revision, settings.model.token))
+
+    output = settings.output_folder
+    for folder in folders:
+        if folder.resolve().is_relative_to(output.resolve()):
+            raise InputError(f"{folder} lies in {output}, which the run replaces; name another --output_dir.")
+    return folders
+
+
+def _find_cache_folder(arguments: DistillationArguments, folders: Sequence[Path], target_code: str | None) -> Path:
+    """Return the cache folder for a teacher's translations. Its name depends on everything that can change them.
+
+    Args:
+        arguments: the search settings.
+        folders: the folders of the teacher models.
+        target_code: the code of the target language that is put before each source, or None if there is none.
+    """
+    search_settings: dict[str, object] = {
+        "engine": arguments.teacher_engine,
+        # With `nearest_to_reference`, all hypotheses of a source are stored, and not only the first one.
+        "all": arguments.nearest_to_reference,
+    }
+    if arguments.teacher_num_beams is not None:
+        search_settings["num_beams"] = arguments.teacher_num_beams
+    if target_code:
+        search_settings["target"] = target_code
+    return result_folder("translations", folders, search_settings)
+
+
+def _write_to_cache(hypotheses: Hypotheses, file: TextIO) -> None:
+    """Write hypotheses to a file of the cache, and wait until they are on the disk."""
+    for source, hypotheses_of_source in hypotheses.items():
+        # `Teacher._read_cache` reads these lines. JSON stores each `Hypothesis` as a list.
+        line = json.dumps((source, hypotheses_of_source), ensure_ascii=False)
+        file.write(f"{line}\n")
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _drop_duplicates(sentences: Iterable[str]) -> list[str]:

@@ -42,8 +42,8 @@ def make_model(
     config = model_args.make_config(tokenizer)
     model = VanillaTransformerForConditionalGeneration._from_config(config, **_attention_options(model_args))
     if config.decoder_start_token_id == config.pad_token_id:
-        # A tokenizer without a BOS token leads to this case. Decoding then starts from a zero vector, as in Marian,
-        # which `keep_zero_start` keeps at zero.
+        # Without a BOS token, decoding starts from the pad token. Its embedding is zero at first, as in Marian, and
+        # `keep_zero_start` keeps it at zero during training.
         model.get_decoder().embed_tokens.weight.data[config.pad_token_id] = 0
     return tokenizer, model
 
@@ -107,18 +107,20 @@ def _find_saved_model(model_args: ModelArguments, checkpoint: Path | None) -> _S
     """
     if checkpoint is not None:
         with explaining_missing_files(checkpoint):
-            return _SavedModel(checkpoint, AutoConfig.from_pretrained(checkpoint), options={})
+            config = AutoConfig.from_pretrained(checkpoint)
+        return _SavedModel(checkpoint, config, options={})
 
     name = str(model_args.model_name_or_path)
+    # For example, the revision and the token for the Hub.
     options = model_args.options()
     with explaining_missing_files(name):
         config = AutoConfig.from_pretrained(name, **options)
-        is_of_other_system = config.model_type in IMPORTERS
-        if not is_of_other_system:
-            return _SavedModel(name, config, options)
-        folder = native_folder(name, model_args.revision, model_args.token)
-        # The converted copy is local, so it needs neither revision nor token.
-        return _SavedModel(folder, AutoConfig.from_pretrained(folder), options={}, is_converted=True)
+        # `IMPORTERS` has an entry for each foreign model type that can be converted.
+        if config.model_type in IMPORTERS:
+            folder = native_folder(name, model_args.revision, model_args.token)
+            # The converted copy is local, so it needs neither revision nor token.
+            return _SavedModel(folder, AutoConfig.from_pretrained(folder), options={}, is_converted=True)
+    return _SavedModel(name, config, options)
 
 
 def _attention_options(model_args: ModelArguments) -> dict[str, str]:

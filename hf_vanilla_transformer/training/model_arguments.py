@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -62,6 +61,7 @@ class ModelArguments(LoadingArguments):
     attn_implementation: str | None = option(None, "Attention of transformers, such as sdpa.")
 
     def __post_init__(self) -> None:
+        """Parse `config_overrides`, and raise InputError if the arguments are wrong or contradict each other."""
         super().__post_init__()
         # The checks below need a dict.
         if isinstance(self.config_overrides, str):
@@ -129,23 +129,20 @@ class ModelArguments(LoadingArguments):
             config: the configuration of the existing model.
             name: the existing model's folder or its name on the Hub, for the error message.
         """
-        fields_by_argument = {
-            "num_layers": ("encoder_layers", "decoder_layers"),
-            "d_model": ("d_model",),
-            "d_ff": ("d_ff",),
-            "num_heads": ("num_heads",),
-        }
-        for argument, config_fields in fields_by_argument.items():
+        # Pairs of an argument and a configuration field that must be equal.
+        arguments_and_fields = (
+            ("num_layers", "encoder_layers"),
+            ("num_layers", "decoder_layers"),
+            ("d_model", "d_model"),
+            ("d_ff", "d_ff"),
+            ("num_heads", "num_heads"),
+        )
+        for argument, config_field in arguments_and_fields:
+            # None if the user has not given the argument.
             size = getattr(self, argument)
-            if size is None:
-                # The user has not given this argument.
-                continue
-            for config_field in config_fields:
-                actual_size = getattr(config, config_field)
-                if size != actual_size:
-                    raise InputError(
-                        f"{argument} is {size}, but {name} has {actual_size}, which training does not change."
-                    )
+            actual_size = getattr(config, config_field)
+            if size is not None and size != actual_size:
+                raise InputError(f"{argument} is {size}, but {name} has {actual_size}, which training does not change.")
 
     def make_config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
         """Make a new model's configuration from the preset, the given sizes and the tokenizer.
@@ -177,9 +174,10 @@ class ModelArguments(LoadingArguments):
 
 def _parse_overrides(text: str) -> dict[str, object]:
     """Parse the value of `config_overrides`. Raise InputError if it is not a JSON object."""
-    overrides = None
-    with suppress(json.JSONDecodeError):
+    try:
         overrides = json.loads(text)
+    except json.JSONDecodeError:
+        overrides = None
     if not isinstance(overrides, dict):
         raise InputError(
             f"config_overrides is {text!r}; give a JSON object of names and values, such as '{{\"d_k\": 32}}'."
@@ -193,6 +191,7 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
     Raises InputError if an override contradicts them. Overrides may make a vocabulary larger than the tokenizer needs,
     and may choose any start token for decoding.
     """
+    # These map tokens to ids.
     source_vocabulary, target_vocabulary = vocabularies_of(tokenizer)
     # The sizes are not the lengths of the vocabularies, because ids may have gaps.
     source_size = max(source_vocabulary.values()) + 1
@@ -202,11 +201,11 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
     _check_overrides_fit_tokenizer(overrides, needed_sizes, special_ids)
 
     values = {"vocab_size": target_size, **special_ids}
-    # A tokenizer has two vocabularies if it consists of two tokenizers, or if it is a single tokenizer with different
-    # vocabularies, such as some tokenizers of Marian. `sides_of` returns a single tokenizer itself, once for each side.
+    # `sides_of` returns a single tokenizer itself, once for each side.
     source_tokenizer, _target_tokenizer = sides_of(tokenizer)
-    has_two_vocabularies = source_tokenizer is not tokenizer or source_vocabulary != target_vocabulary
-    if has_two_vocabularies:
+    has_two_tokenizers = source_tokenizer is not tokenizer
+    # A single tokenizer may also have two vocabularies, such as some tokenizers of Marian.
+    if has_two_tokenizers or source_vocabulary != target_vocabulary:
         # A model without this field has a single vocabulary for both languages.
         values["source_vocab_size"] = source_size
     return values
@@ -223,17 +222,14 @@ def _check_overrides_fit_tokenizer(
         special_ids: the ids of the tokenizer's special tokens, by configuration field.
     """
     for name, needed_id in sorted(special_ids.items()):
-        if name == "decoder_start_token_id":
-            # Any token may be the start token.
-            continue
-        if name in overrides and overrides[name] != needed_id:
+        # Any token may be the start token.
+        may_differ = name == "decoder_start_token_id"
+        if name in overrides and overrides[name] != needed_id and not may_differ:
             raise InputError(f"config_overrides has {name} {overrides[name]}, but the tokenizer needs {needed_id}.")
     for name, needed_size in sorted(needed_sizes.items()):
         size = overrides.get(name)
-        if not isinstance(size, int) or size == 0:
-            # The size is not overridden. A size of 0 or None counts as missing.
-            continue
-        if size < needed_size:
+        # A size of None or 0 means that it is not overridden.
+        if isinstance(size, int) and size != 0 and size < needed_size:
             raise InputError(f"config_overrides has {name} {size}, but the tokenizer needs {needed_size}.")
 
 

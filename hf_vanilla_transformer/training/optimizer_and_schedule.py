@@ -60,7 +60,7 @@ class PaperSchedule:
         """
         schedule = cls(trainer, factor)
         # This raises the errors before the Trainer is changed.
-        schedule._check()
+        schedule._check_trainer()
         trainer.create_optimizer = schedule.create_optimizer  # type: ignore[method-assign]
         trainer.create_scheduler = schedule.create_scheduler  # type: ignore[method-assign]
         return schedule
@@ -76,15 +76,15 @@ class PaperSchedule:
         trainer = self.trainer
         adam_options = _adam_options(trainer.args, self.factor)
         if not trainer.args.weight_decay:
-            # Without weight decay, the optimizer gets one parameter group with all weights, as in `paper_optimizers`,
-            # because a run can resume only from checkpoints with the same number of groups. An option "params"
-            # replaces the two groups that the Trainer would make, one with and one without weight decay.
+            # The Trainer would make two parameter groups, one with and one without weight decay. The option "params"
+            # replaces them by one group with all weights, as in `paper_optimizers`, because a run can resume only from
+            # checkpoints with the same number of groups.
             trained_model = cast("nn.Module", trainer.model if model is None else model)
             adam_options["params"] = _find_trained_parameters(trained_model)
-        # The Trainer's own method, which is called below, creates an optimizer of this class with these options.
+        # The Trainer's own method reads this attribute: the class of the optimizer and its keyword arguments.
         trainer.optimizer_cls_and_kwargs = (_choose_adam_class(trainer.args), adam_options)
-        # `trainer.create_optimizer` is this method since `use_in`, so the Trainer's own method is called through its
-        # class.
+        # `trainer.create_optimizer(model)` would call this method again, because `use_in` has replaced that attribute.
+        # The Trainer's own method is still in its class.
         trainer_class = type(trainer)
         return trainer_class.create_optimizer(trainer, model)
 
@@ -103,8 +103,9 @@ class PaperSchedule:
         scheduled_optimizer = cast("torch.optim.Optimizer", trainer.optimizer if optimizer is None else optimizer)
         warmup_steps = _read_warmup_steps(trainer.args)
         schedule = _create_schedule(scheduled_optimizer, self._read_d_model(), warmup_steps)
+        # Set both attributes as the Trainer's own method does. The second one makes the Trainer drop this schedule
+        # before the next training.
         trainer.lr_scheduler = schedule
-        # The Trainer's own method also sets this, so that the next training starts with a new schedule.
         trainer._created_lr_scheduler = True
         return schedule
 
@@ -112,9 +113,10 @@ class PaperSchedule:
         model = cast("PreTrainedModel", self.trainer.model)
         return model.config.d_model
 
-    def _check(self) -> None:
+    def _check_trainer(self) -> None:
         """Raise AttributeError or ValueError if the Trainer cannot use this schedule; `use_in` lists the cases."""
         trainer = self.trainer
+        # Both raise an error if the value cannot be used.
         _read_warmup_steps(trainer.args)
         self._read_d_model()
         if trainer.optimizer is not None or trainer.lr_scheduler is not None:

@@ -63,8 +63,8 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
             # Imported here, because inference does not need accelerate.
             from accelerate import PartialState
 
-            # On CPUs the Trainer ignores `ddp_timeout`, but it uses a process group that already exists. So the group
-            # is created before `super().__post_init__()`.
+            # On CPUs, the base class ignores `ddp_timeout`, but it uses a process group that already exists. The
+            # first `PartialState` of a process creates the group.
             timeout = timedelta(seconds=self.ddp_timeout)
             PartialState(cpu=True, backend=self.ddp_backend, timeout=timeout)
         super().__post_init__()

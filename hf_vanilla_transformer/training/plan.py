@@ -440,7 +440,7 @@ def _forecast_run(
     batched_settings = with_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
     args = batched_settings.args
 
-    # This function leaves out the long pairs itself, so it gets the whole corpus.
+    # `count_updates_per_epoch` leaves out the long pairs itself, so it gets the whole corpus.
     updates_per_epoch = count_updates_per_epoch(
         measured_pairs.corpus, batched_settings.given_arguments, args.world_size
     )
@@ -520,8 +520,8 @@ def fit_recipe(
     # The run removes longer pairs, so a few long pairs must not affect the choices below.
     short_corpus = corpus.drop_pairs_over(_find_token_limit(recipe, given_arguments))
 
-    # `chosen` maps the names of arguments to values that the recipe or this function has chosen. It is a new dict, so
-    # the recipe is not changed below.
+    # `chosen` has the values of the recipe or of this function, by the names of arguments. It is a new dict, so the
+    # recipe is not changed below.
     batches = _fit_batches(recipe, short_corpus, processes, given_arguments, tokens_that_fit)
     chosen = _drop_replaced({**recipe, **batches}, given_arguments)
     # The run gets a number of updates instead of epochs, and batch sizes instead of the tokens of an update. Otherwise
@@ -530,18 +530,9 @@ def fit_recipe(
     chosen.pop("num_train_epochs")
     chosen.pop("tokens_per_update", None)
 
-    # Choose the length of the run, and the arguments that depend on it. An epoch can be counted in updates only after
-    # the batches are chosen.
+    # An epoch can be counted in updates only after the batches are chosen.
     updates_per_epoch = count_updates_per_epoch(short_corpus, {**chosen, **given_arguments}, processes)
-    updates = _choose_updates(recipe, given_arguments, updates_per_epoch)
-    if "num_train_epochs" not in given_arguments:
-        chosen["max_steps"] = updates
-    # How often the model reads each source.
-    epochs_over_sources = targets_per_source * updates / updates_per_epoch
-    if epochs_over_sources < _FEW_EPOCHS:
-        # The model would underfit with more dropout.
-        chosen["dropout"] = min(recipe["dropout"], _DROPOUT_FOR_FEW_EPOCHS)
-    chosen.update(_choose_steps(recipe, updates))
+    chosen.update(_choose_length(recipe, given_arguments, updates_per_epoch, targets_per_source))
     if given_arguments.get("load_best_model_at_end"):
         # The run must save every model that it evaluates.
         chosen.update(_match_saving_with_evaluation(chosen, given_arguments))
@@ -640,6 +631,30 @@ def _choose_evaluation_batch_size(recipe: Arguments, corpus: Corpus) -> int:
     return max(1, min(recipe["per_device_eval_batch_size"], pairs_that_fit))
 
 
+def _choose_length(
+    recipe: Arguments, given_arguments: Arguments, updates_per_epoch: int, targets_per_source: int
+) -> dict[str, object]:
+    """Choose the number of updates of a run, and the arguments that depend on it.
+
+    Args:
+        recipe: the recipe's arguments.
+        given_arguments: arguments that the user has given.
+        updates_per_epoch: the number of updates in an epoch.
+        targets_per_source: how often each source occurs in an epoch.
+    """
+    updates = _choose_updates(recipe, given_arguments, updates_per_epoch)
+    chosen: dict[str, object] = {}
+    if "num_train_epochs" not in given_arguments:
+        chosen["max_steps"] = updates
+    # How often the model reads each source.
+    epochs_over_sources = targets_per_source * updates / updates_per_epoch
+    if epochs_over_sources < _FEW_EPOCHS:
+        # The model would underfit with more dropout.
+        chosen["dropout"] = min(recipe["dropout"], _DROPOUT_FOR_FEW_EPOCHS)
+    chosen.update(_choose_steps(recipe, updates))
+    return chosen
+
+
 def _choose_updates(recipe: Arguments, given_arguments: Arguments, updates_per_epoch: int) -> int:
     """Choose the number of updates of a run. A number of updates or epochs that the user has given is kept.
 
@@ -685,12 +700,16 @@ def _choose_steps(recipe: Arguments, updates: int) -> dict[str, int]:
 def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments) -> dict[str, object]:
     """Choose when a run evaluates and saves, so that it saves every model that it evaluates.
 
-    `load_best_model_at_end` requires this. If the user gives a value for evaluating or for saving, the value applies to
-    both. The result may include arguments that the user has given. The caller removes them.
+    `load_best_model_at_end` requires this. If the user gives a number of steps or a strategy, such as `"epoch"`, for
+    evaluating or for saving, it applies to both.
 
     Args:
         chosen: the arguments that the plan has chosen so far.
         given_arguments: arguments that the user has given.
+
+    Returns:
+        `eval_steps`, `save_steps` and, if the user has given a strategy, the other strategy. The result may include
+        arguments that the user has given. The caller removes them.
     """
     if "eval_steps" in given_arguments:
         steps = given_arguments["eval_steps"]

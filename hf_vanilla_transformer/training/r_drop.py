@@ -18,8 +18,7 @@ from ..support.user_errors import InputError
 from .token_metrics_trainer import TokenMetricsTrainer
 
 
-# Number of tokens per chunk in which the loss is computed. With these sizes, a chunk's intermediate results fit into a
-# CPU's cache, or take little of a GPU's memory.
+# Number of tokens per chunk in which the loss is computed.
 _TOKENS_PER_CHUNK_ON_CPUS = 64
 _TOKENS_PER_CHUNK_ON_GPUS = 2048
 
@@ -117,20 +116,37 @@ def _compute_loss_of_chunk(
     compared = _compare_passes(log_probabilities)
     loss = (cross_entropies + weight * compared.divergences.sum() / 2) / 2
 
-    # The sums of `token_sums`: the cross-entropy without smoothing, the correct tokens, and all tokens of both passes.
-    # As in `token_sums`, a label that ties for the highest probability counts as correct.
+    sums = _sum_metrics(log_probabilities, label_log_probabilities, log_likelihood)
+
+    # Memory bandwidth limits the speed here, so the gradient overwrites the log-probabilities. This must come last,
+    # because the lines above read them. None of the results above shares their memory.
+    gradient = log_probabilities
+    _write_gradient(gradient, compared, label_indices, weight, target)
+    return _LossOfChunk(loss, gradient, sums)
+
+
+def _sum_metrics(
+    log_probabilities: torch.Tensor, label_log_probabilities: torch.Tensor, log_likelihood: torch.Tensor
+) -> torch.Tensor:
+    """Compute the sums of [`token_sums`] over both passes: cross-entropy, correct tokens, and all tokens.
+
+    The cross-entropy is without label smoothing. As in `token_sums`, a label that ties for the highest probability
+    counts as correct.
+
+    Args:
+        log_probabilities (`torch.Tensor` of shape `(2, tokens, vocabulary)`): the log-probabilities of both passes.
+        label_log_probabilities (`torch.Tensor` of shape `(2, tokens)`): the log-probabilities of the labels.
+        log_likelihood (`torch.Tensor`): the sum of `label_log_probabilities`, a scalar.
+
+    Returns:
+        `torch.Tensor` of shape `(3,)`.
+    """
     # (2, tokens)
     highest_log_probabilities = log_probabilities.amax(dim=-1)
     correct = (label_log_probabilities >= highest_log_probabilities).sum()
     token_count = correct.new_tensor(label_log_probabilities.numel())
     # `stack` converts the two counts, which are integers, to the dtype of the log-likelihood.
-    sums = torch.stack([-log_likelihood, correct, token_count])
-
-    # Memory bandwidth limits the speed here, so the gradient overwrites the log-probabilities. This is safe, because
-    # they are not needed from here on, and every result above is a tensor of its own.
-    gradient = log_probabilities
-    _write_gradient(gradient, compared, label_indices, weight, target)
-    return _LossOfChunk(loss, gradient, sums)
+    return torch.stack([-log_likelihood, correct, token_count])
 
 
 def _compare_passes(log_probabilities: torch.Tensor) -> _ComparedPasses:
@@ -217,6 +233,7 @@ class _ChunkedLoss(torch.autograd.Function):
         """Compute the loss and the sums of [`r_drop_loss`], and save the gradient for the backward pass.
 
         Args:
+            ctx: autograd's storage for tensors that the backward pass needs.
             target_positions (`torch.LongTensor` of shape `(targets,)`): indices of the tokens that have a target.
             logits, labels, weight, label_smoothing: see [`r_drop_loss`].
         """
@@ -226,6 +243,7 @@ class _ChunkedLoss(torch.autograd.Function):
         sums = loss.new_zeros(3)
         # Tokens without a target keep a gradient of zero, (2, tokens, vocabulary).
         gradient = torch.zeros_like(logits)
+        # The intermediate results of a chunk should fit into a CPU's cache, or take little of a GPU's memory.
         tokens_per_chunk = _TOKENS_PER_CHUNK_ON_GPUS
         if logits.device.type == "cpu":
             tokens_per_chunk = _TOKENS_PER_CHUNK_ON_CPUS
@@ -285,8 +303,8 @@ class RDropTrainer(TokenMetricsTrainer):
         """Compute the Trainer's loss. In training, it is the R-Drop loss of a batch that contains each sentence twice.
 
         The Trainer computes the loss with its attribute `compute_loss_func`. If that is None, the model computes it.
-        The attribute is set at each call, because training and evaluation alternate.
         """
+        # Both cases set the attribute, because training and evaluation alternate.
         if not model.training:
             self.compute_loss_func = None
             return super().compute_loss(model, inputs, *args, **kwargs)

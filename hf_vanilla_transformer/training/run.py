@@ -9,7 +9,7 @@ import logging
 import pickle
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -260,8 +260,7 @@ def reserved_output_folder(settings: Settings) -> Iterator[None]:
         yield
         return
     output = settings.output_folder
-    # The innermost folder comes first, so that the folders can be removed in this order. For example, for "runs/mine"
-    # these are "runs/mine" and "runs" if neither exists.
+    # The innermost folder comes first: "runs/mine" and then "runs", if neither exists.
     new_folders = [folder for folder in (output, *output.parents) if not folder.exists()]
     output.mkdir(parents=True, exist_ok=True)
     try:
@@ -271,10 +270,15 @@ def reserved_output_folder(settings: Settings) -> Iterator[None]:
         with locked(output):
             yield
     finally:
-        for folder in new_folders:
-            # For a folder that is not empty, `rmdir` raises OSError, and the folder remains.
-            with suppress(OSError):
-                folder.rmdir()
+        _remove_empty_folders(new_folders)
+
+
+def _remove_empty_folders(folders: Iterable[Path]) -> None:
+    """Remove those of the folders that are empty. A folder inside a different one must come before it."""
+    for folder in folders:
+        # For a folder that is not empty, `rmdir` raises OSError, and the folder remains.
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def load_inputs(settings: Settings) -> RunInputs:
@@ -402,11 +406,9 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
             all_pairs, distillation_rows = inputs.teacher.add_translations(inputs.pairs)
         final_settings, trainer = set_up_training(settings, all_pairs, checkpoint, facts)
 
-    known_start: float | None = started
-    if checkpoint is not None:
-        # The total duration of a run that resumes is unknown.
-        known_start = None
-    description = describe_run(final_settings, distillation_rows, known_start)
+    # The total duration of a run that resumes is unknown, so its description has no start.
+    described_start = started if checkpoint is None else None
+    description = describe_run(final_settings, distillation_rows, described_start)
     return BuiltRun(final_settings, all_pairs, trainer, description)
 
 
@@ -444,13 +446,10 @@ def train_and_finish(built: BuiltRun, checkpoint: Path | None) -> None:
         return
     try:
         finish_run(trained)
-    except RunStoppedError:
-        # Its message already says what to do. This branch must be the first one, because the next one would catch this
-        # error, too, and would replace the message if the cause is a full disk.
-        raise
     except Exception as error:
-        # Only disk errors get a message here. Other errors are unexpected.
-        if not is_disk_error(error):
+        # The message of a RunStoppedError already says what to do, even if its cause is a full disk. Errors that have
+        # nothing to do with the disk are unexpected.
+        if isinstance(error, RunStoppedError) or not is_disk_error(error):
             raise
         output = built.settings.output_folder
         raise RunStoppedError(

@@ -62,13 +62,12 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
     if not settings.needs_plan:
         # If there is a plan, it chooses these settings, so they are checked after it.
         check_choices(settings)
-    # A run resumes if it continues from a checkpoint in its own output folder. Otherwise the checkpoint is of a
-    # different run.
+    # The run resumes if the checkpoint is in its own output folder. Otherwise the checkpoint is of a different run.
     resumes = is_in_folder(checkpoint, settings.output_folder)
     if checkpoint is not None and not resumes:
         _check_can_average_after(checkpoint, settings)
     if settings.model.model_name_or_path is None and checkpoint is None:
-        # This checks the preset and the sizes. The vocabulary is still unknown.
+        # This raises an error if the preset or a size is wrong. The vocabulary is still unknown.
         settings.model.make_config()
     if not settings.preview.dry_run:
         # A dry run writes nothing, so the folder may hold an earlier run.
@@ -116,21 +115,22 @@ def is_in_folder(checkpoint: Path | None, folder: Path) -> bool:
 def check_output_folder(settings: Settings, resumes: bool) -> None:
     """Raise an error if the run would overwrite the model that it fine-tunes, or an earlier run in its folder.
 
+    A run may overwrite an earlier run in these cases:
+
+    - It continues the earlier run.
+    - The user allows it with `overwrite`.
+    - `resume_from_checkpoint` is `"auto"`, and the earlier run has left nothing from which it can be resumed.
+
     Args:
         settings: the settings of the run.
         resumes: True if the run continues from a checkpoint in its output folder.
     """
-    # A run that resumes may replace files in its folder. No other run may overwrite its base model. It may overwrite an
-    # earlier run if `overwrite` is set, or if `resume_from_checkpoint` is "auto" and the earlier run has left nothing
-    # from which it can be resumed.
     if resumes:
-        # The run continues the earlier run in its folder, so it may replace its files.
         return
     output = settings.output_folder
     # This check comes before `overwrite` is read, because `overwrite` does not allow a run to replace its base model.
     _check_base_model_stays(settings.model.model_name_or_path, output)
     if settings.output.overwrite:
-        # The user allows the run to replace an earlier run.
         return
     # With "auto", a job that was killed while it wrote its first checkpoint starts from scratch.
     has_no_results = has_only_unfinished_checkpoints(output) and not _model_files(output)

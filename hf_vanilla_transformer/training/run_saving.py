@@ -69,20 +69,18 @@ def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
         is_trained: True after the training. Before it, if the Trainer will push checkpoints, the file gets a name that
             pushes skip.
     """
-    pushes_during_training = settings.args.push_to_hub and settings.args.hub_strategy != HubStrategy.END
-    final_path = settings.output_folder / ARGUMENTS
-    path_that_pushes_skip = settings.output_folder / ARGUMENTS_WHILE_PUSHED
     text = format_recipe(settings.repeatable_arguments())
+    pushes_during_training = settings.args.push_to_hub and settings.args.hub_strategy != HubStrategy.END
     if pushes_during_training and not is_trained:
-        path = path_that_pushes_skip
-        path_of_other_name = final_path
+        path = settings.output_folder / ARGUMENTS_WHILE_PUSHED
+        outdated_path = settings.output_folder / ARGUMENTS
     else:
-        path = final_path
-        path_of_other_name = path_that_pushes_skip
-    # There is only one of the two files at a time, because a resumed run reads the first one that exists, which must
-    # not be outdated. Renaming the earlier file, instead of removing it, keeps its arguments if the run is killed here.
-    if path_of_other_name.exists():
-        path_of_other_name.replace(path)
+        path = settings.output_folder / ARGUMENTS
+        outdated_path = settings.output_folder / ARGUMENTS_WHILE_PUSHED
+    # Only one of the two files may exist, because a resumed run reads the first one that it finds. The outdated file is
+    # renamed and not removed, so that its arguments are not lost if the run is killed here.
+    if outdated_path.exists():
+        outdated_path.replace(path)
     write_text(path, text)
 
 

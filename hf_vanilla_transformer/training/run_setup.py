@@ -88,12 +88,11 @@ def set_up_training(
     set_tokenizer_facts(tokenizer, settings, pairs, tokenized_pairs)
     set_length_limit(tokenizer, model)
 
-    # The hash of the training pairs is saved in each checkpoint, so that a resumed run can compare it with its own.
-    # `facts.pairs` is the hash in the checkpoint.
+    # Each checkpoint contains the hash of the training pairs. In a resumed run, `facts.pairs` is the checkpoint's hash.
     pairs_digest = digest(tokenized_pairs["train"])
-    facts_with_digest = replace(facts, pairs=pairs_digest)
     if checkpoint is not None:
         warn_of_changes(checkpoint, facts.pairs, pairs_digest, settings.args.world_size)
+    facts_of_this_run = replace(facts, pairs=pairs_digest)
 
     # Build the Trainer.
     final_settings = choose_trainer_arguments(settings, model, tokenized_pairs["train"])
@@ -101,7 +100,7 @@ def set_up_training(
     scoring_options = settings.scoring.options(scored_pairs)
     trainer = make_run_trainer(final_settings.args, tokenizer, model, tokenized_pairs, scoring_options)
     # The callbacks get `settings`, because `enable_jit_checkpoint` is always False in the Trainer's own arguments.
-    for callback in make_callbacks(settings, trainer, pairs, facts_with_digest, keeps_freed_memory):
+    for callback in make_callbacks(settings, trainer, pairs, facts_of_this_run, keeps_freed_memory):
         trainer.add_callback(callback)
     if settings.args.process_index == 0:
         check_space(trainer, settings.output_folder)

@@ -105,10 +105,9 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
                 last log entry.
         """
         metrics = _compute_token_metrics(sums)
-        # In the order in which `token_sums` returns them.
+        # The order is that of the result of `token_sums`.
         _cross_entropy, _correct, target_tokens = sums.tolist()
-        # `self._start_time` is the time when the first of these batches began, and `self._start_update` is the number
-        # of updates before it.
+        # `_add_training_sums` has stored when the first of these batches began, and how many updates preceded it.
         seconds = time.monotonic() - self._start_time
         updates = self.state.global_step - self._start_update
         seconds_per_update = seconds / updates
@@ -130,13 +129,14 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         """Run the Trainer's evaluation loop, count every sentence exactly once, and add the token metrics."""
+        # The loop uses `gather_function` and `_evaluation_sums` for each batch, so both are set before it.
+
         # With several processes, accelerate fills the last batch with sentences of the first batch. Seq2SeqTrainer
-        # uses the plain `gather`, which keeps these repetitions, so BLEU and chrF would count them twice. The loop uses
-        # this attribute for each batch, so it is set first.
+        # gathers the results with `gather`, which keeps these repetitions, so BLEU and chrF would count them twice.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        # `prediction_step`, which the loop calls for each batch, appends the sums of the batch to this list, each (3,).
+        # `prediction_step` appends the sums of each batch, (3,), to this list.
         self._evaluation_sums: list[torch.Tensor] = []
         # The Trainer prepends the prefix to the names of its metrics.
         kwargs["metric_key_prefix"] = metric_key_prefix

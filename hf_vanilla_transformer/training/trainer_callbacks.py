@@ -128,8 +128,10 @@ def count_evaluations_without_improvement(state: TrainerState) -> int:
 
     An early-stopping callback counts these evaluations. The result is 0 if the run had no such callback.
     """
+    # The state has an entry for each callback of the run that wrote the checkpoint, by the name of its class. For
+    # example, {"EarlyStopping": {"args": {...}, "attributes": {"early_stopping_patience_counter": 2}}}.
     states_of_callbacks: Any = state.stateful_callbacks
-    # The state has an entry for each callback of the run that wrote the checkpoint, by the name of its class.
+    # A run has `EarlyStopping` if `train` wrote the checkpoint, or `EarlyStoppingCallback` of transformers.
     for callback_class in (EarlyStopping, EarlyStoppingCallback):
         callback_state = states_of_callbacks.get(callback_class.__name__)
         if callback_state:
@@ -219,7 +221,7 @@ class RecordFacts(TrainerCallback, ExportableState):
         callback_state = state.get("stateful_callbacks", {}).get(cls.__name__, {})
         return cls(**callback_state.get("args", {}))
 
-    def _count_seconds(self) -> None:
+    def _update_seconds(self) -> None:
         """Add the time since the last call of this method to `seconds`."""
         now = time.monotonic()
         # If `_counted_until` is infinite, the difference is -inf, and nothing is added.
@@ -237,13 +239,12 @@ class RecordFacts(TrainerCallback, ExportableState):
 
         `training_seconds` is the time since the start of the training, without evaluations.
         """
-        # This brings `self.seconds`, the duration of the training including evaluations, up to date.
-        self._count_seconds()
-        logged_values = kwargs["logs"]
+        # `self.seconds` is the duration of the training so far, including evaluations.
+        self._update_seconds()
         # Only the log entry of an evaluation has a runtime.
-        self.evaluation_seconds += logged_values.get("eval_runtime", 0)
+        self.evaluation_seconds += kwargs["logs"].get("eval_runtime", 0)
 
-        # The Trainer has appended this entry before it calls `on_log`. It writes the entries to checkpoints later.
+        # The Trainer appends the entry before it calls this method. It writes all entries to checkpoints later.
         newest_entry = state.log_history[-1]
         newest_entry["training_seconds"] = self.seconds - self.evaluation_seconds
         newest_entry["evaluation_seconds"] = self.evaluation_seconds
@@ -251,12 +252,12 @@ class RecordFacts(TrainerCallback, ExportableState):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._count_seconds()
+        self._update_seconds()
         self._counted_until = math.inf
 
     def state(self) -> dict[str, Any]:
         """Return the facts in the format in which the Trainer saves the state of a callback in a checkpoint."""
-        self._count_seconds()
+        self._update_seconds()
         return {"args": asdict(self), "attributes": {}}
 
 
@@ -277,9 +278,10 @@ class LogRunSizes(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log the precision and the sizes. Also log a message if the warm-up lasts until the end of the training.
+        """Log the precision and the sizes of the run. There are two more steps for short runs.
 
-        If the run would otherwise log no loss before its end, also make it log the loss about ten times.
+        - If a run would log no loss before its end, make it log the loss about ten times.
+        - If the warm-up lasts until the end of the training, log a message about it.
         """
         if state.logging_steps >= state.max_steps:
             # Ten entries are enough to see whether the loss falls. During training, the Trainer reads this attribute of

@@ -45,27 +45,35 @@ def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> Datas
             f"validation_size is {validation_size}, but validation pairs are given; leave out one of the two."
         )
 
-    # A copy, whose splits are replaced below. The sample is taken before cleaning, so that only its pairs have to be
-    # cleaned. Pairs are held out after cleaning, so that the validation pairs are clean, too.
+    # The sample is taken before cleaning, so that only its pairs have to be cleaned. Pairs are held out after cleaning,
+    # so that the validation pairs are clean, too. `prepared` is a copy, so `pairs` is not changed.
     prepared = DatasetDict(pairs)
     if data_args.max_train_samples is not None:
         rows = pick_evenly_spaced_rows(len(pairs["train"]), data_args.max_train_samples)
         prepared["train"] = pairs["train"].select(rows)
     if data_args.clean:
-        unclean_pairs = prepared["train"]
-        evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
-        prepared["train"], removed = clean_pairs(unclean_pairs, evaluation_pairs, data_args.skipped_rules)
-        log_removed(removed, len(unclean_pairs))
-        if "validation" in pairs and "long lines" not in data_args.skipped_rules:
-            # A page or an encoded file in the validation pairs would make each evaluation slow. Test pairs stay as they
-            # are, because a test score must be of the whole test set.
-            prepared["validation"] = drop_long_pairs(pairs["validation"])
-            long_pairs = len(pairs["validation"]) - len(prepared["validation"])
-            log_removed({"long lines": long_pairs}, len(pairs["validation"]), "validation pairs")
+        prepared = _clean_splits(prepared, data_args)
     if validation_size is not None:
         prepared["train"], prepared["validation"] = hold_out(prepared["train"], validation_size)
         logger.info(f"held out {len(prepared['validation']):,} training pairs for validation")
     return prepared
+
+
+def _clean_splits(pairs: DatasetDict, data_args: TrainingDataArguments) -> DatasetDict:
+    """Clean the training pairs, and remove validation pairs with long lines. Log how many pairs were removed.
+
+    Returns a copy. Test pairs stay as they are, because a test score must be of the whole test set.
+    """
+    cleaned = DatasetDict(pairs)
+    evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
+    cleaned["train"], removed = clean_pairs(pairs["train"], evaluation_pairs, data_args.skipped_rules)
+    log_removed(removed, len(pairs["train"]))
+    if "validation" in pairs and "long lines" not in data_args.skipped_rules:
+        # A page or an encoded file in the validation pairs would make each evaluation slow.
+        cleaned["validation"] = drop_long_pairs(pairs["validation"])
+        long_pairs = len(pairs["validation"]) - len(cleaned["validation"])
+        log_removed({"long lines": long_pairs}, len(pairs["validation"]), "validation pairs")
+    return cleaned
 
 
 def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:

@@ -260,13 +260,10 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
     """Make and measure the updates and translations of a trial. This runs in the child process.
 
     Args:
-        job: the content of `job.json`.
+        job: the arguments of the run and the tokenized pairs, as read from `job.json`.
         folder: contains the tokenizer, and serves as the output folder.
     """
-    arguments = dict(job["arguments"])
-    arguments["output_dir"] = folder
-    arguments["tokenizer_name"] = folder
-    settings = Settings.from_arguments(**arguments)
+    settings = Settings.from_arguments(**{**job["arguments"], "output_dir": folder, "tokenizer_name": folder})
     args = settings.args
     # Set up the allocators as in a run, so that the trial needs the same memory. This must precede large allocations.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
@@ -281,17 +278,16 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
 
     updates = _make_updates(trainer, job["batches"])
 
-    # Measure translations with the searches of evaluations during and after training, but without scoring. Both
-    # settings below stay for all evaluations of the trial.
+    # All evaluations below translate the pairs, but do not score the translations.
     trainer.compute_metrics = None
     # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
     model.generation_config.max_length_offset = 0  # type: ignore[attr-defined]
+    greedy_seconds = _measure_search(trainer, typical_pairs, args.generation_num_beams)
     # Without a given number of beams, translations after the training use the model's default.
     beams_after_training = settings.decoding.num_beams or model.generation_config.num_beams
-    greedy_seconds = _measure_search(trainer, typical_pairs, args.generation_num_beams)
     beam_seconds = _measure_search(trainer, typical_pairs, beams_after_training)
 
-    # Evaluate the longest pair, because this may need more memory than everything before. The peak is read after it.
+    # The longest pair may need more memory than everything before, so the peak is read after its evaluation.
     trainer.evaluate(longest_pairs)
     memory = peak_memory(args.device) or 0
     if keeps_freed_memory:
@@ -330,9 +326,8 @@ def _make_updates(trainer: Seq2SeqTrainer, batches: list[list[TokenizedPair]]) -
 
         updates = len(peaks)
         is_time_over = time.perf_counter() - start >= _SECONDS
-        if updates >= _UPDATES:
-            break
-        if is_time_over and updates >= _FEWEST_UPDATES:
+        has_ended_early = is_time_over and updates >= _FEWEST_UPDATES
+        if updates >= _UPDATES or has_ended_early:
             break
     return _TrialUpdates(seconds_per_token, peaks)
 

@@ -72,29 +72,26 @@ class TrainingMemory:
             # DDP keeps a second copy of the gradients.
             bytes_per_parameter += 4
 
-        # Bytes per token on each side of a batch, with values of 16 bits. For base: 34 * 512 * (6 + 1.5 * 6) = 261,120.
-        activations_per_token = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
+        # R-Drop reads each batch twice.
+        passes = 2 if args.r_drop_alpha else 1
+        bytes_per_value = 2 if in_16_bits else 4
+        # 34 bytes of 16-bit activations are 17 values.
+        values_per_token = 17 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
         most_logits: float
         if args.r_drop_alpha:
-            # R-Drop reads each batch twice. It needs all logits of both passes, their gradient and a copy, which is
-            # 3 tensors * 2 passes * 2 bytes.
-            activations_per_token *= 2
-            logits_per_token = 12 * config.vocab_size
+            # The loss needs all logits at once. The three tensors are the logits, their gradient and a copy.
+            logit_tensors = 3
             most_logits = math.inf
         else:
-            # Logits, which their gradient overwrites, and the same number of bytes for values computed from them, which
-            # is 2 tensors * 2 bytes.
-            logits_per_token = 4 * config.vocab_size
+            # The two tensors are the logits, which their gradient overwrites, and values that are computed from them.
+            logit_tensors = 2
             # The loss computes logits in chunks, whose size depends on the device's memory, not on the precision.
-            most_logits = 2 * _find_chunk_bytes(memory)
-        if not in_16_bits:
-            # Values of 32 bits take twice as many bytes.
-            activations_per_token *= 2
-            logits_per_token *= 2
+            most_logits = logit_tensors * _find_chunk_bytes(memory)
         return cls(
             fixed=bytes_per_parameter * model.num_parameters(),
-            per_token=int(activations_per_token),
-            logits_per_token=logits_per_token,
+            # For base with 16 bits: 2 * 17 * 512 * (6 + 1.5 * 6) = 261,120 bytes.
+            per_token=int(passes * bytes_per_value * values_per_token),
+            logits_per_token=passes * bytes_per_value * logit_tensors * config.vocab_size,
             most_logits=most_logits,
         )
 

@@ -218,7 +218,7 @@ def test_add_translations_removes_and_counts_faulty_ones(tmp_path, monkeypatch, 
     answers |= {f"number {number}": (f"Nummer {number}", []) for number in range(50)}
 
     def answer(self, tokenizer, model, sentences):
-        return ((sentence, [distillation.Hypothesis(*answers[sentence])]) for sentence in sentences)
+        return {sentence: [distillation.Hypothesis(*answers[sentence])] for sentence in sentences}
 
     monkeypatch.setattr(Teacher, "_translate", answer)
     validation = Dataset.from_dict({"source": ["nine"], "target": ["neun"]})

@@ -167,7 +167,7 @@ def test_a_teacher(folder, tmp_path, first_tokens, monkeypatch):
         teacher = Teacher(Settings.from_arguments(**arguments))
         caches.add(teacher._cache_folder)
         first_tokens.clear()
-        list(teacher._translate(*teacher._load_teacher(), TEXTS["en"][:2]))
+        teacher._translate(*teacher._load_teacher(), TEXTS["en"][:2])
         assert set(first_tokens) == {f">>{code}<<"}
     # Translations into one language are not taken for those into another one.
     assert len(caches) == 2
