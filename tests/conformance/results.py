@@ -195,8 +195,7 @@ def document(
     return f"""# Conformance to transformers
 
 Our model and tokenizer should behave like the classes of transformers. To check this, we run
-transformers' own tests on them, and this page shows the results. For a comparison with the paper,
-read [The paper, section by section](paper.md).
+transformers' own tests on them, and this page shows the results.
 
 ## Results
 
@@ -226,8 +225,8 @@ transformers skips these tests. The counts add up all suites:
 
 {reason_table("suite", suites_not_run)}
 
-We do not run transformers' other tests, because they concern its internals, or features such as
-images and sound.
+We do not run the other tests of transformers, because they cover internals of the library, or
+features such as images and sound.
 
 ## Run the suites
 
