@@ -52,12 +52,12 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def __init__(self, models: Sequence[VanillaTransformerForConditionalGeneration]):
         members = list(models)
         _check_models(members)
-        # A module can hold other modules only after this call.
+        # This must come before the assignments, because a module can hold other modules only after it, and because it
+        # sets `generation_config` and `training` itself.
         super().__init__(_combine_configurations([model.config for model in members]))
         # The annotation is Any because the type of a ModuleList's modules lacks the models' own methods.
         self.models: Any = nn.ModuleList(members)
         first_model = members[0]
-        # These two replace what `super().__init__` has set, so they must come after it.
         self.generation_config = copy.deepcopy(first_model.generation_config)
         # A new module is in training mode, but the models may be in evaluation mode.
         self.training = first_model.training
@@ -250,22 +250,19 @@ def _check_models(models: Sequence[nn.Module]) -> None:
     """
     if not models:
         raise InputError("an ensemble needs models; give at least one.")
-    first_config: VanillaTransformerConfig | None = None
     for model in models:
         if not isinstance(model, VanillaTransformerForConditionalGeneration):
             raise InputError(
                 f"a {type(model).__name__} cannot be in an ensemble; convert it into a model of this package first."
             )
-        if first_config is None:
-            first_config = model.config
-        _check_shared_fields(first_config, model.config)
+        _check_shared_fields(models[0], model)
 
 
-def _check_shared_fields(first_config: VanillaTransformerConfig, config: VanillaTransformerConfig) -> None:
-    """Raise ValueError if two models have different vocabulary sizes or special tokens."""
+def _check_shared_fields(first_model: nn.Module, model: nn.Module) -> None:
+    """Raise ValueError if the configurations of two models differ in their vocabulary sizes or special tokens."""
     for name in _SHARED_FIELDS:
-        first_value = getattr(first_config, name)
-        value = getattr(config, name)
+        first_value = getattr(first_model.config, name)
+        value = getattr(model.config, name)
         if value != first_value:
             raise InputError(f"models of an ensemble have {name} {first_value} and {value}; give models that share it.")
 

@@ -60,15 +60,16 @@ class TranslationPipeline(PlainTranslationPipeline):
         The argument `text_for_model` of the base class is not used, because this method determines the code itself.
         """
         codes = TargetCodes(self.tokenizer, target_language, "tgt_lang", advised_argument="tgt_lang")
-        # This separates the code from a text that begins with one. Otherwise, the source has the code of
-        # `target_language`, or of the tokenizer's own target language.
+        # `source` has the text without a code, and the code: the one at the beginning of the text or, without one, the
+        # code of `target_language` or of the tokenizer's own target language.
         source = codes.read(text)
         if self.is_copied(source.text):
-            # The model's output for this text is not used, so the text needs no code.
+            # The translation of a copied sentence is `source.text`. The model's output is not used, so no code is
+            # needed, and a missing code is no error.
             coded_text = source.text
         else:
             coded_text = codes.join(source)
-        # The base class tokenizes `coded_text`. If the sentence is copied, its translation is `source.text`.
+        # Only one thread at a time may use the tokenizer.
         with encoding_alone():
             return super().tokenize(source.text, coded_text, **kwargs)
 

@@ -155,23 +155,21 @@ def _split_line(line: str, language: str) -> list[str]:
     case, the sentence continues in the next segment.
     """
     sentences = []
-    # The positions in the line where the current sentence and the current segment start. The text between them is the
-    # part of the sentence that has been read. The segments have the line's length in total, so their lengths give
-    # positions in the line.
+    # The current sentence consists of the segments that were read since the last sentence end. They are between these
+    # two positions of the line, because the segments have the line's length in total.
     sentence_start = 0
-    segment_start = 0
+    position = 0
     for segment in _divide_into_segments(line, language):
-        has_text_before_segment = segment_start > sentence_start
-        if has_text_before_segment:
+        is_sentence_empty = position == sentence_start
+        if not is_sentence_empty:
             # Does the current sentence end before this segment? The test reads only the two ends of the sentence.
-            shortened_sentence = _without_middle(line, sentence_start, segment_start)
+            shortened_sentence = _without_middle(line, sentence_start, position)
             if is_sentence_end(shortened_sentence, segment, language):
-                sentences.append(line[sentence_start:segment_start])
-                sentence_start = segment_start
-        segment_start += len(segment)
+                sentences.append(line[sentence_start:position])
+                sentence_start = position
+        position += len(segment)
 
-    # All segments have been read, so `segment_start` is now the end of the last one.
-    last_sentence = line[sentence_start:segment_start]
+    last_sentence = line[sentence_start:position]
     if last_sentence:
         sentences.append(last_sentence)
     return sentences
@@ -431,7 +429,8 @@ def _join_alignments(
 def _find_first_words(pieces: list[Piece], texts: list[str], words: re.Pattern[str]) -> list[int]:
     """Return, for each piece, the index of its first word among the words of the joined text.
 
-    If no white space separates two pieces, the first word of the second piece may begin in the first piece.
+    For example, the result for "two dogs. " and "one cat" is [0, 2]. If no white space separates two pieces, the first
+    word of the second piece may begin in the first piece.
 
     Args:
         pieces (`list[Piece]`): the pieces of the text.

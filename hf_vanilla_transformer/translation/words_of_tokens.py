@@ -74,25 +74,23 @@ class TokenTexts:
         side_tokenizer = target_tokenizer if is_target else source_tokenizer
         self.names = _names_of_tokens(side_tokenizer, is_target)
 
-        # Separates a target-language code such as `>>fr<<` from the beginning of a text. None for targets, which have
-        # no codes, and for models without codes.
-        self._code_reader: TargetCodes | None = None
-        if not is_target and codes_of(tokenizer):
-            self._code_reader = TargetCodes(tokenizer)
-
         self._unknown_id = side_tokenizer.unk_token_id
         # Tokens that were added to the vocabulary. They have their text as their name.
         self._added_ids = set(side_tokenizer.get_added_vocab().values())
-        # Special tokens and target-language codes, which belong to no word.
+        # Tokens that belong to no word: special tokens, and target-language codes such as `>>fr<<`.
         self._ids_without_text = set(side_tokenizer.all_special_ids)
-        if self._code_reader is not None:
+        # Separates a code from the beginning of a text. None for targets, which have no codes, and for models without
+        # codes.
+        self._code_reader: TargetCodes | None = None
+        if not is_target and codes_of(tokenizer):
+            self._code_reader = TargetCodes(tokenizer)
             self._ids_without_text |= _find_ids(self._code_reader.codes, self.names)
 
         # Fast tokenizers have a backend from the library tokenizers; slow tokenizers have none.
         backend = getattr(side_tokenizer, "backend_tokenizer", None)
         # Changes a text before it is tokenized, for example to lower case. None if texts are not changed.
         self._normalizer = getattr(backend, "normalizer", None)
-        # Whether each character of a token's name stands for one byte.
+        # Whether each character of a token's name stands for one byte, as in the vocabulary of GPT-2.
         self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
         # Whether "&amp;" stands for "&". FSMTTokenizer splits and escapes text by the rules of the Moses tokenizer.
         self._has_escapes = hasattr(side_tokenizer, "moses_tokenize")
@@ -193,7 +191,8 @@ def _names_of_tokens(tokenizer: PreTrainedTokenizerBase, is_target: bool) -> dic
         is_target (`bool`): whether it is the tokenizer of targets.
     """
     # MarianTokenizer and FSMTTokenizer are one object for sources and targets, which may have different vocabularies.
-    # `get_vocab()` returns the vocabulary of sources, and `decoder` is that of targets, without the added tokens.
+    # `get_vocab()` returns the vocabulary of sources. The attribute `decoder` is the vocabulary of targets, without the
+    # added tokens. Fast tokenizers have an unrelated attribute of the same name.
     has_target_vocabulary = not tokenizer.is_fast and hasattr(tokenizer, "decoder")
     if is_target and has_target_vocabulary:
         target_names: dict[int, str] = dict(tokenizer.decoder)
@@ -215,6 +214,8 @@ def word_at(text: str, position: int, pattern: re.Pattern[str] = WORDS) -> int:
 def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]]:
     """Return, for each token, the indices of the words to which the token belongs. A token may span several words.
 
+    For example, the words "two" and "dogs" have the tokens "two", "do" and "gs". The result is [[0], [1], [1]].
+
     A tokenizer may change the text, for example by Unicode normalization, lowercasing or escaping. In this case, the
     texts of the tokens are compared with the original text to find the words that correspond to each token.
 
@@ -226,7 +227,8 @@ def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]
     joined_words = "".join(words).encode()
     # For each byte of the joined tokens, the slice of the joined words that corresponds to it. This is a single byte if
     # the tokenizer has not changed the text.
-    slices_of_words = _match_bytes(joined_tokens, joined_words)
+    matching_slices = _match_bytes(joined_tokens, joined_words)
+    # For each byte of the joined words, the index of its word.
     word_of_byte = _find_word_of_each_byte(words)
 
     words_of_tokens = []
@@ -235,8 +237,8 @@ def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]
         # The token consists of the bytes from `token_start` to `token_end` of the joined tokens.
         token_end = token_start + len(token)
         words_of_token: set[int] = set()
-        for slice_of_words in slices_of_words[token_start:token_end]:
-            words_of_token.update(word_of_byte[slice_of_words])
+        for matching_slice in matching_slices[token_start:token_end]:
+            words_of_token.update(word_of_byte[matching_slice])
         words_of_tokens.append(sorted(words_of_token))
         token_start = token_end
     return words_of_tokens
@@ -277,20 +279,17 @@ def _match_without_white_space(tokens: bytes, text: bytes) -> list[slice]:
     The text has no white space, so nothing in the text corresponds to the white space of the tokens. Without their
     white space, the tokens are probably equal to the text, which saves a slow comparison.
     """
-    is_white_space = [False] * len(tokens)
+    white_space_positions: set[int] = set()
     for match in _OTHER_WHITE_SPACE.finditer(tokens):
-        for position in range(match.start(), match.end()):
-            is_white_space[position] = True
-    # `_match_bytes` does not return to this function, because `visible_bytes` has no such white space.
-    visible_bytes = _OTHER_WHITE_SPACE.sub(b"", tokens)
-    slices_of_visible_bytes = iter(_match_bytes(visible_bytes, text))
+        white_space_positions.update(range(match.start(), match.end()))
+    visible_positions = [position for position in range(len(tokens)) if position not in white_space_positions]
+    visible_bytes = bytes(tokens[position] for position in visible_positions)
 
-    slices_of_text = []
-    for position in range(len(tokens)):
-        if is_white_space[position]:
-            slices_of_text.append(slice(0, 0))
-        else:
-            slices_of_text.append(next(slices_of_visible_bytes))
+    # Bytes of white space keep this empty slice.
+    slices_of_text = [slice(0, 0)] * len(tokens)
+    # If `_match_bytes` calls this function again, it is with fewer bytes, so the recursion ends.
+    for position, slice_of_text in zip(visible_positions, _match_bytes(visible_bytes, text), strict=True):
+        slices_of_text[position] = slice_of_text
     return slices_of_text
 
 

@@ -76,16 +76,16 @@ def _has_complete_elements(text: str) -> bool:
         if name not in HTML_NAMES:
             # This is not a tag of HTML, but, for example, "<filename>".
             return False
-        if name in VOID or tag["is_empty"]:
-            # The tag has no end tag.
+        has_no_end_tag = name in VOID or tag["is_empty"]
+        if has_no_end_tag:
             continue
-        if not tag["is_end"]:
+        if tag["is_end"]:
+            # An end tag belongs to the last start tag that has no end tag yet.
+            if not names_of_open_elements or names_of_open_elements[-1] != name:
+                return False
+            names_of_open_elements.pop()
+        else:
             names_of_open_elements.append(name)
-            continue
-        if not names_of_open_elements or names_of_open_elements[-1] != name:
-            # The end tag does not belong to the last start tag.
-            return False
-        names_of_open_elements.pop()
     return not names_of_open_elements
 
 

@@ -102,9 +102,9 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
 
     These elements are protected:
 
-    - placeholders, such as "{name}"
-    - nodes with the role KEPT
-    - elements without letters, such as the footnote mark `<sup>[1]</sup>`, an image, or an empty element
+    1. placeholders, such as "{name}"
+    2. nodes with the role KEPT
+    3. elements without letters, such as the footnote mark `<sup>[1]</sup>`, an image, or an empty element
 
     Protected elements that belong together are joined; see `_extend_protected`. If the whole text has no letters, its
     numbers are translated. In this case, elements with numbers are not protected.
@@ -112,17 +112,17 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
     Returns:
         `list[str | Element]`: the content of the text; empty if there is nothing to translate.
     """
-    # In this content, the elements that the first two items of the list describe are already protected.
+    # This protects the elements of the first two kinds.
     content = _read_content(nodes)
-    strings = [token for token in iterate_tokens(content) if isinstance(token, str)]
-    # All text outside of protected elements.
-    text = "".join(strings)
+    # All text outside of these elements.
+    text = "".join(token for token in iterate_tokens(content) if isinstance(token, str))
     has_letter_or_digit = any(map(str.isalnum, text))
     if not has_letter_or_digit:
         return []
-    # The ranges show which part of `text` is inside each element. The next step reads them. `SpacedText` later replaces
-    # them with ranges in the text that the model sees.
+    # `_protect_elements` reads the range of each element in `text`. `SpacedText` later replaces the ranges with ranges
+    # in the text that the model sees.
     _set_ranges(content, start=0)
+    # This protects the elements of the third kind.
     return _protect_elements(content, text, text_has_letters=has_letters(text))
 
 
@@ -267,22 +267,23 @@ def _find_last_member(content: list[str | Element], first: int) -> int:
 def _find_next_member(content: list[str | Element], index: int) -> int | None:
     """Return the index of the protected element that is joined with the protected element at `index`.
 
-    At most one string may be between the two elements, and it must match `_JOINING`. The result is None if there is no
-    such element, or if there is no visible protected element at `index`.
+    At most one string may be between the two elements, and it must be a joining text, such as "+". The result is None
+    if there is no such element, or if there is no visible protected element at `index`.
     """
     if not _is_visible(content[index]):
         return None
     next_index = index + 1
-    if next_index == len(content):
-        return None
-    separator = content[next_index]
-    if isinstance(separator, str):
-        if _JOINING.fullmatch(separator) is None:
-            return None
+    if next_index < len(content) and _is_joining_text(content[next_index]):
+        # The text, such as "+", is between the two elements.
         next_index += 1
-    if next_index == len(content) or not _is_visible(content[next_index]):
-        return None
-    return next_index
+    if next_index < len(content) and _is_visible(content[next_index]):
+        return next_index
+    return None
+
+
+def _is_joining_text(child: str | Element) -> bool:
+    """Return True if a child is a string that joins the protected elements before and after it, such as "+" or ", "."""
+    return isinstance(child, str) and _JOINING.fullmatch(child) is not None
 
 
 def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
@@ -303,8 +304,8 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
         marks = _find_enclosing_marks(text_before, text_after)
         if marks is None:
             continue
-        # The marks move from the neighboring texts into the element. The shortened text after this element is the text
-        # before the next element, so the following iterations must read it from `enclosed`, not from `content`.
+        # The marks move from the texts around the element into the element. The text after it may be the text before
+        # the next element, so the loop must read the shortened text from `enclosed`, and not from `content`.
         enclosed[index - 1] = text_before.removesuffix(marks.opening)
         enclosed[index] = _protect_as_group([marks.opening, child, marks.closing])
         enclosed[index + 1] = text_after.removeprefix(marks.closing)
@@ -393,9 +394,9 @@ class _TextWithNodes:
         self.text = text
 
     def children_between(self, start: int, end: int) -> list[Node | str]:
-        """Return the strings and nodes between two positions of the text."""
+        """Return the strings and nodes between two positions of the text; empty strings are left out."""
         children: list[Node | str] = []
-        # The indices of the nodes whose characters are in this range. The positions are sorted.
+        # The nodes between the positions have the indices from `first_node` up to, but not including, `end_of_nodes`.
         first_node = bisect_left(self._positions, start)
         end_of_nodes = bisect_left(self._positions, end)
         start_of_string = start
@@ -404,7 +405,7 @@ class _TextWithNodes:
             if start_of_string < position:
                 children.append(self.text[start_of_string:position])
             children.append(self._nodes[index])
-            # One character of the text stands for the node.
+            # The next string starts after the single character that stands for the node.
             start_of_string = position + 1
         if start_of_string < end:
             children.append(self.text[start_of_string:end])

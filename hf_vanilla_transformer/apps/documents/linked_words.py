@@ -71,16 +71,18 @@ class LinkedWords:
         self._target = target
         # The parts of all source words follow each other in `source_words`.
         self.source_words: list[CharacterRange] = []
-        # For each whole word of the source, the indices of its parts in `source_words`.
+        # For each whole word of the source, the indices of its parts in `source_words`. For "press H<sub>2</sub>O",
+        # whose second word has three parts, these are range(0, 1) and range(1, 4).
         part_indices: list[range] = []
         for parts in _split_words(source, borders):
             first_part = len(self.source_words)
             self.source_words += parts
             part_indices.append(range(first_part, len(self.source_words)))
 
-        # From here on, `source_words` is complete, as `_split_target` needs it.
         links_of_whole_words = _link_equal_words(links, source, target)
+        # This compares the words of the translation with `source_words`, which must be complete.
         target_words = self._split_target(links_of_whole_words, part_indices)
+        # From here on, words are counted after splitting, so a part counts as a word.
         self.target_words = [word.characters for word in target_words]
         self.linked_sources = [word.source_words for word in target_words]
         self.linked_targets = _reverse_links(self.linked_sources, len(self.source_words))
@@ -173,20 +175,23 @@ class LinkedWords:
             there or, like "-" in the example, to no part.
         """
         target_words: list[_TargetWord] = []
-        # The word has been split up to this position, and these source parts have not been compared yet.
+        # The end of the last match in the word, and the source part after the one that was matched there.
         position = word.start
         next_part = source_parts.start
         for source_part in source_parts:
             characters = self._find_in_target(source_part, position, word.end)
             if characters is None:
+                # The part is skipped; it is in the range of skipped parts at the next match.
                 continue
             skipped_characters = CharacterRange(position, characters.start)
-            target_words += _link_skipped_characters(skipped_characters, range(next_part, source_part))
+            skipped_parts = range(next_part, source_part)
+            target_words += _link_skipped_characters(skipped_characters, skipped_parts)
             target_words.append(_TargetWord(characters, {source_part}))
             position = characters.end
             next_part = source_part + 1
-        skipped_characters = CharacterRange(position, word.end)
-        target_words += _link_skipped_characters(skipped_characters, range(next_part, source_parts.stop))
+        characters_after_last_match = CharacterRange(position, word.end)
+        parts_after_last_match = range(next_part, source_parts.stop)
+        target_words += _link_skipped_characters(characters_after_last_match, parts_after_last_match)
         return target_words
 
     def _find_in_target(self, source_word: int, start: int, end: int) -> CharacterRange | None:

@@ -48,12 +48,12 @@ class Document:
         self._format = format
         self._escape = escape_html if format == "html" else escape_xml
         self._root = _read_markup(format, markup)
-        # How often each element name occurs at each depth, in the document and in each of its `<ruby>` readings.
-        # `render` checks that a translation has the same elements.
+        # How often each pair of depth and element name, such as (2, "b"), occurs in the document, and in each of its
+        # `<ruby>` readings. `render` checks that a translation has the same elements.
         self._name_counts = Counter(iterate_names(self._root))
         self._name_counts_of_readings = dict(_count_names_of_readings(self._root, depth=0))
 
-        # `_read_block` divides the document into parts, and adds them to the following attributes.
+        # The call of `_read_block` below fills these four attributes with the parts of the document.
         # The inline runs and attributes that have text to translate. An inline run is text with its inline elements.
         self._runs: list[_InlineRun] = []
         self._attributes: list[_Attribute] = []
@@ -138,16 +138,15 @@ class Document:
             ValueError: if browsers would read different elements in the result than in the document. This happens if
                 elements are nested in a way that HTML does not allow.
         """
+        # The first translations belong to the document's own runs of text, and the others to its inner documents.
         runs = self._translated_runs
+        num_runs = len(runs)
         # The readings of `<ruby>` elements that are left out.
         dropped_readings: list[Node] = []
-        # The first translations belong to the runs, and the remaining ones to the inner documents. Each run stores its
-        # translation, which `_translated_attributes` and `_write_block` read below.
-        for run, translation, word_links in zip(runs, translations, links, strict=False):
+        for run, translation, word_links in zip(runs, translations[:num_runs], links[:num_runs], strict=True):
+            # The run stores its translation, because `_translated_attributes` and `_write_block` read it below.
             dropped_readings += run.place_tags(translation, word_links)
-        remaining_translations = translations[len(runs) :]
-        remaining_links = links[len(runs) :]
-        written_inner_documents = self._render_inner_documents(remaining_translations, remaining_links)
+        written_inner_documents = self._render_inner_documents(translations[num_runs:], links[num_runs:])
         with self._translated_attributes():
             written = "".join(self._write_block(self._root, written_inner_documents))
         if self._format == "html":
@@ -335,9 +334,10 @@ def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:
 
 
 def _count_names_of_readings(node: Node, depth: int) -> Iterator[tuple[Node, Counter[tuple[int, str]]]]:
-    """Yield each `<ruby>` reading inside a node, and a counter of the elements in this reading by depth and name.
+    """Yield each `<ruby>` reading inside a node, with a counter of the elements that the document loses without it.
 
-    The counter includes the reading itself, which is an element such as `<rt>`.
+    These are the reading itself, which is an element such as `<rt>`, and the elements inside it. The counter's keys are
+    pairs of depth and name, such as (3, "rt").
 
     Args:
         node: the node in which readings are searched.

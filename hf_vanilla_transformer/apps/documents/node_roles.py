@@ -43,14 +43,16 @@ def _assign_roles_inside(parent: Node, escape: Callable[[str], str], is_sentence
     elements = [child for child in parent.children if isinstance(child, Node) and child.name]
     for element in elements:
         if _stays_unchanged(element, is_in_ruby):
-            # This includes everything inside the element.
+            # Everything inside the element stays unchanged, too.
             element.role = Role.KEPT
             element.is_translated = False
-        else:
-            element.is_translated = _is_translated_inside(element, parent.is_translated)
-            belongs_to_sentence = has_sentence or element.name in PHRASING
-            may_be_inline = belongs_to_sentence and element.name not in BLOCKS
-            _assign_role(element, escape, may_be_inline, is_in_ruby)
+            continue
+        element.is_translated = _is_translated_inside(element, parent.is_translated)
+        # Elements such as <b> belong to a sentence even without text next to them, and blocks such as <p> never do.
+        belongs_to_sentence = has_sentence or element.name in PHRASING
+        may_be_inline = belongs_to_sentence and element.name not in BLOCKS
+        # This sets the role of the element, and calls this function for what is inside it.
+        _assign_role(element, escape, may_be_inline, is_in_ruby)
 
 
 def _has_text(node: Node) -> bool:
@@ -72,8 +74,8 @@ def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: boo
         # An XML element outside of sentences may contain HTML as text, which is translated as a document.
         replace_escaped_html(element)
     # The roles inside come first, because the role of an element depends on the roles of its children.
-    is_or_is_in_ruby = is_in_ruby or element.name == "ruby"
-    _assign_roles_inside(element, escape, may_be_inline, is_or_is_in_ruby)
+    children_are_in_ruby = is_in_ruby or element.name == "ruby"
+    _assign_roles_inside(element, escape, is_sentence=may_be_inline, is_in_ruby=children_are_in_ruby)
     element.role = _role_of_element(element, may_be_inline)
     if element.role is Role.BLOCK and not element.is_translated:
         # Blocks may contain elements that are translated, so only the texts stay unchanged.

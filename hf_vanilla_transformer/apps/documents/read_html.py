@@ -31,6 +31,21 @@ def read_html(markup: str) -> Node:
         ImportError: if selectolax is missing; the message names the extra to install.
         ValueError: if elements are nested more than 200 levels deep.
     """
+    # The document type as it is written in the markup, because lexbor does not preserve its spelling.
+    doctype_match = _DOCTYPE.match(markup)
+    doctype = doctype_match["doctype"] if doctype_match else ""
+    first_node = _parse(markup)
+    children = list(_read_siblings(first_node, doctype, depth=1, is_html=True))
+    root = Node(Role.BLOCK, "", children=children)
+    assign_roles(root, escape_html, is_sentence=True)
+    return root
+
+
+def _parse(markup: str) -> "LexborNode | None":
+    """Parse HTML with lexbor, and return the first node on the top level; the other ones are its siblings.
+
+    The result is None if the markup is empty.
+    """
     with needing("documents", "HTML needs"):
         from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
@@ -38,25 +53,16 @@ def read_html(markup: str) -> Node:
     # `<selectedcontent>`.
     options = LexborDocumentOptions.WO_EVENTS
     is_page = _START_OF_PAGE.match(markup) is not None
-    if is_page:
-        parser = LexborHTMLParser(markup, options=options)
-        html_element = parser.root
-        assert html_element is not None
-        document = html_element.parent
-        assert document is not None
-        # The document type and comments may come before <html>.
-        first_node = document.first_child
-    else:
-        # The root of a fragment is its first node; the other nodes are the siblings of this node.
-        parser = LexborHTMLParser(markup, is_fragment=True, fragment_tag=_parent_of_fragment(markup), options=options)
-        first_node = parser.root
-    # The document type as it is written in the markup, because lexbor does not preserve its spelling.
-    doctype_match = _DOCTYPE.match(markup)
-    doctype = doctype_match["doctype"] if doctype_match else ""
-    children = list(_read_siblings(first_node, doctype, depth=1, is_html=True))
-    root = Node(Role.BLOCK, "", children=children)
-    assign_roles(root, escape_html, is_sentence=True)
-    return root
+    if not is_page:
+        parent = _parent_of_fragment(markup)
+        return LexborHTMLParser(markup, is_fragment=True, fragment_tag=parent, options=options).root
+
+    html_element = LexborHTMLParser(markup, options=options).root
+    assert html_element is not None
+    document = html_element.parent
+    assert document is not None
+    # The document type and comments may come before <html>.
+    return document.first_child
 
 
 def _parent_of_fragment(markup: str) -> str:

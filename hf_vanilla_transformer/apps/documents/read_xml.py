@@ -65,16 +65,20 @@ def read_xml(markup: str) -> Node:
     """
     prolog_match = _PROLOG.match(markup)
     prolog = prolog_match[0] if prolog_match else ""
-    # The wrapper element must not contain a prolog. Replacing its characters with spaces keeps the line and character
-    # numbers in error messages correct. Line breaks stay, because "." does not match them.
-    content = re.sub(".", " ", prolog) + markup[len(prolog) :]
+    # The document is parsed inside a wrapper element, which must not contain a prolog. Therefore, spaces replace the
+    # characters of the prolog. This keeps the line and character numbers in error messages correct. Line breaks stay,
+    # because "." does not match them.
+    blank_prolog = re.sub(".", " ", prolog)
+    content = blank_prolog + markup[len(prolog) :]
     source = f"{_WRAPPER_START}{content}{_WRAPPER_END}".encode()
     events = _parse(source, markup)
     root = _build_tree(events, source)
     if prolog:
+        # This must be the first change of the tree, because it expects the spaces at the start of the first text.
         _restore_prolog(root, prolog)
-    # The text of a fragment without tags may itself be escaped HTML. Inside of elements, `assign_roles` finds such
-    # texts.
+
+    # If the document is a text without tags, the text may itself be escaped HTML. Inside elements, `assign_roles` finds
+    # such texts.
     root.raw_content = content
     replace_escaped_html(root)
     assign_roles(root, escape_xml, is_sentence=False)

@@ -318,20 +318,17 @@ class TagPlacement:
         linked_sources = self._words.linked_sources[word]
         if not linked_sources:
             return _WEIGHT_OF_UNLINKED_WORD
-        # There are four cases, in this order: no link leads inside, links outside do not count, as many links lead
-        # inside as outside, and all other words.
-        links_inside = 0
-        for source_word in linked_sources:
-            if source_word in source_words:
-                links_inside += 1
-        links_outside = len(linked_sources) - links_inside
+        num_links = len(linked_sources)
+        links_inside = len([source_word for source_word in linked_sources if source_word in source_words])
+        links_outside = num_links - links_inside
         if links_inside == 0:
             return _WEIGHT_OF_OTHER_WORD
         if not is_strict:
-            return links_inside / len(linked_sources)
+            return links_inside / num_links
         if links_inside == links_outside:
+            # The result of the last line would be 0, but a tie counts slightly in favor of the element.
             return _WEIGHT_OF_TIED_WORD
-        return (links_inside - links_outside) / len(linked_sources)
+        return (links_inside - links_outside) / num_links
 
     def _linked_words_in(self, words: _WordRange, source_word: int) -> list[int]:
         """Return the translated words that are linked with a source word and are in the given range, in order."""
@@ -360,12 +357,13 @@ class TagPlacement:
         # belongs, because punctuation can follow any word. In all other cases, the following word decides, if it is
         # linked.
         prefers_preceding_word = element.follows_word or self._is_source_punctuation(words_after[0])
-        if prefers_preceding_word and place_after_preceding_word is not None:
-            return place_after_preceding_word
-        if place_before_following_word is not None:
-            return place_before_following_word
-        if place_after_preceding_word is not None:
-            return place_after_preceding_word
+        if prefers_preceding_word:
+            places = (place_after_preceding_word, place_before_following_word)
+        else:
+            places = (place_before_following_word, place_after_preceding_word)
+        for place in places:
+            if place is not None:
+                return place
         return parent.words.end
 
     def _is_source_punctuation(self, source_word: int) -> bool:
@@ -435,15 +433,15 @@ class TagPlacement:
         end = last_word.end
         element = placed.element
         source_text = self._source[element.start : element.end]
-        # Each loop moves one end of the range past punctuation. It stops at the punctuation mark with which the element
-        # itself starts or ends in the source, and before the range becomes empty.
+        # At most, the range shrinks to one character. A mark with which the element itself starts or ends in the source
+        # stays inside, as the inner brackets of "(<b>(one)</b>)" do.
         if self._is_after_punctuation(element):
             first_character = source_text[:1]
-            while start < end - 1 and self._is_other_punctuation(start, first_character):
+            while end - start > 1 and self._is_other_punctuation(start, first_character):
                 start += 1
         if self._is_before_punctuation(element):
             last_character = source_text[-1:]
-            while start < end - 1 and self._is_other_punctuation(end - 1, last_character):
+            while end - start > 1 and self._is_other_punctuation(end - 1, last_character):
                 end -= 1
         return CharacterRange(start, end)
 
@@ -473,16 +471,15 @@ class TagPlacement:
         if word < 0:
             return 0
         characters = self._words.target_words[word]
+        position = characters.end
         # Empty at the start of the source.
         character_before_element = self._source[max(0, element.start - 1) : element.start]
-        if not element.follows_word or _is_punctuation(character_before_element):
-            return characters.end
-        # The element, such as a footnote mark, belongs to a word that does not end with punctuation in the source. If
-        # the translated word does, the element is placed before this punctuation, as in "word<sup>[1]</sup>.". At least
-        # one character of the word stays before the element.
-        position = characters.end
-        while position > characters.start + 1 and _is_punctuation(self._target[position - 1]):
-            position -= 1
+        directly_follows_letters = element.follows_word and not _is_punctuation(character_before_element)
+        if directly_follows_letters:
+            # The element, such as a footnote mark, stays before punctuation with which only the translated word ends,
+            # as in "word<sup>[1]</sup>.". At least one character of the word stays before the element.
+            while position > characters.start + 1 and _is_punctuation(self._target[position - 1]):
+                position -= 1
         return position
 
 

@@ -223,17 +223,15 @@ class _Gap:
         This text does not contain the protected elements between the words. For example, "press <kbd>k</kbd> now"
         becomes "press now" with one space.
         """
-        # At the ends of the text, there is no white space. Between words without protected elements, it is that of the
-        # source. With protected elements, it is one space, with the exceptions below.
-        # The white space and tags between the first word and the first protected element.
+        # The first joint is the white space directly after the first word, and the last joint is the white space
+        # directly before the second word. They are the same joint if there are no elements between the words.
         first_joint = self.joints[0]
-        # The same between the last protected element and the second word.
         last_joint = self.joints[-1]
         if first_joint.is_at_start or last_joint.is_at_end:
             # The text that the model sees has no white space at its ends.
             return ""
         if not self.elements:
-            # The gap has only one joint.
+            # The white space of the source is kept.
             return first_joint.space
         if not self.all_space and not self.has_space_in_elements:
             # Nothing separates the words, so "one<wbr>two" becomes "onetwo".
@@ -263,8 +261,8 @@ class SpacedText:
     """
 
     def __init__(self, tokens: Sequence[Token]):
-        # `write` compares the joints of the translation with those of the source, which `_record_joints` adds here. A
-        # joint is the white space and the tags between two neighbors: words or protected elements.
+        # A joint is the white space and the tags between two neighbors: words or protected elements. `_record_joints`
+        # stores the joints of the source here, and `write` looks up their white space.
         # The joints with tags or protected elements, by their tags and neighbors.
         self._source_joints: dict[_JointKey, _Joint] = {}
         # For each protected element, the joint directly before it and the joint directly after it.
@@ -273,11 +271,13 @@ class SpacedText:
 
         # A gap contains everything between two words.
         gaps = _divide_tokens(tokens)
+        # This also sets the attributes `start` and `end` of all elements.
         self.text = _join_for_model(gaps)
         for gap in gaps:
             self._record_joints(gap)
-        # All joints have been recorded, including the joint after an element, which `_follows_word` reads.
-        # The elements must be visited in order, because `_follows_word` reads the value of the element before.
+
+        # `_follows_word` reads the joints on both sides of an element, so it needs all joints. It also reads the value
+        # of the element before, so the elements are visited in order.
         for gap in gaps:
             for element in gap.elements:
                 element.follows_word = self._follows_word(element)
@@ -301,19 +301,21 @@ class SpacedText:
         """Return True if a protected element belongs to the word before it.
 
         This is the case if there is less space before the element than after it. For example, the footnote mark in
-        "a word<sup>[1]</sup> here" belongs to "word".
+        "a word<sup>[1]</sup> here" belongs to "word". The attribute `follows_word` of the element before must already
+        be set.
         """
+        # The white space between the element and the word or element before it, and the one after it.
         joint_before = self._source_joint_before[element]
         joint_after = self._source_joint_after[element]
         if joint_before.is_at_start:
             # There is no word before the element.
             return False
-        # A joint is closest without space, and closer with a no-break space than with an ordinary one.
+        # Neighbors are closest without space, and closer with a no-break space than with an ordinary one.
         if joint_before.closeness <= joint_after.closeness:
             return False
         preceding_element = joint_before.element_before
         if preceding_element is not None:
-            # Two adjacent protected elements belong to the same word.
+            # Two adjacent protected elements, such as "[1][2]", belong to the same word.
             return preceding_element.follows_word
         if joint_before.space:
             # This is a no-break space, which connects the element with whatever precedes it.
@@ -362,15 +364,17 @@ class SpacedText:
         only the space between the two words. For example, if "k" in "press k now" is protected, the model translates
         "press now". The spaces around "k" come from the source.
         """
-        # In a translation, only the text that the model has written contributes white space to a gap.
+        # The space between the two words that the model has written. The gap contains no other white space yet.
         word_space = gap.all_space
         spaces = [self._choose_space(joint, word_space) for joint in gap.joints]
-        words_touch = not any(spaces) and not gap.has_space_in_elements
-        if not word_space or not words_touch:
+        words_are_separated = any(spaces) or gap.has_space_in_elements
+        if words_are_separated or not word_space:
             return spaces
+
         # The model separates the two words, but no space around the elements does so yet. The space is placed after the
         # elements if they directly follow a word in the source, as a footnote mark does, and otherwise before them.
-        source_joint = self._source_joint_before[gap.elements[0]]
+        first_element = gap.elements[0]
+        source_joint = self._source_joint_before[first_element]
         if _can_have_suffix(source_joint.character_before):
             spaces[-1] = word_space
         else:
@@ -460,8 +464,10 @@ def _choose_space_beside(
     The space is the same as in the source, unless the element has a different neighbor there. The function is used both
     for the side before the element and for the side after it.
 
+    In the comments, the element is "k", and an arrow leads from the source to the translation.
+
     Args:
-        element: the protected element, which is "k" in the examples below.
+        element: the protected element.
         side: this side of the element in the translation: a word, or an end of the text.
         source_side: the same side of the element in the source.
         source_space: the white space on this side of the element in the source.
@@ -470,22 +476,21 @@ def _choose_space_beside(
     if side.is_text_end:
         if source_side.is_text_end:
             return source_space
-        # "k now" starts without a space, even if the source is "press k".
+        # "press k" -> "k drücken": the translation starts without a space.
         return ""
     if side.is_attached_punctuation:
         if source_side.is_attached_punctuation:
             return source_space
-        # "(k now)" has no space after the bracket, even if the source is "press k". "press k." has no space before the
-        # period, even if the source is "k now".
+        # "press k" -> "(k drücken)": there is no space after the bracket, because the model has written none there.
         return word_space
     # From here on, the element is next to a word in the translation.
     if source_space:
-        # "press k" has a space, like the source.
+        # "press k" -> "Taste k": the space of the source is kept.
         return source_space
     if source_side.continues_in_element:
-        # "a word[1]" and "<code>k</code>s" have no space, like the source.
+        # "many ks" -> "viele ks": in the source, the element and the word beside it are not separated either.
         return ""
-    # In the source, there is no word on this side. For example, "k now" becomes "jetzt k", with a new space before "k".
+    # "k now" -> "jetzt k": in the source, there is no word on this side. A space is added if readers need it.
     if _needs_space(element, side.character, word_space):
         return " "
     return ""
@@ -525,21 +530,25 @@ def _divide_tokens(tokens: Sequence[Token]) -> list[_Gap]:
         current_gap = gaps[-1]
         if isinstance(token, Tag):
             current_gap.add_tag(token)
-            continue
-        if isinstance(token, Element):
+        elif isinstance(token, Element):
             current_gap.add_element(token)
-            continue
-        # The token is a string.
-        word = token.strip()
-        if not word:
+        elif not token.strip():
+            # The token is only white space.
             current_gap.add_space(token)
-            continue
-        # The word ends the current gap, and the white space after the word starts the next one.
-        space_before, _, space_after = token.partition(word)
-        current_gap.add_space(space_before)
-        current_gap.end_before(word)
-        joint_after_word = _Joint(character_before=word[-1])
-        next_gap = _Gap(joints=[joint_after_word])
-        next_gap.add_space(space_after)
-        gaps.append(next_gap)
+        else:
+            gaps.append(_end_gap(current_gap, token))
     return gaps
+
+
+def _end_gap(gap: _Gap, text: str) -> _Gap:
+    """End a gap before the word in a text, and return the next gap, which starts after this word.
+
+    The white space before the word is added to the gap, and the white space after the word to the next gap.
+    """
+    word = text.strip()
+    space_before, _, space_after = text.partition(word)
+    gap.add_space(space_before)
+    gap.end_before(word)
+    next_gap = _Gap(joints=[_Joint(character_before=word[-1])])
+    next_gap.add_space(space_after)
+    return next_gap

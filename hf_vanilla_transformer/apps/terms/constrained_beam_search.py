@@ -218,9 +218,9 @@ class _PositionGroups:
         group_to_mark = self.group_of_position.where(flags, extra_group)  # (active, hypotheses, positions)
         is_marked = flags.new_zeros(num_active, num_hypotheses, num_groups + 1)
         is_marked.scatter_(2, group_to_mark, True)
-        is_marked = is_marked[:, :, :num_groups]
-        # The groups were on a single axis of next_tokens * phrases.
-        return is_marked.unflatten(2, (self.num_next_tokens, self.num_phrases))
+        # (active, hypotheses, next_tokens * phrases)
+        any_flag_of_group = is_marked[:, :, :num_groups]
+        return any_flag_of_group.unflatten(2, (self.num_next_tokens, self.num_phrases))
 
     def largest_of_next_token(self, counts: torch.Tensor) -> torch.Tensor:
         """Return the largest count among the positions of each next token, or 0 for a token that has no positions.
@@ -296,6 +296,7 @@ class PhraseStates:
         has_next_token = self._tables.token_of_position == next_tokens  # (active, hypotheses, positions)
         matched = self._may_match(states, continuations.letters_meet) & has_next_token
         counts = self._update_counts(states, matched, continuations, self._groups_for_one_token)
+        # The counts have the axis next_tokens, which states do not have, so its single index is selected.
         return States(
             matched,
             missing=counts.missing[:, :, 0],
@@ -443,13 +444,13 @@ class PhraseStates:
         end_in_letter = continuations.end_in_letter[:, :, :, None]
         counts_before = states.counts  # each (active, hypotheses, 1, phrases)
 
-        # A phrase occurs if the last position of one of its alternatives is matched. From `new_occurrences` on, all
-        # tensors have shape (active, hypotheses, next_tokens, phrases).
+        # A phrase occurs if the last position of one of its alternatives is matched.
         ends_alternative = matched & self._tables.is_last  # (active, hypotheses, positions)
         new_occurrences = groups.any_in_group(ends_alternative).long()
 
-        # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count. Here and
-        # below, the product of a count and a flag is the count where the flag is True, and 0 elsewhere.
+        # All tensors below have shape (active, hypotheses, next_tokens, phrases). The product of a count and a flag is
+        # the count where the flag is True, and 0 elsewhere.
+        # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count.
         revoked = counts_before.revocable * letters_meet
         missing = counts_before.missing + revoked - new_occurrences
         # An earlier occurrence stays revocable only if the token has no text.
@@ -523,10 +524,11 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
     shortest_lengths = [_shortest_length(phrase, begins_with_letter) for phrase in distinct_phrases]
     phrase_lengths = torch.tensor(shortest_lengths, dtype=torch.long, device=device)
 
+    # Each token of each alternative is a position.
     positions = _lay_out(distinct_phrases, device)
-    # unique() also returns the index of each token among the distinct ones. The first of these indices belong to the
-    # positions, and the others to the EOS tokens.
     num_positions = len(positions.tokens)
+    # For example, the tokens [7, 5, 7] of the positions and the EOS token 2 have the distinct tokens [2, 5, 7], among
+    # which they have the indices [2, 1, 2, 0].
     all_tokens = torch.cat([positions.tokens, eos.to(device)])  # (positions + num_eos,)
     tracked_tokens, tracked_indices = all_tokens.unique(return_inverse=True)
     return Tables(
@@ -577,25 +579,27 @@ def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
     A Python loop over tokens is avoided, because it would take a second for many long phrases, and would block other
     threads during this time.
     """
+    # The examples in the comments are for two phrases. The first one has the alternatives [5, 6] and [7], and the
+    # second one has the alternative [5, 8].
     alternatives: list[tuple[int, ...]] = []
-    phrases_of_alternatives: list[int] = []
+    phrases_of_alternatives: list[int] = []  # [0, 0, 1]
     for phrase_index, phrase in enumerate(phrases):
         alternatives.extend(phrase)
         phrases_of_alternatives.extend([phrase_index] * len(phrase))
 
-    tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)
-    # The examples in the following comments are for the alternatives [5, 6], [7] and [5, 8].
-    # These three tensors have shape (alternatives,). The lengths are [2, 1, 2], and the starts [0, 2, 3].
-    lengths = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)
-    starts = lengths.cumsum(0) - lengths
+    tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)  # [5, 6, 7, 5, 8]
+    # These three tensors have shape (alternatives,).
+    lengths = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)  # [2, 1, 2]
+    starts = lengths.cumsum(0) - lengths  # [0, 2, 3]
     phrase_of_alternative = torch.tensor(phrases_of_alternatives, dtype=torch.long, device=device)
 
-    # All other tensors have shape (positions,). The alternatives of the positions are [0, 0, 1, 2, 2], which have
-    # [0, 1, 0, 0, 1] preceding tokens and [1, 0, 0, 1, 0] following tokens.
+    # All other tensors have shape (positions,), where each token has a position.
     alternative_of_position = torch.arange(len(alternatives), device=device).repeat_interleave(lengths)
-    num_preceding = torch.arange(len(tokens), device=device) - starts[alternative_of_position]
-    num_following = lengths[alternative_of_position] - num_preceding - 1
-    return _Positions(tokens, phrase_of_alternative[alternative_of_position], num_preceding, num_following)
+    # The alternatives of the positions are [0, 0, 1, 2, 2].
+    num_preceding = torch.arange(len(tokens), device=device) - starts[alternative_of_position]  # [0, 1, 0, 0, 1]
+    num_following = lengths[alternative_of_position] - num_preceding - 1  # [1, 0, 0, 1, 0]
+    phrase_of_position = phrase_of_alternative[alternative_of_position]  # [0, 0, 0, 1, 1]
+    return _Positions(tokens, phrase_of_position, num_preceding, num_following)
 
 
 def _find_following_letters(positions: _Positions, begins_with_letter: torch.Tensor) -> torch.Tensor:
@@ -616,15 +620,19 @@ def _find_following_letters(positions: _Positions, begins_with_letter: torch.Ten
 def _count_saved_tokens(positions: _Positions, phrase_lengths: torch.Tensor) -> torch.Tensor:
     """Count the tokens that a hypothesis saves by having matched each position, `(positions,)`; see [`Tables`].
 
+    For example, after two of the three tokens of a phrase, one token is needed instead of three, so two are saved.
+
     Args:
         positions (`_Positions`): the positions of one sentence.
         phrase_lengths (`torch.LongTensor` of shape `(phrases,)`): the number of tokens that each phrase needs.
     """
-    needed_before = phrase_lengths[positions.phrases]
-    needed_after = positions.num_following
+    # How many tokens a hypothesis needs that has matched nothing, and one that has matched the position.
+    needed_for_phrase = phrase_lengths[positions.phrases]
+    needed_after_position = positions.num_following
     # The rest of a long alternative may be longer than the shortest alternative. Then nothing is saved.
-    saved_tokens = (needed_before - needed_after).clamp(min=0)
-    # After the last position, the phrase is no longer missing, so its whole length is subtracted already.
+    saved_tokens = (needed_for_phrase - needed_after_position).clamp(min=0)
+    # After the last position, the phrase is not missing, so `needed` does not count its tokens. They must not be
+    # subtracted a second time.
     is_last = positions.num_following == 0
     return saved_tokens.masked_fill(is_last, 0)
 
@@ -637,7 +645,8 @@ def _pad_tables(tables: list[Tables]) -> Tables:
     """
     padded = {}
     for field in Tables._fields:
-        # A phrase of padding must occur 0 times. A position of padding has no token, so it is never matched.
+        # Tokens are padded with an invalid token, so a position of padding is never matched. Padding in
+        # `required_counts` means that a phrase must occur 0 times. In the other fields, padding has no effect.
         padding = _NO_TOKEN if field in ("token_of_position", "tracked_tokens") else 0
         tensors_of_sentences = [getattr(tables_of_sentence, field) for tables_of_sentence in tables]
         stacked = pad_sequence(tensors_of_sentences, batch_first=True, padding_value=padding)
@@ -718,9 +727,9 @@ class ConstrainedBeamSearch(BeamSearch):
         needed_after_prompt = self._phrases.needed(prompt_states)[:, 0]  # (batch,)
         self._check_limits(needed_after_prompt)
 
-        # All running hypotheses begin with the states of this hypothesis, which has the index 0.
-        copied_hypotheses = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)  # (batch, beams)
-        self._running_states = prompt_states.take(copied_hypotheses)
+        # All running hypotheses begin with the states of the prompt, which is the hypothesis with the index 0.
+        indices_of_prompts = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)  # (batch, beams)
+        self._running_states = prompt_states.take(indices_of_prompts)
         # The bank of each candidate: the number of tokens that it still needs for its phrases, (active, candidates).
         # Until `extend` makes candidates, these are the banks of the running hypotheses.
         self._banks = self._phrases.needed(self._running_states)
@@ -769,10 +778,11 @@ class ConstrainedBeamSearch(BeamSearch):
         beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_proposals).expand_as(tokens)
         # The bank of a candidate is the number of tokens that it still needs for its phrases.
         banks = proposals.needed.flatten(1)
-        scores = self._keep_best_of_banks(scores, tokens, banks)
+        scores_of_kept = self._keep_best_of_banks(scores, tokens, banks)
 
-        self._candidates = Candidates(scores, beams, tokens)
+        self._candidates = Candidates(scores_of_kept, beams, tokens)
         self._banks = banks
+        # The candidates have one token more than the running hypotheses.
         self.length += 1
         return self._rows_of(beams), tokens
 
@@ -804,29 +814,37 @@ class ConstrainedBeamSearch(BeamSearch):
             log_probs (`torch.FloatTensor` of shape `(active, beams, vocabulary)`): the log-probabilities of the next
                 tokens.
         """
-        num_active, num_beams, vocab_size = log_probs.shape
-        num_best = min(self.num_candidates, vocab_size)
-        _, best_tokens = top_tokens(log_probs.flatten(0, 1), num_best)  # (active * beams, best)
-        best_tokens = best_tokens.view(num_active, num_beams, num_best)
-        # A tracked token among the best tokens would become a candidate twice, so it is one only as a tracked token.
-        # Its number in `needed_after_best` may be wrong, because it may match a phrase, but this number is not used.
-        best_are_candidates = ~self._phrases.are_tracked(best_tokens)
-        needed_after_best = self._phrases.needed_after_other_tokens(self._running_states, best_tokens)
-
-        # The tracked tokens of a sentence are the same for all of its beams: (active, beams, tracked).
-        tracked_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)
-        is_padding = tracked_tokens == _NO_TOKEN
-        # Padding becomes a valid token, because tokens are used as indices. It is not a candidate.
-        tracked_tokens = tracked_tokens.clamp(min=0)
-        tracked_are_candidates = ~is_padding
-        needed_after_tracked = self._phrases.needed_after_tracked_tokens(self._running_states)
-
+        num_beams = log_probs.shape[1]
+        best = self._propose_best_tokens(log_probs)
+        tracked = self._propose_tracked_tokens(num_beams)
         # All results have shape (active, beams, best + tracked).
         return _Proposals(
-            tokens=torch.cat([best_tokens, tracked_tokens], dim=2),
-            are_candidates=torch.cat([best_are_candidates, tracked_are_candidates], dim=2),
-            needed=torch.cat([needed_after_best, needed_after_tracked], dim=2),
+            tokens=torch.cat([best.tokens, tracked.tokens], dim=2),
+            are_candidates=torch.cat([best.are_candidates, tracked.are_candidates], dim=2),
+            needed=torch.cat([best.needed, tracked.needed], dim=2),
         )
+
+    def _propose_best_tokens(self, log_probs: torch.Tensor) -> _Proposals:
+        """Return the best tokens after each running hypothesis. `log_probs` has shape `(active, beams, vocabulary)`."""
+        num_active, num_beams, vocab_size = log_probs.shape
+        num_best = min(self.num_candidates, vocab_size)
+        _, tokens_of_rows = top_tokens(log_probs.flatten(0, 1), num_best)  # (active * beams, best)
+        tokens = tokens_of_rows.view(num_active, num_beams, num_best)
+        # A tracked token among the best tokens would become a candidate twice, so it is one only as a tracked token.
+        # Its number in `needed` may be wrong, because it may match a phrase, but this number is not used.
+        are_candidates = ~self._phrases.are_tracked(tokens)
+        needed = self._phrases.needed_after_other_tokens(self._running_states, tokens)
+        return _Proposals(tokens, are_candidates, needed)
+
+    def _propose_tracked_tokens(self, num_beams: int) -> _Proposals:
+        """Return the tracked tokens of each sentence, which are the same for all of its running hypotheses."""
+        padded_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)  # (active, beams, tracked)
+        is_padding = padded_tokens == _NO_TOKEN
+        # Padding becomes a valid token, because tokens are used as indices. It is not a candidate.
+        tokens = padded_tokens.clamp(min=0)
+        are_candidates = ~is_padding
+        needed = self._phrases.needed_after_tracked_tokens(self._running_states)
+        return _Proposals(tokens, are_candidates, needed)
 
     def prune(self, is_finished: torch.Tensor, is_truncated: torch.Tensor) -> None:
         """Drop candidates that end without all of their phrases, then continue as [`BeamSearch.prune`] does."""
@@ -841,13 +859,14 @@ class ConstrainedBeamSearch(BeamSearch):
 
         The arguments and the result are as in [`BeamSearch._best_running`].
         """
+        # All tensors below have shape (active, beams).
         # The candidates are chosen by bank, but `BeamSearch` expects the best hypothesis first.
-        chosen_candidates = self._choose_from_banks(scores)  # (active, beams)
-        best_scores, best_first = scores.gather(1, chosen_candidates).sort(dim=1, descending=True)
-        best_candidates = chosen_candidates.gather(1, best_first)  # (active, beams)
+        chosen_candidates = self._choose_from_banks(scores)
+        best_scores, order = scores.gather(1, chosen_candidates).sort(dim=1, descending=True)
+        best_candidates = chosen_candidates.gather(1, order)
 
-        # Each chosen candidate continues a running hypothesis by one token. Both tensors are (active, beams). The new
-        # states must be in the same order as the result.
+        # Each chosen candidate continues a running hypothesis, its beam, by one token. The states are updated in the
+        # same order as the result, so they stay the states of the running hypotheses.
         continued_beams = self._candidates.beams.gather(1, best_candidates)
         new_tokens = self._candidates.tokens.gather(1, best_candidates)
         states_before = self._running_states.take(continued_beams)

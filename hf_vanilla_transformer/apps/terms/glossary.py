@@ -306,7 +306,8 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
     """Return three flags for each target token: whether it begins with a letter, ends with a letter, and has no text.
 
     [`ForcedPhrases`] uses this to find whole words. A token with a space before its first letter does not begin with a
-    letter, because the space separates it from the previous token. Special tokens have no text.
+    letter, because the space separates it from the previous token. Special tokens have no text. The result is cached,
+    so callers must not change it.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
@@ -315,8 +316,6 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
     Returns:
         `torch.BoolTensor` of shape `(3, vocab_size)`: one row for each of the three flags, in this order.
     """
-    # The result is cached, so all callers get the same tensor and must not change it.
-
     # The tokens of a single letter. Each token of the vocabulary is decoded together with them.
     letter = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
     is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
