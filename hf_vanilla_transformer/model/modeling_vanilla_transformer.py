@@ -730,7 +730,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         has_source_in_cache = cache is not None and any(cache.is_updated.values())
         source_states = encoder_hidden_states
         if source_states is not None and not has_source_in_cache:
-            # Every layer computes keys and values from the encoder's output. Under autocast, one cast serves them all.
+            # Every layer computes keys and values from the encoder's output, so one cast can serve all layers.
             source_states = cast_once_for_layers(source_states)
         for layer in self.layers:
             x = layer(x, source_states, mask, encoder_mask, cache=cache, **kwargs)
