@@ -201,12 +201,14 @@ def attention_mask_without_sync(
     Returns:
         `torch.Tensor` of shape `(batch, 1, target, source)`: True where a query may attend; None if it is omitted.
     """
+    # In a compiled or traced program, transformers does not read the mask either.
     if attention_mask is not None and not is_plain_cpu_tensor(attention_mask) and not is_traced():
         is_same_for_every_query = mask_function is bidirectional_mask_function
         covers_all_keys = attention_mask.shape[-1] == kwargs["kv_length"]
         if is_same_for_every_query and covers_all_keys:
             # A view of the mask is enough. transformers would launch ten kernels to compute the same values.
-            return attention_mask[:, None, None, :].expand(-1, -1, kwargs["q_length"], -1)
+            view_for_heads = attention_mask[:, None, None, :]  # (batch, 1, 1, source)
+            return view_for_heads.expand(-1, -1, kwargs["q_length"], -1)  # (batch, 1, target, source)
         # transformers reads the mask's values only to find out whether it may omit the mask.
         allow_is_causal_skip = False
         allow_is_bidirectional_skip = False

@@ -51,9 +51,12 @@ def save_gradients(ctx: LossContext, gradients: Sequence[Tensor | None], inputs:
     is None if there is none.
     """
     ctx.save_for_backward(*gradients)
-    dtypes = []
+    dtypes: list[torch.dtype | None] = []
     for tensor in inputs:
-        dtypes.append(None if tensor is None else tensor.dtype)
+        if tensor is None:
+            dtypes.append(None)
+        else:
+            dtypes.append(tensor.dtype)
     ctx.dtypes = tuple(dtypes)
 
 

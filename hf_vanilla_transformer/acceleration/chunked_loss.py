@@ -199,17 +199,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         label_probability = 1 - label_smoothing
         chunk_rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * d_model)
         row_terms = _process_chunks(rows, projection, label_probability, chunk_rows, sum_dtype, gradients)
-        # Only accelerators pass rows without a label.
-        if lacks_label is None:
-            # CPUs add up the rows chunk by chunk.
-            rows_per_sum = chunk_rows
-        else:
-            # Accelerators add up all rows at once, which launches fewer kernels. At least 1, because `rows_per_sum` is
-            # the step of a range, which must not be 0 even if there are no rows.
-            rows_per_sum = max(num_rows, 1)
-            # Until this call, the values of these rows are arbitrary, and would spoil the sums.
-            _clear_rows_without_label(row_terms, lacks_label)
-        loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, rows_per_sum)
+        loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, lacks_label, chunk_rows)
 
         # The backward pass scales these gradients, and casts them to the dtypes of the inputs.
         save_gradients(ctx, [gradients.states, gradients.weight, gradients.bias], [states, weight, bias])
@@ -259,6 +249,7 @@ def _compute_mean_term(
 
     mean_term = compute_mean_logit_term(states, weight, bias, num_labels, grad_logit, sum_dtype)
 
+    # The term is a product of two sums, so all states have the same gradient, and so have all rows of the weight.
     needs_states, needs_weight, needs_bias = needs_gradients
     grad_states = None
     if needs_states:
@@ -299,8 +290,8 @@ def _process_chunks(
     matmul = _choose_matmul(rows.states[:chunk_rows], projection.weight)
     buffer_rows = min(chunk_rows, num_rows)
     precise_buffer = _allocate_precise_buffer(buffer_rows, projection.weight, sum_dtype)
-    # Memory for three values per row, which the chunks fill in.
-    log_sums, label_logits, largest_logits = rows.states.new_empty(3, num_rows, 1, dtype=sum_dtype)  # each (rows, 1)
+    # Memory for three values per row, which `_replace_logits_by_gradient` fills in, each (rows, 1).
+    log_sums, label_logits, largest_logits = rows.states.new_empty(3, num_rows, 1, dtype=sum_dtype)
     row_terms = _RowTerms(log_sums, label_logits, largest_logits)
 
     for begin in range(0, num_rows, chunk_rows):
@@ -385,6 +376,8 @@ def _replace_logits_by_gradient(
 ) -> Tensor:
     """Overwrite a chunk of logits with their gradient, and return it. Write three values per row into `row_terms`.
 
+    The gradient is softmax(logits), minus `label_probability` at the label.
+
     Args:
         logits: `(chunk_rows, vocabulary)`, overwritten.
         labels: token ids, `(chunk_rows, 1)`.
@@ -410,7 +403,7 @@ def _replace_logits_by_gradient(
     log_of_largest_probability = softmax.amax(dim=-1, keepdim=True).log()
     torch.sub(row_terms.largest_logits, log_of_largest_probability, out=row_terms.log_sums)
 
-    # The gradient is the softmax, minus `label_probability` at the label. scatter_add_ changes one element in each row.
+    # This changes one element in each row, in place: the probability of the label.
     subtracted = softmax.new_full(labels.shape, -label_probability)  # (chunk_rows, 1)
     gradient = softmax.scatter_add_(-1, labels, subtracted)
     # Without a buffer, `gradient` already is `logits`, and this changes nothing.
@@ -426,16 +419,34 @@ def _clear_rows_without_label(row_terms: _RowTerms, lacks_label: Tensor) -> None
 
 
 def _sum_rows(
-    row_terms: _RowTerms, mean_term: Tensor, label_probability: float, rows_per_sum: int
+    row_terms: _RowTerms, mean_term: Tensor, label_probability: float, lacks_label: Tensor | None, chunk_rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the loss and two token sums from the values of all rows, adding up `rows_per_sum` rows at a time.
+    """Compute the loss and two token sums from the values of all rows.
 
-    Returns three scalars: the loss, which includes `mean_term`; the cross-entropy without label smoothing; and the
-    number of rows whose label has the highest logit.
+    Args:
+        row_terms: the values of all rows. The values of rows without a label are overwritten.
+        mean_term: the term - epsilon mean(z), summed over all rows, a scalar.
+        label_probability: 1 - epsilon.
+        lacks_label: `(rows, 1)`, True for rows without a label; None if every row has a label.
+        chunk_rows: the number of rows that a CPU adds up at a time.
+
+    Returns:
+        Three scalars: the loss, which includes `mean_term`; the cross-entropy without label smoothing; and the number
+        of rows whose label has the highest logit.
     """
+    num_rows = len(row_terms.log_sums)
+    if lacks_label is None:
+        rows_per_sum = chunk_rows
+    else:
+        # Only accelerators have rows without a label. Until they are cleared, their values are arbitrary.
+        _clear_rows_without_label(row_terms, lacks_label)
+        # Adding up all rows at once launches fewer kernels. The step of a range must be at least 1, even if there are
+        # no rows.
+        rows_per_sum = max(num_rows, 1)
+
     loss = mean_term
     unsmoothed, num_highest = mean_term.new_zeros(2)
-    for begin in range(0, len(row_terms.log_sums), rows_per_sum):
+    for begin in range(0, num_rows, rows_per_sum):
         rows = slice(begin, begin + rows_per_sum)
         log_sums, label_logits, largest_logits = row_terms.select(rows)  # each (rows_per_sum, 1) or shorter
         loss = loss + (log_sums.sum() - label_probability * label_logits.sum())

@@ -88,7 +88,7 @@ def _have_supported_weights(modules: list[nn.Module]) -> bool:
             dtypes.add(weight.dtype)
     # The integers of an `Int8Linear` have scales and biases in a floating-point dtype.
     dtypes.discard(torch.int8)
-    return len(dtypes) == 1 and dtypes.pop() in _SUPPORTED_DTYPES
+    return len(dtypes) == 1 and dtypes <= _SUPPORTED_DTYPES
 
 
 def _is_unmodified_layer(module: nn.Module) -> bool:
@@ -141,19 +141,20 @@ class CPUDecoder:
         # Part of the interface of `NextTokenSteps`. It stays empty, because this decoder returns only logits.
         self.outputs: dict[str, object] = {}
 
-        states, mask = _remove_padding_of_single_sentence(states, mask)
+        # The encoder's output, (batch, source, d_model), and its mask, (batch, source), or None.
+        source_states, source_mask = _remove_padding_of_single_sentence(states, mask)
         # Added to the scores of cross-attention, (batch, 1, 1, source), or None if there is no padding.
         self._source_mask = None
-        if mask is not None and not mask.all():
-            may_attend = mask.bool()[:, None, None]  # (batch, 1, 1, source)
+        if source_mask is not None and not source_mask.all():
+            may_attend = source_mask.bool()[:, None, None]  # (batch, 1, 1, source)
             self._source_mask = make_additive_mask(may_attend, torch.float32)
 
         # The KV caches begin with slots for this many positions, and grow by as many. The mask and the caches of all
         # layers must have the same number of slots, so they get the same numbers here.
         growth = max(_GROWTH // num_beams, _MIN_GROWTH)
         # Says which slots of the KV caches each hypothesis attends to. All layers share it.
-        self._slots = _SlotMask(len(states), growth, num_beams)
-        self._layers = [_Layer(layer, states, mask, num_beams, growth) for layer in self._decoder.layers]
+        self._slots = _SlotMask(len(source_states), growth, num_beams)
+        self._layers = [_Layer(layer, source_states, source_mask, num_beams, growth) for layer in self._decoder.layers]
         self._lm_head = pack(model.lm_head)
 
         # The number of positions that were decoded so far.
@@ -162,7 +163,7 @@ class CPUDecoder:
         self._position_encodings = _encode_positions(self._decoder, 0, _GROWTH)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Compute the logits of the next token, `(rows, vocabulary)`.
+        """Compute the logits of the next token, `(rows, vocabulary)`, and add the newest tokens to the KV caches.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(rows, length)`): hypotheses, each with one more token than in the
@@ -183,7 +184,7 @@ class CPUDecoder:
     def _make_room_for_position(self) -> None:
         """Make sure that the next position has free slots and a positional encoding."""
         if self._slots.all_are_used():
-            # Selecting every sentence drops the slots that no hypothesis needs, and adds free ones.
+            # `select` drops the slots that no hypothesis needs, and adds free ones. Here, it keeps every sentence.
             every_sentence = torch.arange(self._slots.batch_size(), device="cpu")
             self.select(every_sentence)
         if self._length == len(self._position_encodings):
@@ -294,12 +295,10 @@ class _SlotMask:
             The slots that the caches must keep, `(selected, slots)`: first the used slots, then arbitrary ones in the
             place of free slots; and the number of positions whose slots are used.
         """
-        # The mask has the used slots first. It is 0 where a hypothesis attends to a slot, (selected, 1, beams, slots).
-        selected_mask = self._mask[sentences]
+        # The mask has the used slots first. It is 0 where a hypothesis attends to a slot.
+        selected_mask = self._mask[sentences]  # (selected, 1, beams, slots)
         used_mask = selected_mask[..., : self._num_used_slots]  # (selected, 1, beams, used_slots)
         needed_slots, num_positions = _find_needed_slots(used_mask)  # (selected, needed_slots)
-        # From here on, this is the new number. `used_mask` above needed the old one.
-        self._num_used_slots = num_positions * self._num_beams
 
         # All beams of a sentence keep the same slots, (selected, 1, beams, needed_slots).
         needed_slots_by_beam = needed_slots[:, None, None].expand(-1, -1, self._num_beams, -1)
@@ -307,6 +306,7 @@ class _SlotMask:
         # (selected, 1, beams, free_slots)
         mask_of_free_slots = self._mask_of_free_slots.expand(len(sentences), -1, -1, -1)
         self._mask = torch.cat([mask_of_needed_slots, mask_of_free_slots], dim=3)
+        self._num_used_slots = num_positions * self._num_beams
 
         # The caches get as many free slots as the mask. Their content does not matter, so slot 0 is copied into them.
         # For example, [3, 5] with two free slots becomes [3, 5, 0, 0].
@@ -340,9 +340,9 @@ def _find_needed_slots(used_mask: Tensor) -> tuple[Tensor, int]:
     """
     num_beams = used_mask.shape[2]
     is_attended = used_mask[:, 0] == 0  # (batch, beams, slots)
-    # A slot is needed if at least one hypothesis of its sentence attends to it.
     is_needed = is_attended.any(dim=1)  # (batch, slots)
     most_needed_slots = int(is_needed.sum(dim=1).max())
+    # For example, with 4 beams, 9 needed slots are rounded up to 3 positions, which have 12 slots.
     num_positions = math.ceil(most_needed_slots / num_beams)
     # A stable sort in descending order moves True, as 1, to the front. For example, [False, True, False, True] gets the
     # order [1, 3, 0, 2].
@@ -371,17 +371,17 @@ class _Layer:
             growth (`int`): the number of positions for which the cache has slots at first.
         """
         self_attention = layer.self_attn
-        q_proj, k_proj, v_proj = self_attention.q_proj, self_attention.k_proj, self_attention.v_proj
         batch_size = len(states)
         self._num_heads = self_attention.config.num_heads
         self._num_beams = num_beams
         self._scaling = self_attention.scaling
 
         # `pack` returns an object that is called like a layer. Its method `relu` also applies a ReLU to the output, and
-        # `plus` adds a residual connection.
-        # One matmul computes query, key and value, which `__call__` splits by their widths.
-        self._project_inputs = pack(q_proj, k_proj, v_proj)
-        self._query_key_value_widths = (q_proj.out_features, k_proj.out_features, v_proj.out_features)
+        # `plus` adds a residual connection. One matmul computes query, key and value, which `__call__` splits by their
+        # widths.
+        projections = (self_attention.q_proj, self_attention.k_proj, self_attention.v_proj)
+        self._project_inputs = pack(*projections)
+        self._query_key_value_widths = [projection.out_features for projection in projections]
         self._project_heads = pack(self_attention.out_proj)
         self._key_cache = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.key_dim)
         self._value_cache = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.value_dim)
@@ -731,11 +731,9 @@ def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int
     """
     end = begin + count
     if decoder.config.position_embedding_type == "learned":
-        # The table has no further positions.
-        end = min(end, decoder.config.max_position_embeddings)
-        # This comes after the limit, which may have moved `end` to `begin`. Compute at least one position, so that the
-        # decoder raises its error if that is beyond the table.
-        end = max(end, begin + 1)
+        end_in_table = min(end, decoder.config.max_position_embeddings)
+        # Even at the end of the table, compute one position, so that `add_positions` raises its error.
+        end = max(end_in_table, begin + 1)
     position_ids = torch.arange(begin, end, device="cpu")
     # The decoder can only add encodings to embeddings. Zeros get the encodings themselves, in float32.
     zero_embeds = torch.zeros(end - begin, decoder.config.d_model, dtype=torch.float32, device="cpu")

@@ -235,8 +235,8 @@ def _decode(
         scores = logits_processor(input_ids, logits)  # type: ignore[arg-type]
         active_tokens = _choose_tokens(scores, settings.do_sample)  # (active,)
 
-        # Append the tokens. Pruned sentences get token 0, which the pad token then replaces. `is_unfinished` is still
-        # the state before this step, so a sentence that ends in this step keeps its last token.
+        # Append the tokens. Pruned sentences get token 0, which the pad token then replaces. This comes before the
+        # update of `is_unfinished`, so a sentence that ends in this step keeps its last token.
         tokens = _expand_to_batch(active_tokens, active_rows, batch_size)  # (batch,)
         if pads_finished:
             tokens = tokens.where(is_unfinished, settings._pad_token_tensor)  # type: ignore[arg-type]
@@ -249,8 +249,8 @@ def _decode(
         is_unfinished &= ~is_finished
         num_unfinished = int(is_unfinished.sum())
         if can_prune and pays_to_prune(num_unfinished, len(active_rows)):
-            # The decoder knows sentence i as number i of `active_rows`, not by its row in the batch. So these numbers
-            # are found before `active_rows` changes.
+            # The decoder counts only active sentences. For example, if `active_rows` is [1, 4, 6], and only sentence 4
+            # is finished, the decoder keeps the sentences 0 and 2. This comes before `active_rows` changes.
             unfinished_in_decoder = is_unfinished[active_rows].nonzero()[:, 0]
             decoder.select(unfinished_in_decoder)
             active_rows = is_unfinished.nonzero()[:, 0]

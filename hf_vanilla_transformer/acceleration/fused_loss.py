@@ -61,7 +61,7 @@ def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability
         label_probability (`float`): 1 - epsilon_ls.
     """
     lacks_label = (labels == _NO_LABEL)[:, None]  # (rows, 1)
-    # Token ids, (rows, 1). Rows without a label, which have -100, get token 0, because gather needs a valid index.
+    # Token ids, (rows, 1). Rows without a label have -100 and get token 0, because gather needs a valid index.
     label_ids = labels.clamp(min=0)[:, None]
     precise_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (rows, vocabulary)
     label_logit = precise_logits.gather(-1, label_ids)  # (rows, 1)
@@ -305,6 +305,7 @@ def _compute_mean_term(
 
     mean_term = compute_mean_logit_term(states, weight, bias, num_labels, grad_logit, sum_dtype)
 
+    # The term is a product of two sums, so all states have the same gradient, and so have all rows of the weight.
     grad_of_each_state = (grad_logit * mean_term.sum_of_weights).to(states.dtype)  # (d_model,)
     needs_states, needs_weight, needs_bias = needs_gradients
     grad_states = None

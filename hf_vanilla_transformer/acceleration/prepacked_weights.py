@@ -244,6 +244,7 @@ class Int8PackedLinear(PackedLinear):
             layers (`Int8Linear`): the layers, from which the scales are read.
         """
         # The base class's `__init__` is not called, because it would dequantize the weight.
+
         # torch's quantized matrix has a scale and a zero point for each row, (out,). The integer of 0.0 is always 0.
         row_scales = torch.cat(_read_scales(layers)).double()
         zero_points = torch.zeros_like(row_scales).long()
@@ -337,7 +338,7 @@ def pack(*layers: nn.Linear) -> PackedLinear:
     )
     # The look-up and the packing must be under one lock. Otherwise, two threads could both find nothing, and pack.
     with _packing_lock:
-        # A layer may be packed alone, and as the first of several layers.
+        # A layer may be packed alone, and as the first of several layers. So the key is the number of layers.
         packed_by_count = _packed_weights.setdefault(layers[0], {})
         earlier = packed_by_count.get(len(layers))
         if earlier is not None and type(earlier.packed) is packed_class and _are_equal(earlier.copies, tensors):

@@ -64,9 +64,16 @@ def _replace_row(
 ):
     """Replace one row of logits with its gradient, and store the row's three values of `RowTerms`.
 
-    Each program of the kernel handles one row. It reads the row twice, in blocks of COLUMNS elements. The first five
-    arguments are pointers: to the logits, `(rows, vocabulary)`, whose rows are `row_stride * STRIDE_MULTIPLE` elements
-    apart; to the labels, `(rows,)`, which are negative where there is no label; and to three results, `(rows,)`.
+    Each program of the kernel handles one row. It reads the row twice, in blocks of COLUMNS elements.
+
+    Args:
+        logits: a pointer to the logits, `(rows, vocabulary)`, which are overwritten.
+        labels: a pointer to the token ids, `(rows,)`, which are negative where there is no label.
+        log_sums, label_logits, are_highest: pointers to the three results, each `(rows,)`.
+        row_stride, STRIDE_MULTIPLE: the product is the number of elements from the start of a row to the next one.
+        vocabulary: the number of logits in a row.
+        label_probability: 1 - epsilon.
+        COLUMNS: the number of logits that are loaded at once, a power of 2.
     """
     row = tl.program_id(0)
     label = tl.load(labels + row)

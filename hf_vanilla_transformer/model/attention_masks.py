@@ -39,7 +39,8 @@ def choose_mask_config(
         ValueError: if the attention implementation accepts 2D masks only, and a mask has more dimensions.
     """
     if output_attentions:
-        # `config` belongs to the model, so only a copy may be changed.
+        # `config` belongs to the model, so only a copy may be changed. Eager attention also accepts 4D masks, so
+        # they are not checked.
         eager_config = copy.copy(config)
         eager_config._attn_implementation = "eager"
         return eager_config

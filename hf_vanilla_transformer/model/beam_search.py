@@ -176,15 +176,19 @@ class BeamSearch:
         self.num_beams = num_beams
         self.num_return_sequences = num_return_sequences
         # Each EOS token ends one extension of each hypothesis. With one more candidate per hypothesis, at least
-        # `num_beams` candidates have not ended.
+        # `num_beams` candidates have not ended. The minimum of 2 is the same as in transformers.
         self.num_candidates = num_beams * max(2, 1 + num_eos)
+        # A function lp of the number of tokens. Ended hypotheses are ranked by log P / lp.
         self.length_penalty = length_penalty
         # True if, of two hypotheses with the same log P, the longer one has the better score.
         self.favors_length = length_penalty(2) > length_penalty(1)
+        # The condition under which a sentence is done: True, False or "never".
         self.early_stopping = early_stopping
+        # The maximum number of generated tokens of each sentence that is still in the batch, (active,).
         self.limits = limits
         # The number of tokens of each candidate, which grows by 1 in each step.
         self.length = 0
+        # The token that fills the positions after the end of a hypothesis in the result.
         self._fill = fill
         self._num_sentences = num_sentences
         # The indices of the sentences that are still in the batch, (active,).
@@ -212,6 +216,8 @@ class BeamSearch:
 
     def extend(self, log_probs: Tensor, do_sample: bool = False) -> tuple[Tensor, Tensor]:
         """Extend each running hypothesis by every token, and keep the best candidates of each sentence.
+
+        Then call [`prune`], which chooses the next running hypotheses from these candidates.
 
         Args:
             log_probs (`torch.FloatTensor` of shape `(active * beams, vocabulary)`): the log-probabilities of the next
@@ -301,14 +307,14 @@ class BeamSearch:
                 longer. Truncated hypotheses rank after all finished ones.
         """
         # A candidate that is complete counts as finished, even if it may not grow any longer.
-        is_incomplete = is_truncated & ~is_finished
+        is_only_truncated = is_truncated & ~is_finished
         # `self._is_done`, (active, 1), is True for each sentence whose result can no longer change. Candidates are
         # stored before it changes, because candidates of sentences that are done are not stored.
-        self._store_ended(is_finished, is_incomplete)
-        self._is_done = self._is_done | self._have_all_ended(is_finished | is_incomplete)
+        self._store_ended(is_finished, is_only_truncated)
+        self._is_done = self._is_done | self._have_all_ended(is_finished | is_only_truncated)
         # A sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
         # result, so they may exceed its length limit.
-        cannot_run = is_finished | (is_incomplete & ~self._is_done)
+        cannot_run = is_finished | (is_only_truncated & ~self._is_done)
         self._choose_running(cannot_run)
         # This comes last, because it compares the new running hypotheses with all finished ones.
         if self._has_finished:
@@ -316,16 +322,17 @@ class BeamSearch:
             best_running = self._running_scores[:, :1]
             self._is_done = self._is_done | self._is_decided(best_running)
 
-    def _store_ended(self, is_finished: Tensor, is_incomplete: Tensor) -> None:
-        """Store the candidates that have ended: finished candidates, and truncated candidates that are incomplete.
+    def _store_ended(self, is_finished: Tensor, is_only_truncated: Tensor) -> None:
+        """Store the candidates that have ended in `self._finished` and `self._truncated`.
 
-        Both arguments have the shape `(active, candidates)`, and are True for the candidates to store.
+        Both arguments have the shape `(active, candidates)`. They are True for the finished candidates, and for the
+        candidates that are truncated but not finished.
         """
         if _may_contain_true(is_finished):
             self._store(self._finished, is_finished)
             self._has_finished = True
-        if _may_contain_true(is_incomplete):
-            self._store(self._truncated, is_incomplete)
+        if _may_contain_true(is_only_truncated):
+            self._store(self._truncated, is_only_truncated)
 
     def _store(self, ended_hypotheses: _EndedHypotheses, has_ended: Tensor) -> None:
         """Add candidates to `ended_hypotheses` in place, except the candidates of sentences that are done.
@@ -335,6 +342,7 @@ class BeamSearch:
         # The result of the last `extend`. Its tensors have the shape (active, candidates).
         candidates = self._candidates
         is_stored = has_ended & exists(candidates.scores) & ~self._is_done
+        # log P / lp(Y). All candidates have `self.length` tokens.
         penalized_scores = candidates.scores / self.length_penalty(self.length)
         stored_scores = penalized_scores.masked_fill(~is_stored, NO_HYPOTHESIS)
         # The three numbers from which `_trace_back` collects the tokens of a hypothesis, (active, candidates, 3).
@@ -360,7 +368,8 @@ class BeamSearch:
         """
         candidates = self._candidates
         scores = candidates.scores.masked_fill(cannot_run, NO_HYPOTHESIS)
-        # Both have the shape (active, beams). `columns` says which candidate becomes each running hypothesis.
+        # Both have the shape (active, beams). `columns` has the index of the candidate that becomes each running
+        # hypothesis.
         self._running_scores, columns = self._best_running(scores)
         beams = candidates.beams.gather(1, columns)
         tokens = candidates.tokens.gather(1, columns)
@@ -470,9 +479,8 @@ class BeamSearch:
     def best(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best hypotheses of each sentence, best first, with truncated hypotheses after all finished ones.
 
-        The search must have ended, because running hypotheses are not considered.
-
-        A sentence with too few hypotheses gets empty ones, whose scores are lower than all others.
+        The search must have ended, because running hypotheses are not considered. A sentence with too few hypotheses
+        gets empty ones, whose scores are lower than all others.
 
         Returns:
             The generated tokens, `(batch * num_return_sequences, generated)`; the scores log P / lp(Y), `(batch *
@@ -481,7 +489,7 @@ class BeamSearch:
         """
         # `ends` holds three numbers per hypothesis. All others have the shape (batch, num_return_sequences).
         scores, ends = self._choose_results()
-        # In the order in which `_store` stacks them.
+        # The order is the same as in `_store`, which stacks these three numbers.
         lengths, last_beams, last_tokens = ends.unbind(-1)
         # An empty slot has no tokens, whatever its entry in `ends` is.
         lengths = lengths.where(exists(scores), 0)
@@ -509,6 +517,10 @@ class BeamSearch:
         The last token of a hypothesis and the beam that it extends are arguments. All earlier ones are in the history
         of the running hypotheses: for each position, `self._tokens_by_step` has the tokens of the running hypotheses,
         and `self._beams_by_step` has the beams that these tokens extend, both `(batch, beams)`.
+
+        For example, suppose that the last token of a hypothesis, at position 2, extends beam 3. Then the token at
+        position 1 is the token of beam 3 in `self._tokens_by_step[1]`, and it extends the beam that
+        `self._beams_by_step[1]` has for beam 3.
 
         All arguments have the shape `(batch, hypotheses)`.
 

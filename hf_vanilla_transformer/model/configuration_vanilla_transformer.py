@@ -75,7 +75,7 @@ def _name_of_class(reference: object) -> str:
 
 
 def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Return the fields `auto_map` and `custom_pipelines` of config.json, which name the classes in a saved folder.
+    """Return two fields of config.json, `auto_map` and `custom_pipelines`, which name the classes in a saved folder.
 
     transformers reads these fields to load a saved folder with `trust_remote_code=True`. When a model is saved,
     transformers copies the files of these classes, and the files that they import, into the folder.
@@ -89,6 +89,7 @@ def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]
         "AutoModel": _class_reference(VanillaTransformerModel),
         "AutoModelForSeq2SeqLM": _class_reference(VanillaTransformerForConditionalGeneration),
     }
+    # The keys are those of transformers: the pipeline's class, the classes that can load its model, and its input.
     translation_pipeline = {
         "impl": _class_reference(PlainTranslationPipeline),
         "pt": ["AutoModelForSeq2SeqLM"],
@@ -246,6 +247,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """
         for name in ("attn_implementation", "_attn_implementation"):
             implementation = config_dict.get(name)
+            # Code on the Hub is named by its repository, such as "kernels-community/flash-attn2".
             if "/" in str(implementation):
                 raise InputError(
                     f"config.json names {implementation}, code on the Hub, for its attention; remove it. If you trust "
@@ -263,8 +265,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
             if not _IS_REMOTE_CODE:
-                # This is the installed package, not the code in a saved folder. Only the saved file needs this field.
-                # If the object kept it, transformers would ask the user to trust remote code.
+                # This is the installed package, not the code in a saved folder. Only the saved file needs the field
+                # that `_add_shipped_code` has set. If the object kept it, transformers would ask the user to trust
+                # remote code.
                 self.__dict__.pop("custom_pipelines", None)
 
     def _add_shipped_code(self) -> None:

@@ -228,10 +228,10 @@ def limits_length(settings: GenerationConfig) -> bool:
         return False
     # Only settings of this package's models have an offset, which could apply instead of a default.
     has_offset = hasattr(settings, "max_length_offset")
-    if settings.max_length != _STOCK_MAX_LENGTH or not has_offset:
-        return True
-    # If `Seq2SeqTrainer.predict` has written this default, the user did not choose it, and the offset applies.
-    return not has_defaults_of_predict(settings)
+    if has_offset and settings.max_length == _STOCK_MAX_LENGTH:
+        # If `Seq2SeqTrainer.predict` has written this default, the user did not choose it, and the offset applies.
+        return not has_defaults_of_predict(settings)
+    return True
 
 
 def create_default_generation_config(config: PreTrainedConfig) -> GenerationConfig:
@@ -386,6 +386,7 @@ class CandidateStops:
         self._finishing_criteria = StoppingCriteriaList()
         # A tensor of token ids, or None if there is no EOS token.
         self._eos_tokens = settings._eos_token_tensor
+        # True if all criteria that stop hypotheses only check for the EOS tokens and length limits of the settings.
         self.follow_from_settings = True
         for criterion in criteria:
             if only_watches(criterion):

@@ -141,12 +141,12 @@ def _check_new_tokens(length: int, past_length: int) -> None:
 
 def _check_mask_of_prefix(mask: Tensor, prefix: Tensor | None) -> None:
     """Raise ValueError unless the mask of a forced prefix of the target has the same shape as the prefix."""
+    if prefix is not None and prefix.shape == mask.shape:
+        return
     if prefix is None:
         fault = "is missing"
-    elif mask.shape != prefix.shape:
-        fault = f"is of shape {tuple(prefix.shape)}"
     else:
-        return
+        fault = f"is of shape {tuple(prefix.shape)}"
     raise InputError(
         f"decoder_attention_mask is of shape {tuple(mask.shape)}, but decoder_input_ids {fault}; give a "
         "column for each token, 1 for real tokens and 0 for padding."
@@ -385,14 +385,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         If `custom_generate` is a function, transformers drops the tokenizer for stop strings, the streamer and
         `synced_gpus`. This method passes each of them to a function that has a parameter with its name.
         """
-        extract = super()._extract_generation_mode_kwargs
+        extract_arguments = super()._extract_generation_mode_kwargs
         if not callable(custom_generate):
-            return extract(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
+            return extract_arguments(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
 
         # Without a function, transformers returns the arguments of its own decoding loops. It removes the arguments
-        # that it returns from `kwargs`, so this call gets a copy.
-        arguments_of_stock_loops = extract(None, dict(kwargs), synced_gpus, assistant_model, streamer)
-        arguments = extract(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
+        # that it returns from `kwargs`, so the first call gets a copy.
+        arguments_of_stock_loops = extract_arguments(None, dict(kwargs), synced_gpus, assistant_model, streamer)
+        arguments = extract_arguments(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
         parameters = inspect.signature(custom_generate).parameters
         for name, argument in arguments_of_stock_loops.items():
             if name in parameters:
@@ -414,22 +414,24 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # A caller may pass None for this former setting.
         kwargs.pop("forced_phrases", None)
 
-        # This is found out before `_merge_settings`, which removes `max_length_offset` from `kwargs`. In the merged
-        # settings, limits of the call could no longer be told apart from limits of the model.
+        # This comes before `_merge_settings`, which removes `max_length_offset` from `kwargs`. In the merged settings,
+        # limits of the call could no longer be told apart from limits of the model.
         caller_limits_length = self._caller_limits_length(generation_config, kwargs)
         # The cache of earlier tokens has two names, of which this method passes on only the current one.
         kwargs["cache"] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
         settings, model_kwargs = self._merge_settings(generation_config, kwargs)
         self._check_settings(settings)
 
-        # The settings are a copy for this `generate()` call, so they can carry values to the methods that run later:
-        # whether `max_length_offset` applies, and the number of source tokens of each sentence, (batch,).
+        # The settings are a copy for this `generate()` call. `_prepare_generated_length`, which transformers calls
+        # later, reads the two fields that are set below.
         if caller_limits_length:
+            # The limit of the caller takes the place of the offset.
             settings.max_length_offset = None
+        # The number of source tokens of each sentence, (batch,). It is None without a 2D mask.
         settings.source_lengths = None
-        attention_mask = model_kwargs.get("attention_mask")
-        if attention_mask is not None and attention_mask.ndim == 2:
-            settings.source_lengths = attention_mask.bool().sum(dim=-1)
+        source_mask = model_kwargs.get("attention_mask")
+        if source_mask is not None and source_mask.ndim == 2:
+            settings.source_lengths = source_mask.bool().sum(dim=-1)
         return settings, model_kwargs
 
     def _merge_settings(
@@ -788,13 +790,16 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Hypotheses have the shape `(rows, length)`. The logits and the result have the shape `(rows, vocabulary)`.
         """
         precise_logits = logits.to(dtype=torch.float32, device=hypotheses.device)
-        # With a large vocabulary, logits take much memory, so they are overwritten unless the caller requests them.
-        memory_for_result = None if "logits" in outputs_by_step else precise_logits
-        log_probs = self.log_probabilities(precise_logits, out=memory_for_result)
+        if "logits" in outputs_by_step:
+            log_probs = self.log_probabilities(precise_logits)
+        else:
+            # With a large vocabulary, logits take much memory. The caller does not request them, so the result
+            # overwrites them.
+            log_probs = self.log_probabilities(precise_logits, out=precise_logits)
         processed_log_probs = logits_processor(hypotheses, log_probs).float()  # type: ignore[arg-type]
 
         outputs_of_step = {**model_outputs, "scores": processed_log_probs, "logits": precise_logits}
-        # The loop only replaces values of existing keys, which is safe during an iteration.
+        # Only requested outputs have a key. The loop replaces their values, and adds no key during the iteration.
         for name, earlier_outputs in outputs_by_step.items():
             outputs_by_step[name] = (*earlier_outputs, outputs_of_step[name])
         return processed_log_probs

@@ -248,16 +248,17 @@ def get_source_keys_and_values(
         return project(encoder_states)
     source_cache = cache.cross_attention_cache
     # `is_updated` maps a layer's index to True once the layer has stored its keys and values in `source_cache`.
-    if not cache.is_updated.get(layer_idx):
-        cache.is_updated[layer_idx] = True
-        new_key, new_value = project(encoder_states)
-        key, value = source_cache.update(new_key, new_value, layer_idx)
-    else:
+    is_cached = cache.is_updated.get(layer_idx, False)
+    if is_cached:
         cached_layer: Any = source_cache.layers[layer_idx]
         # An offloading cache may hold the layer on a different device.
         cached_layer.prefetch()
         key = cached_layer.keys
         value = cached_layer.values
+    else:
+        cache.is_updated[layer_idx] = True
+        new_key, new_value = project(encoder_states)
+        key, value = source_cache.update(new_key, new_value, layer_idx)
 
     is_static = source_cache.layers[layer_idx].is_compileable
     if is_static:
@@ -711,14 +712,17 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         cache = prepare_cache(self.config, either_cache(cache, past_key_values), use_cache, is_checkpointing)
 
         # The number of tokens whose keys and values are in the cache.
-        past_length = 0 if cache is None else cache.get_seq_length()
+        past_length: int | Tensor = 0
+        target_cache: Cache | None = None
+        if cache is not None:
+            past_length = cache.get_seq_length()
+            target_cache = cache.self_attention_cache
         # All tensors named `x` have the shape (batch, target, d_model).
         x = self.add_counted_positions(embeds, attention_mask, past_length)
 
         mask_config = choose_mask_config(
             self.config, kwargs.get("output_attentions"), attention_mask, encoder_attention_mask
         )
-        target_cache = None if cache is None else cache.self_attention_cache
         mask = look_ahead_mask(mask_config, x, attention_mask, target_cache)
         encoder_mask = create_bidirectional_mask(mask_config, x, encoder_attention_mask, encoder_hidden_states)
 
@@ -726,7 +730,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         has_source_in_cache = cache is not None and any(cache.is_updated.values())
         source_states = encoder_hidden_states
         if source_states is not None and not has_source_in_cache:
-            # Every layer computes keys and values from the encoder's output.
+            # Every layer computes keys and values from the encoder's output, so one cast can serve all layers.
             source_states = cast_once_for_layers(source_states)
         for layer in self.layers:
             x = layer(x, source_states, mask, encoder_mask, cache=cache, **kwargs)

@@ -215,9 +215,9 @@ class PlainTranslationPipeline(Pipeline):
         Raises:
             ValueError: if a translation is empty because weights are NaN or infinite.
         """
-        # transformers passes an entry for one sentence, or a list of entries if `batch_size` was set. The entry is
-        # removed from the inputs, because generate() does not accept it.
+        # `preprocess` has added this entry. It is removed from the inputs, because generate() does not accept it.
         copied = input_tensors.pop("copied")
+        # transformers passes the value of one sentence, or a list of values if `batch_size` was set.
         copied_texts = [copied]
         if isinstance(copied, list):
             copied_texts = copied
@@ -246,15 +246,7 @@ class PlainTranslationPipeline(Pipeline):
 
         # The text of a copied sentence, or None if the sentence is translated.
         copied_text = model_outputs["copied"]
-        # The tokens of each translation without padding, each of shape (length,).
-        rows: list[Tensor] = []
-        for padded_row in model_outputs["token_ids"][0]:
-            if copied_text is None:
-                rows.append(padded_row[padded_row != self.tokenizer.pad_token_id])
-            else:
-                # The tokens that were generated for a copied sentence are dropped, so its row is empty.
-                rows.append(padded_row[:0])
-
+        rows = self._remove_padding(model_outputs["token_ids"][0], is_copied=copied_text is not None)
         # For a copied sentence, all translations are its own text.
         texts = [copied_text] * len(rows)
         if return_text and copied_text is None:
@@ -273,6 +265,20 @@ class PlainTranslationPipeline(Pipeline):
         if len(translations) > 1:
             return translations
         return translations[0]
+
+    def _remove_padding(self, padded_rows: Tensor, is_copied: bool) -> list[Tensor]:
+        """Return the tokens of a sentence's translations without padding, each of shape `(length,)`.
+
+        `padded_rows` has the shape `(translations, target)`. The tokens that were generated for a copied sentence are
+        dropped, so its rows are empty.
+        """
+        rows: list[Tensor] = []
+        for padded_row in padded_rows:
+            if is_copied:
+                rows.append(padded_row[:0])
+            else:
+                rows.append(padded_row[padded_row != self.tokenizer.pad_token_id])
+        return rows
 
 
 def _selects_tensors(return_type: Any) -> bool:

@@ -164,6 +164,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
             if special_tokens:
                 _check_new_special_tokens(side_tokenizer, new_tokens)
             side_tokenizer._add_tokens(new_tokens, special_tokens)
+        # This tokenizer has its own copy of the source vocabulary, to which the inherited method adds the tokens.
         return super()._add_tokens(new_tokens, special_tokens)
 
     def _save_pretrained(
