@@ -106,7 +106,15 @@ def _draw_panel(
 
 
 def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], color: str, marker: str) -> "Line2D":
-    """Draw a metric of a run as two lines, for training and for validation. Return the validation line."""
+    """Draw a metric of a run as two lines, for training and for validation. Return the validation line.
+
+    Args:
+        axes: the panel.
+        metric: the name of the metric, which is its key in the points of a curve.
+        name: the name of the run, which the legend shows.
+        curve: the curve of the run; see [`plot_curve`].
+        color, marker: the color of both lines, and the marker of the validation line.
+    """
     # Runs with the first marker need no marker on the dashed line, because their colors differ.
     training_marker = None
     if marker != _MARKERS[0]:
@@ -115,10 +123,10 @@ def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], co
     axes.plot(minutes, values, color=color, markersize=3, linestyle="--", linewidth=1, marker=training_marker)
 
     validation_minutes, validation_values = _list_coordinates(curve["points"], metric)
+    # SVG files cannot contain most control characters, so these are replaced by visible ones.
+    label = name.translate(VISIBLE)
     # `plot` returns a list of the lines that it has drawn, here of one line.
-    (validation_line,) = axes.plot(
-        validation_minutes, validation_values, color=color, marker=marker, label=name.translate(VISIBLE)
-    )
+    (validation_line,) = axes.plot(validation_minutes, validation_values, color=color, marker=marker, label=label)
     return validation_line
 
 
