@@ -60,12 +60,7 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
             validation_lines = _draw_panel(axes, metric, curves, colors.lines)
 
         # One legend serves all panels, because each run looks the same in all of them. It shows the last panel's lines.
-        legend_lines = []
-        if len(curves) > 1:
-            legend_lines += validation_lines
-        has_training_lines = any(curve.get("training") for curve in curves.values())
-        if has_training_lines:
-            legend_lines += _make_line_samples()
+        legend_lines = _choose_legend_lines(curves, validation_lines)
         if legend_lines:
             figure.legend(handles=legend_lines, loc="outside upper center", ncols=2, frameon=False)
     return figure
@@ -139,6 +134,25 @@ def _list_coordinates(points: Sequence[Mapping[str, float]], metric: str) -> tup
             minutes.append(point["training_seconds"] / 60)
             values.append(point[metric])
     return minutes, values
+
+
+def _choose_legend_lines(
+    curves: Mapping[str, Mapping[str, Any]], validation_lines: Sequence["Line2D"]
+) -> list["Line2D"]:
+    """Return the lines that the legend explains, or an empty list if the figure needs no legend.
+
+    Args:
+        curves: the curves of all runs; see [`plot_curve`].
+        validation_lines: the validation line of each run, which is labeled with the name of the run.
+    """
+    legend_lines: list["Line2D"] = []
+    # A single run needs no name.
+    if len(curves) > 1:
+        legend_lines += validation_lines
+    has_training_lines = any(curve.get("training") for curve in curves.values())
+    if has_training_lines:
+        legend_lines += _make_line_samples()
+    return legend_lines
 
 
 def _make_line_samples() -> list["Line2D"]:
