@@ -61,7 +61,7 @@ class TokenColumn:
             self.chunks.append(TokenChunk(tokens=chunk.values.to_numpy(), offsets=chunk.offsets.to_numpy()))
         sizes = np.array([len(chunk) for chunk in column.chunks], dtype=np.int64)
         # The row of the column with which each chunk begins, `(chunks,)`.
-        self.first_rows = np.cumsum(sizes) - sizes
+        self.first_row_of_chunk = np.cumsum(sizes) - sizes
 
     def pad(self, rows: NDArray[np.integer], value: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the token lists with the given indices as one array, padded on the right to the longest list.
@@ -73,7 +73,7 @@ class TokenColumn:
         Returns:
             The tokens, and a mask that is True for tokens and False for padding, both `(rows, longest)`.
         """
-        sentences = self._read(rows)
+        sentences = self._find_token_lists(rows)
         lengths = np.array([len(sentence) for sentence in sentences])
         is_token = np.arange(lengths.max()) < lengths[:, None]  # (rows, longest)
         padded = np.full(is_token.shape, value, dtype=np.int64)
@@ -81,14 +81,19 @@ class TokenColumn:
         padded[is_token] = np.concatenate(sentences)
         return padded, is_token
 
-    def _read(self, rows: NDArray[np.integer]) -> list[NDArray[np.integer]]:
-        """Return the token lists with the given indices as views of the table's memory."""
+    def _find_token_lists(self, rows: NDArray[np.integer]) -> list[NDArray[np.integer]]:
+        """Return the token lists with the given indices as views of the table's memory.
+
+        A column is stored in chunks of consecutive rows. For example, if the chunks begin with the rows 0 and 100, the
+        row 130 is in the second chunk, where its index is 30.
+        """
         # The last chunk that begins at or before a row contains the row.
-        chunk_of_row = np.searchsorted(self.first_rows, rows, side="right") - 1
-        index_in_chunk = rows - self.first_rows[chunk_of_row]
+        chunk_of_row = np.searchsorted(self.first_row_of_chunk, rows, side="right") - 1
+        index_in_chunk = rows - self.first_row_of_chunk[chunk_of_row]
         token_lists = []
         for chunk_index, index in zip(chunk_of_row.tolist(), index_in_chunk.tolist(), strict=True):
             chunk = self.chunks[chunk_index]
+            # `tokens` has the tokens of all lists in the chunk, and `offsets` has the bounds of each list.
             start = chunk.offsets[index]
             end = chunk.offsets[index + 1]
             token_lists.append(chunk.tokens[start:end])
@@ -119,12 +124,13 @@ class ArrowPairs(torch.utils.data.Dataset):
     """
 
     def __init__(self, data: Dataset, pad_token_id: int) -> None:
+        """Find the token columns in the Arrow table behind a dataset, and the rows of the table that belong to it."""
         self.data = data
         self.pad_token_id = pad_token_id
         self.source = TokenColumn(data.data.column("input_ids"))
         self.target = TokenColumn(data.data.column("labels"))
-        # `select` and `shuffle` do not change the table. They store the table's row for each row of the dataset. None
-        # means that the dataset has all rows of the table, in the same order.
+        # The table's row for each row of the dataset. `select` and `shuffle` do not change the table, but store these
+        # rows. None means that the dataset has all rows of the table, in the same order.
         self.table_rows = None
         if data._indices is not None:
             self.table_rows = data._indices.column(0).to_numpy()
@@ -197,9 +203,9 @@ def pad_from_arrow(loader: DataLoader) -> None:
     if replacements is None:
         return
     faster_dataset, faster_collator = replacements
-    # Both must be replaced, because only the faster collator can read the `PaddedPairs` of the faster dataset.
-    # PyTorch's __setattr__ raises an error for a new dataset, because the sampler might not match it. Here it matches,
-    # because the pairs are the same.
+    # Both must be replaced, because only the faster collator can read the batches of the faster dataset. The data
+    # loader's own __setattr__ raises an error for a new dataset, because the sampler might not match it. Here it
+    # matches, because the pairs are the same.
     object.__setattr__(torch_loader, "dataset", faster_dataset)
     torch_loader.collate_fn = faster_collator
 
@@ -213,14 +219,15 @@ def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPai
         collator: any collator. It can be replaced only if it is a `DataCollatorForSeq2Seq` with default settings, and
             its tokenizer pads on the right.
     """
-    # The batches are certain to be the same only for these exact classes, columns and settings. In all other cases, the
-    # result is None. A subclass may make different batches, so isinstance() would accept too much. This check comes
-    # first, because the others read attributes that only these classes have.
+    # A subclass may make different batches, so isinstance() would accept too much. This check comes first, because the
+    # others read attributes that only these classes have.
     if type(data) is not Dataset or type(collator) is not DataCollatorForSeq2Seq:
         return None
     if not _has_only_lists_of_tokens(data):
         return None
-    if not _has_default_settings(collator) or not _pads_on_the_right_as_stock(collator.tokenizer):
+    if not _has_default_settings(collator):
+        return None
+    if not _pads_on_the_right_as_usual(collator.tokenizer):
         return None
     # If the collator has a model with this method, it adds `decoder_input_ids` to each batch. The faster collator then
     # does the same.
@@ -240,7 +247,7 @@ def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:
     )
 
 
-def _pads_on_the_right_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
+def _pads_on_the_right_as_usual(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return True if a tokenizer uses transformers' own methods to pad on the right and to make an attention mask."""
     # `pad` calls `_pad`. If a subclass overrides one of these methods, or if one was replaced in this object, the
     # tokenizer may pad differently.
@@ -249,12 +256,10 @@ def _pads_on_the_right_as_stock(tokenizer: PreTrainedTokenizerBase) -> bool:
         is_overridden_in_object = method in vars(tokenizer)
         if is_overridden_in_class or is_overridden_in_object:
             return False
-    # `pad` pads the first name in `model_input_names`, and makes an attention mask only if the list contains its name.
-    return (
-        tokenizer.padding_side == "right"
-        and tokenizer.pad_token_id is not None
-        and tokenizer.model_input_names[:2] == ["input_ids", "attention_mask"]
-    )
+    if tokenizer.padding_side != "right" or tokenizer.pad_token_id is None:
+        return False
+    # `pad` pads the first name in this list, and makes an attention mask only if the list contains "attention_mask".
+    return tokenizer.model_input_names[:2] == ["input_ids", "attention_mask"]
 
 
 def _has_only_lists_of_tokens(data: Dataset) -> bool:
@@ -272,7 +277,8 @@ def _has_only_lists_of_integers(column: pyarrow.ChunkedArray) -> bool:
     """Return True if a column consists of lists of integers, and no list and no integer is missing."""
     if not pyarrow.types.is_list(column.type) or not pyarrow.types.is_integer(column.type.value_type):
         return False
-    if column.null_count > 0:  # A list is missing.
+    has_missing_lists = column.null_count > 0
+    if has_missing_lists:
         return False
     missing_integers = sum(chunk.values.null_count for chunk in column.chunks)
     return missing_integers == 0

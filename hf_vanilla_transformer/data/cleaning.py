@@ -102,14 +102,15 @@ def clean_pairs(
             pair would remain.
     """
     check_rules(skip)
-    rules = _apply_rules(pairs, evaluated, skip)
+    # For each rule, a mask of the pairs that it removes. Several rules may remove the same pair.
+    masks = _apply_rules(pairs, evaluated, skip)
 
     is_kept = np.ones(len(pairs), np.bool_)
     counts = {}
-    for rule, is_removed_by_rule in rules.items():
+    for rule, is_removed in masks.items():
         # A pair that an earlier rule removed is not counted again.
-        counts[rule] = int((is_kept & is_removed_by_rule).sum())
-        is_kept &= ~is_removed_by_rule
+        counts[rule] = int((is_kept & is_removed).sum())
+        is_kept &= ~is_removed
     if not is_kept.any():
         worst_rule = max(counts, key=counts.__getitem__)
         raise InputError(
@@ -137,34 +138,39 @@ def drop_long_pairs(pairs: Dataset) -> Dataset:
 
 
 def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset], skip: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """Return the pairs that each rule of [`clean_pairs`] removes, as a dict from rule names to masks `(pairs,)`.
+    """Find the pairs that each cleaning rule removes.
 
-    Several rules may remove the same pair. The rules are in the order in which they are applied. The rules in `skip`
-    are left out.
+    Args:
+        pairs: the training pairs.
+        evaluated: the test and validation pairs, which must not occur among the training pairs.
+        skip: the names of rules that are not applied.
+
+    Returns:
+        A dict from the name of each applied rule to a mask `(pairs,)`, which is True for the pairs that the rule
+        removes. The rules are in the order of `CLEANING_RULES`. Several rules may remove the same pair.
     """
     measures = _measure_texts(pairs)
     hashes = pd.Series(measures.hashes)
-    # The empty array is for the case that there are no evaluated pairs.
+    # np.concatenate() below needs at least one array, but there may be no evaluated pairs.
     evaluated_hashes = [np.zeros(0, np.uint64)]
     for split in evaluated:
         evaluated_hashes.append(_measure_texts(split).hashes)
-    rules = {
+    # A new rule gets a mask here, and its name in `CLEANING_RULES`.
+    masks = {
         "duplicates": hashes.duplicated().to_numpy(),
         "identical sides": measures.has_identical_sides,
         "empty on one side": np.minimum(measures.source_lengths, measures.target_lengths) == 0,
         "in the test or validation pairs": hashes.isin(np.concatenate(evaluated_hashes)).to_numpy(),
         "long lines": measures.has_long_side,
     }
-    for name in skip:
-        # The rule "length ratio" is not among them. It is added below.
-        rules.pop(name, None)
+    applied_masks = {name: mask for name, mask in masks.items() if name not in skip}
     if "length ratio" not in skip:
-        # This rule depends on the lengths of all pairs that the other rules keep.
-        is_removed = np.zeros(len(pairs), np.bool_)
-        for is_removed_by_rule in rules.values():
-            is_removed |= is_removed_by_rule
-        rules["length ratio"] = _differ_in_length(measures, ~is_removed)
-    return rules
+        # This rule comes last, because it depends on the lengths of all pairs that the other rules keep.
+        is_kept = np.ones(len(pairs), np.bool_)
+        for is_removed in applied_masks.values():
+            is_kept &= ~is_removed
+        applied_masks["length ratio"] = _differ_in_length(measures, is_candidate=is_kept)
+    return applied_masks
 
 
 def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
@@ -216,15 +222,13 @@ def _measure_texts(pairs: Dataset) -> _TextMeasures:
         TypeError, ValueError: if `pairs` has no text in `source` and `target`.
     """
     check_are_texts(pairs)
-    # A filtered or shuffled dataset stores the selected rows of its table in `_indices`. Otherwise, this is None.
+    # A filtered or shuffled dataset is a selection: `_indices` has its rows of the table `pairs.data`. For all other
+    # datasets, `_indices` is None.
     is_selection = pairs._indices is not None
-    if not is_selection:
-        return _measure_in_chunks(pairs)
-
-    # The pairs are rows of the table `pairs.data`. To read only these rows, datasets would copy them one by one. Unless
-    # they are few, it is faster to measure the whole table, and to select from the result.
-    are_few = 4 * len(pairs) < len(pairs.data)
-    if are_few:
+    # datasets would copy the rows of a selection one by one. If they are a quarter of the table or more, it is faster
+    # to measure the whole table, and to select from the result.
+    measures_whole_table = is_selection and 4 * len(pairs) >= len(pairs.data)
+    if not measures_whole_table:
         return _measure_in_chunks(pairs)
     whole_table = Dataset(pairs.data, fingerprint=pairs._fingerprint)
     selected_rows = pairs._indices.column(0).to_numpy()
@@ -233,7 +237,7 @@ def _measure_texts(pairs: Dataset) -> _TextMeasures:
 
 def _measure_in_chunks(pairs: Dataset) -> _TextMeasures:
     """Compute the measures of all pairs, one chunk of rows at a time, so that only one chunk is in memory."""
-    # These empty arrays come first, because NumPy cannot concatenate zero arrays if there are no pairs.
+    # NumPy cannot concatenate an empty list, and the loop below adds nothing if there are no pairs.
     no_pairs = _TextMeasures(
         hashes=np.zeros(0, np.uint64),
         source_lengths=np.zeros(0, np.int32),

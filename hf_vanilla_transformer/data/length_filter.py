@@ -51,9 +51,9 @@ def filter_pairs(
     check_is_dataset(data)
     too_long_count = _count_too_long(data, max_tokens)
 
-    # One list of token ids for the source vocabulary, and one for the target vocabulary. `_find_pairs_that_fit` relies
-    # on this order.
-    blank_tokens = [_find_blank_tokens(side) for side in sides_of(tokenizer)]
+    # Source and target may have different vocabularies, so each column has its own ids of blank tokens.
+    source_side, target_side = sides_of(tokenizer)
+    blank_tokens = {"input_ids": _find_blank_tokens(source_side), "labels": _find_blank_tokens(target_side)}
     remaining = data.with_format("arrow").filter(
         _find_pairs_that_fit,
         batched=True,
@@ -91,22 +91,23 @@ def _find_blank_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [token for token, text in enumerate(texts) if not text.strip()]
 
 
-def _find_pairs_that_fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tokens: int | None) -> NDArray[np.bool_]:
+def _find_pairs_that_fit(
+    pairs: pa.Table, blank_tokens: dict[str, list[int]], max_tokens: int | None
+) -> NDArray[np.bool_]:
     """Find the pairs that are neither empty nor too long.
 
     Args:
         pairs: a chunk of tokenized pairs.
-        blank_tokens: two lists with the ids of the blank tokens, for the source and for the target vocabulary.
+        blank_tokens: for each column of tokens, the ids of the tokens without text, such as `</s>` and spaces.
         max_tokens: maximum number of tokens in a source or a target; None for no limit.
 
     Returns:
         True for the pairs to keep, `(pairs,)`.
     """
     fits = np.ones(len(pairs), np.bool_)
-    # Both have the source first.
-    for column_name, blank_tokens_of_side in zip(_COLUMNS, blank_tokens, strict=True):
+    for column_name, blank_tokens_of_column in blank_tokens.items():
         token_lists = pairs.column(column_name)
-        fits &= _have_text(token_lists, blank_tokens_of_side)
+        fits &= _have_text(token_lists, blank_tokens_of_column)
         if max_tokens is not None:
             fits &= _list_lengths(token_lists) <= max_tokens
     return fits
@@ -142,28 +143,27 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[n
     """
     if isinstance(data, Dataset):
         return _lengths_in_dataset(data)
-
-    arrays = []
-    if isinstance(data, (tuple, list, np.ndarray)):
-        arrays = [np.asarray(lengths) for lengths in data]
-    if not _are_source_and_target_lengths(arrays):
+    lengths = _read_two_arrays(data)
+    if lengths is None:
         raise TypeError(
             f"a {type(data).__name__} does not tell the lengths of pairs; give a datasets.Dataset, or two arrays of "
             "whole numbers, (pairs,): source and target lengths."
         )
-    source_lengths, target_lengths = arrays
-    return source_lengths, target_lengths
+    return lengths
 
 
-def _are_source_and_target_lengths(arrays: list[NDArray]) -> bool:
-    """Return True if there are two arrays of integers with the same shape `(pairs,)`."""
-    if len(arrays) != 2:
-        return False
-    for lengths in arrays:
+def _read_two_arrays(data: object) -> tuple[NDArray[np.integer], NDArray[np.integer]] | None:
+    """Return two arrays of integers with the same shape `(pairs,)`, or None if `data` does not consist of these."""
+    if not isinstance(data, (tuple, list, np.ndarray)) or len(data) != 2:
+        return None
+    source_lengths = np.asarray(data[0])
+    target_lengths = np.asarray(data[1])
+    for lengths in (source_lengths, target_lengths):
         if lengths.ndim != 1 or not np.issubdtype(lengths.dtype, np.integer):
-            return False
-    source_lengths, target_lengths = arrays
-    return len(source_lengths) == len(target_lengths)
+            return None
+    if len(source_lengths) != len(target_lengths):
+        return None
+    return source_lengths, target_lengths
 
 
 def _lengths_in_dataset(data: Dataset) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
@@ -180,11 +180,10 @@ def _lengths_in_dataset(data: Dataset) -> tuple[NDArray[np.integer], NDArray[np.
     # `data.data` is the table that stores the data set. These are the lengths in all of its rows.
     source_lengths = _list_lengths(data.data.column("input_ids"))
     target_lengths = _list_lengths(data.data.column("labels"))
+    # A filtered or shuffled data set stores in `_indices` which rows of its table it contains.
     is_whole_table = data._indices is None
     if is_whole_table:
         return source_lengths, target_lengths
-    # A filtered or shuffled data set stores in `_indices` which rows of its table it contains. To read only these rows,
-    # datasets would copy them one by one.
     selected_rows = data._indices.column(0).to_numpy()
     return source_lengths[selected_rows], target_lengths[selected_rows]
 

@@ -95,8 +95,9 @@ def load_pairs(
             lines, or if the names of text files end in several directions. The message names the file and, if known,
             the line.
     """
+    files_by_split = {"train": train_files, "validation": validation_files, "test": test_files}
     files: dict[str, list[Path]] = {}
-    for split, split_files in (("train", train_files), ("validation", validation_files), ("test", test_files)):
+    for split, split_files in files_by_split.items():
         if split_files is not None:
             files[split] = _check_files(split_files)
     _check_directions(files.values())
@@ -142,7 +143,8 @@ def _check_files(files: Files) -> list[Path]:
             f"one split is in {_join(paths)}; give tables of one format ({', '.join(TABLE_FORMATS)}), or two "
             "aligned text files, or several such pairs: a.en a.de b.en b.de."
         )
-    # Text files of sources and of targets alternate. strict=False, because the number of tables may be odd.
+    # Each text file of sources is followed by its file of targets, so the two must differ. Tables are compared in the
+    # same way. strict=False, because the number of tables may be odd.
     for source_path, target_path in zip(paths[::2], paths[1::2], strict=False):
         if are_same_file(source_path, target_path):
             raise InputError(f"{source_path} and {target_path} are one file; give the sources and the targets.")
@@ -241,14 +243,11 @@ def _load_rows(
         raise InputError(f"{', '.join(options)}: {suffix} files take {', '.join(table_format.options)} alone.")
 
     # This is a generator, so the files are read only if the cache does not contain their pairs yet.
-    def read_pairs() -> Iterator[tuple[str, str]]:
-        for path in paths:
-            yield from _read_cells(path, table_format.read_rows(path, **options), source, target)
-
+    pairs_in_files = _read_tables(paths, table_format, source, target, options)
     # Besides the files, the pairs depend on these settings, so they are a part of the cache key.
     settings = (suffix, source, target, dict(options))
     try:
-        pairs = _copy_to_cache(paths, settings, read_pairs())
+        pairs = _copy_to_cache(paths, settings, pairs_in_files)
     except (LookupError, TypeError, UnicodeEncodeError) as error:
         # An option has a wrong value, such as an unknown encoding, or JSON contains a lone surrogate. An InputError
         # about a line of a file is none of these, so it is not changed.
@@ -275,15 +274,20 @@ def _warn_of_doubtful_text(pairs: Dataset, columns: Mapping[str, str], origin: s
         is_number = pc.match_substring_regex(texts, _NUMBER)
         if pc.all(is_number).as_py():
             logger.warning('%s: column "%s" contains only numbers; is it the column of the sentences?', origin, column)
-        if not may_have_quotes:
-            continue
-        is_quoted = pc.match_substring_regex(texts, '^".*"$')
-        quoted_share = pc.mean(pc.cast(is_quoted, "int8")).as_py()
-        # A few sentences may be quotations. If most cells are quoted, the quotation marks belong to the file format.
-        if quoted_share > 0.5:
+        if may_have_quotes and _are_mostly_quoted(texts):
             logger.warning(
                 '%s: most of column "%s" is in quotation marks, which stay; %s.', origin, column, ADVICE_IF_QUOTED
             )
+
+
+def _are_mostly_quoted(texts: pa.ChunkedArray) -> bool:
+    """Return True if more than half of the texts are in quotation marks, which then belong to the file format.
+
+    A few sentences in quotation marks may be quotations.
+    """
+    is_quoted = pc.match_substring_regex(texts, '^".*"$')
+    quoted_share = pc.mean(pc.cast(is_quoted, "int8")).as_py()
+    return quoted_share > 0.5
 
 
 def _copy_to_cache(paths: list[Path], settings: object, pairs: Iterator[tuple[str, str]]) -> Dataset:
@@ -330,28 +334,34 @@ def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[
     source_lines = iterate_lines(source_path)
     target_lines = iterate_lines(target_path)
     for pair_count, (source, target) in enumerate(zip_longest(source_lines, target_lines)):
-        if source is not None and target is not None:
-            yield source, target
-            continue
-
-        # One of the files has ended, so its line is None. The other has the line that was just read, and the lines that
-        # remain.
-        source_count = pair_count
-        target_count = pair_count
-        # The 1 is the line that was just read.
-        if source is not None:
-            source_count += 1 + _count_items(source_lines)
-        else:
-            target_count += 1 + _count_items(target_lines)
-        raise InputError(
-            f"{source_path} has {source_count} lines and {target_path} has {target_count}; give files whose lines "
-            "n translate each other."
-        )
+        # zip_longest() gives None for a line if its file has ended before the other one.
+        if source is None or target is None:
+            # Both files have `pair_count` lines, and the longer one also has this line and all following ones.
+            source_count = pair_count
+            target_count = pair_count
+            if target is None:
+                source_count += 1 + _count_items(source_lines)
+            else:
+                target_count += 1 + _count_items(target_lines)
+            raise InputError(
+                f"{source_path} has {source_count} lines and {target_path} has {target_count}; give files whose lines "
+                "n translate each other."
+            )
+        yield source, target
 
 
 def _count_items(iterator: Iterator[object]) -> int:
     """Count the remaining items of an iterator. The iterator is exhausted afterwards."""
     return sum(1 for _ in iterator)
+
+
+def _read_tables(
+    paths: list[Path], table_format: RowFormat, source: str, target: str, options: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield the source and the target of each row of several tables, one table after the other."""
+    for path in paths:
+        rows = table_format.read_rows(path, **options)
+        yield from _read_cells(path, rows, source, target)
 
 
 def _read_cells(path: Path, rows: Iterator[NumberedRow], source: str, target: str) -> Iterator[tuple[str, str]]:
@@ -430,18 +440,24 @@ def _select_pairs(table: Dataset, source: str, target: str, origin: str) -> Data
     Raises:
         ValueError: if a column is missing, does not contain text, or has missing values.
     """
+    flat_table = table
+    source_column = source
+    target_column = target
     is_in_translation = "translation" in table.column_names and source not in table.column_names
     if is_in_translation:
         # For example, flatten() replaces this column by the columns "translation.en" and "translation.de".
-        table = table.flatten()
-        source = f"translation.{source}"
-        target = f"translation.{target}"
-    for column in (source, target):
-        check_has_column(table.column_names, column, origin)
+        flat_table = table.flatten()
+        source_column = f"translation.{source}"
+        target_column = f"translation.{target}"
+    for column in (source_column, target_column):
+        check_has_column(flat_table.column_names, column, origin)
+        feature = flat_table.features[column]
         # Some types of columns, such as dicts, have no `dtype`.
-        if getattr(table.features[column], "dtype", None) not in ("string", "large_string"):
-            raise InputError(f'{origin}: column "{column}" holds {table.features[column]}, not text.')
-    pairs = table.select_columns([source, target]).rename_columns({source: "source", target: "target"})
+        dtype = getattr(feature, "dtype", None)
+        if dtype not in ("string", "large_string"):
+            raise InputError(f'{origin}: column "{column}" holds {feature}, not text.')
+    pairs = flat_table.select_columns([source_column, target_column])
+    pairs = pairs.rename_columns({source_column: "source", target_column: "target"})
     for name in pairs.column_names:
         missing_count = pairs.data.column(name).null_count
         if missing_count > 0:

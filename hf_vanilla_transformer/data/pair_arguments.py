@@ -307,11 +307,12 @@ class DataArguments:
 
         Raises ValueError if the model has no code for the language of the target files.
         """
-        # The first of these that applies decides: the argument, a model with one target language, and the file names.
+        if self.target_lang is not None:
+            return self.target_lang
         codes = codes_of(tokenizer)
         has_one_language = not codes
-        if self.target_lang is not None or has_one_language:
-            return self.target_lang
+        if has_one_language:
+            return None
         direction = self._direction_of_files()
         if direction is None:
             return None
@@ -361,12 +362,13 @@ class TrainingDataArguments(DataArguments):
     validation_size: int | None = option(None, "Hold out N training pairs for validation.")
 
     def __post_init__(self) -> None:
+        """Raise TypeError or ValueError if one of the arguments has a wrong value. Make `clean_skip` a list."""
         super().__post_init__()
         check_optional(self, "max_train_samples")
         if isinstance(self.clean_skip, str):
-            # A file of arguments may have one name instead of a list. `skipped_rules`, which is read below, needs a
-            # list.
+            # A file of arguments may have one name instead of a list.
             self.clean_skip = [self.clean_skip]
+        # `skipped_rules` is made from `clean_skip`.
         check_rules(self.skipped_rules)
         check_optional(self, "validation_size")
 

@@ -100,7 +100,7 @@ def _read_csv_rows(
         ValueError: if a row has fewer or more cells than the header, or if the file is malformed or has a different
             encoding.
     """
-    # `quoting` stays None if the user did not give it, because a check below depends on this.
+    # `quoting` stays None if the user did not give it, because `_fault_of_row` needs to know this.
     csv_quoting = csv.QUOTE_MINIMAL if quoting is None else quoting
     # With newline="", line breaks inside quoted cells stay as they are, as `csv` requires.
     with open_bytes(path) as binary_file, TextIOWrapper(binary_file, encoding, newline="") as file:
@@ -112,27 +112,28 @@ def _read_csv_rows(
                 is_empty_line = not row
                 if is_empty_line:
                     continue
-                if len(row) != len(header):
-                    advice = _advice_for_wrong_count(delimiter, quoting)
-                    raise InputError(
-                        f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; {advice}."
-                    )
-                # If the user gives `quoting`, every cell is taken as it is.
-                if quoting is None and _has_cell_like_several_rows(row, delimiter):
-                    raise InputError(
-                        f'{path}, line {rows.line_num}: a quoted cell holds "{delimiter}" and a line break, so it may '
-                        f"be several rows; give quoting=0 (--quoting 0) if it is one cell, or {_ADVICE_IF_NOT_QUOTED}."
-                    )
+                fault = _fault_of_row(row, header, delimiter, quoting)
+                if fault is not None:
+                    raise InputError(f"{path}, line {rows.line_num}: {fault}.")
                 yield rows.line_num, dict(zip(header, row, strict=True))
 
 
-def _advice_for_wrong_count(delimiter: str, quoting: int | None) -> str:
-    """Return advice for a row with the wrong number of cells. The usual cause is a text that contains the delimiter."""
-    # With QUOTE_NONE, quotation marks are ordinary characters, so a delimiter also ends a cell between them. With other
-    # settings, a cell may contain the delimiter if it is quoted.
-    if quoting == csv.QUOTE_NONE:
-        return ADVICE_IF_QUOTED
-    return f'quote cells that contain "{delimiter}"'
+def _fault_of_row(row: list[str], header: list[str], delimiter: str, quoting: int | None) -> str | None:
+    """Return what is wrong with a row of a CSV file, together with advice, or None if the row is as it should be."""
+    if len(row) != len(header):
+        # The usual cause is a text that contains the delimiter. With QUOTE_NONE, quotation marks are ordinary
+        # characters, so a delimiter ends a cell even between them.
+        advice = f'quote cells that contain "{delimiter}"'
+        if quoting == csv.QUOTE_NONE:
+            advice = ADVICE_IF_QUOTED
+        return f"{len(row)} cells, but the header has {len(header)}; {advice}"
+    # If the user gives `quoting`, every cell is taken as it is.
+    if quoting is None and _has_cell_like_several_rows(row, delimiter):
+        return (
+            f'a quoted cell holds "{delimiter}" and a line break, so it may be several rows; give quoting=0 '
+            f"(--quoting 0) if it is one cell, or {_ADVICE_IF_NOT_QUOTED}"
+        )
+    return None
 
 
 @contextmanager

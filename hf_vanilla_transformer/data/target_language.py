@@ -67,6 +67,7 @@ class TargetCodes:
         argument: str = "target_lang",
         advised_argument: str = "target_lang (--target_lang)",
     ):
+        """Find the model's codes, and the code for texts that do not begin with one."""
         if target_lang is not None and not isinstance(target_lang, str):
             raise TypeError(
                 f"{argument} is of type {type(target_lang).__name__}; give the code of a language, such as fr."
@@ -74,15 +75,14 @@ class TargetCodes:
         self._advised_argument = advised_argument
         # The model's codes. There are none if the model has only one target language.
         self.codes = codes_of(tokenizer)
-        # The code for texts that do not begin with one. It is empty if every text must begin with a code, or if the
-        # model has no codes.
+        # The default code is empty if every text must begin with a code, or if the model has no codes.
         self.default = ""
-        if self.codes:
-            if target_lang is not None:
-                self.default = find_code(self.codes, target_lang, argument)
-            else:
-                self.default = _find_saved_code(tokenizer, self.codes)
+        if self.codes and target_lang is not None:
+            self.default = find_code(self.codes, target_lang, argument)
+        elif self.codes:
+            self.default = _find_saved_code(tokenizer, self.codes)
         elif target_lang is not None:
+            # The model has one target language, and this raises an error if `target_lang` is a different one.
             check_language(tokenizer, "tgt_lang", target_lang, argument)
 
     def read(self, text: str, default: str = "") -> Source:

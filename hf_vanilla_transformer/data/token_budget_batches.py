@@ -98,6 +98,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         processes: int = 1,
         rank: int = 0,
     ) -> None:
+        """Sort the pairs by length, and split them into batches, which are the same in all epochs and processes."""
         check_number("tokens_per_batch", tokens_per_batch, 1)
         check_number("seed", seed, 0)
         check_number("processes", processes, 1)
@@ -110,16 +111,17 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         pairs = _sort_pairs(data, tokens_per_batch)
         # The pairs' indices in the data, sorted by length, `(pairs,)`.
         self._order = pairs.order
-        # Bounds are the places in `_order` at which runs or batches start, followed by the number of pairs. A run is a
-        # sequence of pairs with equal lengths.
+        # Bounds divide `_order` into slices: [0, 3, 5] stands for the slices [0:3] and [3:5]. All pairs between two of
+        # these bounds have the same source length and the same target length.
         self._equal_length_bounds = _find_runs(pairs.source_lengths, pairs.target_lengths)
         longer_sides = np.maximum(pairs.source_lengths, pairs.target_lengths)
         batch_bounds = _split_into_batches(longer_sides, tokens_per_batch)
+        # The pairs between two of these bounds are a batch. The number of batches is a multiple of `processes`.
         self._batch_bounds = _halve_until_even(batch_bounds, processes)
 
         # The number of source and target tokens in each batch, including padding, `(batches,)`.
         self._padded_tokens = _count_padded_tokens(pairs, self._batch_bounds)
-        # The same without padding, for all batches together.
+        # The number of tokens in all batches together, without padding.
         token_count = pairs.source_lengths.sum(dtype=np.int64) + pairs.target_lengths.sum(dtype=np.int64)
         self._padding_share = 1 - int(token_count) / int(self._padded_tokens.sum())
 
@@ -197,13 +199,8 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         # can pick its share without communication. `rank` must not affect anything that the generator draws. The order
         # of the draws below must stay, because a resumed run needs the same batches as before.
         generator = np.random.default_rng((self.seed, self.epoch))
-        # The pairs' indices, sorted by length. Each run of equal lengths, and each batch, is a slice of this order,
-        # from one bound to the next.
-        order = self._order.copy()
-        # The pairs of equal lengths exchange their places in `order`, because the slice is a view. `self._order` does
-        # not change, so every epoch begins with the same order.
-        for begin, end in pairwise(self._equal_length_bounds):
-            generator.shuffle(order[begin:end])
+        # The indices of all pairs. Each batch is a slice of them, from one bound to the next.
+        pair_indices = self._shuffle_equal_lengths(generator)
 
         batch_count = len(self._batch_bounds) - 1
         batches = generator.permutation(batch_count)
@@ -214,7 +211,16 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         for batch in batches_of_process:
             begin = self._batch_bounds[batch]
             end = self._batch_bounds[batch + 1]
-            yield order[begin:end].tolist()
+            yield pair_indices[begin:end].tolist()
+
+    def _shuffle_equal_lengths(self, generator: np.random.Generator) -> NDArray[np.unsignedinteger]:
+        """Return the pairs' indices in sorted order, with pairs of equal lengths shuffled among themselves."""
+        # A copy, because every epoch must begin with the same order.
+        shuffled = self._order.copy()
+        for begin, end in pairwise(self._equal_length_bounds):
+            # The slice is a view, so this changes `shuffled`.
+            generator.shuffle(shuffled[begin:end])
+        return shuffled
 
     def padding_share(self) -> float:
         """Return the share of padding among all source and target tokens, from 0 to 1.
@@ -246,6 +252,7 @@ class _SamplerHolder:
         columns.
         """
         current_data = self.trainer.train_dataset
+        # `sampled_data` is the data from which `sampler` was built.
         data_was_replaced = current_data is not self.sampled_data
         if data_was_replaced and self.lengths is not None:
             raise InputError(
@@ -261,8 +268,13 @@ class _SamplerHolder:
         return self.sampler
 
     def _make_sampler(self, data: Any) -> TokenBudgetBatchSampler:
-        """Build the sampler for the given training data. If the lengths are known, the data may have any type."""
+        """Build the sampler for the given training data.
+
+        Raises ValueError if the Trainer's arguments contradict token-budget batches, or if `self.lengths` were given
+        for a different number of pairs.
+        """
         _check_arguments(self.trainer)
+        # If the user has given the lengths of the pairs, they are not read from the data, which may have any type.
         data_or_lengths = data
         if self.lengths is not None:
             data_or_lengths = self.lengths
@@ -420,13 +432,14 @@ def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -
     starts_of_closed_batches = []
     # The last batch so far is open: longer pairs may be added to it.
     open_batch_start = 0
+    # A run is a sequence of pairs with the same length.
     run_bounds = _find_runs(longer_side)
     for run_start, run_end in pairwise(run_bounds.tolist()):
-        # This run and the open batch before it are split together. The run has the longest of these pairs, so its
-        # length decides how many rows fit in a batch.
-        length = int(longer_side[run_start])
-        rows = _round_rows(tokens_per_batch // length)
-        starts = np.arange(open_batch_start, run_end, rows)
+        # The open batch before this run and the run itself are split together. The run has the longest of these pairs,
+        # so its length decides how many rows a full batch has.
+        longest = int(longer_side[run_start])
+        rows_of_full_batch = _round_rows(tokens_per_batch // longest)
+        starts = np.arange(open_batch_start, run_end, rows_of_full_batch)
         # All batches from these starts are full, except for the last one, which stays open.
         starts_of_closed_batches.append(starts[:-1])
         open_batch_start = starts[-1]
@@ -458,6 +471,7 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
         rows_of_batches = np.diff(bounds)
         if len(rows_of_batches) % processes == 0:
             return bounds
+        # The index of the batch with the most rows.
         largest = int(rows_of_batches.argmax())
         most_rows = rows_of_batches[largest]
         if most_rows == 1:
@@ -513,19 +527,32 @@ def _deal_equal_work(
 
     # Each row of these arrays is one step: `(steps, processes)`.
     steps_of_smallest = smallest_batches.reshape(-1, processes)
-    steps_of_others = other_batches.reshape(-1, processes)
-    equal_steps = [steps_of_smallest]
-    # The other steps are divided into windows of consecutive steps. Within a window, the batches are sorted by size, so
-    # that each new step has neighbors in this order.
-    window_count = max(1, round(len(steps_of_others) / _STEPS_PER_WINDOW))
-    for window in np.array_split(steps_of_others, window_count):
-        sorted_batches = _sort_by_size(window.ravel(), padded_tokens)
-        equal_steps.append(sorted_batches.reshape(-1, processes))
-
-    # permutation() shuffles the rows, which are the steps. permuted() then shuffles the batches within each row.
-    steps = generator.permutation(np.concatenate(equal_steps))
+    steps_of_others = _sort_within_windows(other_batches.reshape(-1, processes), padded_tokens)
+    steps = np.concatenate([steps_of_smallest, steps_of_others])
+    # The order of the two draws must stay, because a resumed run needs the same batches as before.
+    shuffled_steps = generator.permutation(steps)
     # The batches of a step are sorted by size. Without shuffling them, the last process would always have the largest.
-    return generator.permuted(steps, axis=1).ravel()
+    return generator.permuted(shuffled_steps, axis=1).ravel()
+
+
+def _sort_within_windows(steps: NDArray[np.int64], padded_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Exchange batches between nearby steps, so that the batches of each step have nearly equal sizes.
+
+    Args:
+        steps: the indices of the batches, `(steps, processes)`. There may be no steps.
+        padded_tokens: the size of each batch, which is its number of tokens including padding, `(batches,)`.
+
+    Returns:
+        The same indices, `(steps, processes)`. In each window of about `_STEPS_PER_WINDOW` consecutive steps, they are
+        sorted by size, so that each step has neighbors in this order.
+    """
+    processes = steps.shape[1]
+    window_count = max(1, round(len(steps) / _STEPS_PER_WINDOW))
+    sorted_windows = []
+    for window in np.array_split(steps, window_count):
+        sorted_batches = _sort_by_size(window.ravel(), padded_tokens)
+        sorted_windows.append(sorted_batches.reshape(-1, processes))
+    return np.concatenate(sorted_windows)
 
 
 def _sort_by_size(batches: NDArray[np.int64], padded_tokens: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -63,6 +63,8 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     def _split_in_texts(self, name: str) -> None:
         """Make the tokenizer split the name of a special token after its first character if a text contains the name.
 
+        The text then consists of other tokens, and is not mistaken for the special token.
+
         Raises ValueError if the name has only one character.
         """
         if len(name) == 1:

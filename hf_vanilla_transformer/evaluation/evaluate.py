@@ -116,15 +116,15 @@ def evaluate(
 
     if references is None:
         references = _get_references(test_pairs)
-    requested_metrics = []
+    metric_names = select_metrics()
     if token_error_rate:
-        requested_metrics.append("token_error_rate")
+        metric_names = select_metrics("token_error_rate")
     scores = score_translations(
         translations,
         references,
         tokenize=scoring.choose_tokenization(test_pairs),
         lowercase=scoring.lowercase,
-        metrics=select_metrics(*requested_metrics),
+        metrics=metric_names,
         against=against,
     )
     scores["data"] = description

@@ -60,12 +60,7 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
             validation_lines = _draw_panel(axes, metric, curves, colors.lines)
 
         # One legend serves all panels, because each run looks the same in all of them. It shows the last panel's lines.
-        legend_lines = []
-        if len(curves) > 1:
-            legend_lines += validation_lines
-        has_training_lines = any(curve.get("training") for curve in curves.values())
-        if has_training_lines:
-            legend_lines += _make_line_samples()
+        legend_lines = _choose_legend_lines(curves, validation_lines)
         if legend_lines:
             figure.legend(handles=legend_lines, loc="outside upper center", ncols=2, frameon=False)
     return figure
@@ -106,7 +101,15 @@ def _draw_panel(
 
 
 def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], color: str, marker: str) -> "Line2D":
-    """Draw a metric of a run as two lines, for training and for validation. Return the validation line."""
+    """Draw a metric of a run as two lines, for training and for validation. Return the validation line.
+
+    Args:
+        axes: the panel.
+        metric: the name of the metric, which is its key in the points of a curve.
+        name: the name of the run, which the legend shows.
+        curve: the curve of the run; see [`plot_curve`].
+        color, marker: the color of both lines, and the marker of the validation line.
+    """
     # Runs with the first marker need no marker on the dashed line, because their colors differ.
     training_marker = None
     if marker != _MARKERS[0]:
@@ -115,10 +118,10 @@ def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], co
     axes.plot(minutes, values, color=color, markersize=3, linestyle="--", linewidth=1, marker=training_marker)
 
     validation_minutes, validation_values = _list_coordinates(curve["points"], metric)
+    # SVG files cannot contain most control characters, so these are replaced by visible ones.
+    label = name.translate(VISIBLE)
     # `plot` returns a list of the lines that it has drawn, here of one line.
-    (validation_line,) = axes.plot(
-        validation_minutes, validation_values, color=color, marker=marker, label=name.translate(VISIBLE)
-    )
+    (validation_line,) = axes.plot(validation_minutes, validation_values, color=color, marker=marker, label=label)
     return validation_line
 
 
@@ -131,6 +134,25 @@ def _list_coordinates(points: Sequence[Mapping[str, float]], metric: str) -> tup
             minutes.append(point["training_seconds"] / 60)
             values.append(point[metric])
     return minutes, values
+
+
+def _choose_legend_lines(
+    curves: Mapping[str, Mapping[str, Any]], validation_lines: Sequence["Line2D"]
+) -> list["Line2D"]:
+    """Return the lines that the legend explains, or an empty list if the figure needs no legend.
+
+    Args:
+        curves: the curves of all runs; see [`plot_curve`].
+        validation_lines: the validation line of each run, which is labeled with the name of the run.
+    """
+    legend_lines: list["Line2D"] = []
+    # A single run needs no name.
+    if len(curves) > 1:
+        legend_lines += validation_lines
+    has_training_lines = any(curve.get("training") for curve in curves.values())
+    if has_training_lines:
+        legend_lines += _make_line_samples()
+    return legend_lines
 
 
 def _make_line_samples() -> list["Line2D"]:

@@ -117,12 +117,10 @@ class About:
         """Return the card's metadata for the score that `self.scores` contains under `name`, computed by `metric`."""
         # The scores are a dict here, because there is a score to describe.
         scores: Any = self.scores
-        # The metadata needs a type even if the dataset is not on the Hub.
+        # The metadata needs a type even if the dataset is not on the Hub. `BUILT_IN` is the corpus of this package.
+        dataset_type = _find_hub_name(self.dataset) or "own-files"
         if self.dataset == BUILT_IN:
-            # The name of the small corpus that this package contains.
             dataset_type = BUILT_IN
-        else:
-            dataset_type = _find_hub_name(self.dataset) or "own-files"
         return EvalResult(
             task_type="translation",
             dataset_type=dataset_type,

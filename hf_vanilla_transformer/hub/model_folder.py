@@ -132,8 +132,8 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
-    # This package's `save_pretrained` does so itself, but averaged models and models of other classes are saved
-    # differently.
+    # The weights get the permissions of config.json. This package's `save_pretrained` has already done this, but
+    # averaged models and models of other classes are saved differently.
     give_weights_the_mode_of_config(temporary)
     # This must be tested before the next step, which creates the folder.
     is_new = not folder.exists()

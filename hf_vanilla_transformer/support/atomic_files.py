@@ -64,14 +64,24 @@ def whole_file(
         temporary.unlink(missing_ok=True)
         with temporary.open(mode, encoding=encoding) as file:
             yield file
-        # The file is closed, so its content is complete. What remains to be done comes before the last line, because
-        # other processes may read the file as soon as it has its final name.
-        if target.exists():
-            # The new file keeps the permissions of the file that it replaces.
-            shutil.copymode(target, temporary)
-        if sync:
-            flush(temporary)
-        temporary.replace(target)
+        # The file is closed now, so all of its content has been written.
+        _replace_file(target, temporary, sync)
+
+
+def _replace_file(target: Path, temporary: Path, sync: bool) -> None:
+    """Replace a file by a complete temporary file, which gets the permissions of the file that it replaces.
+
+    Args:
+        target: the file to replace. It need not exist.
+        temporary: the new file, in the same folder.
+        sync: whether to flush the new content to the disk before it replaces the old one.
+    """
+    if target.exists():
+        shutil.copymode(target, temporary)
+    if sync:
+        flush(temporary)
+    # This comes last, because other processes may read the file as soon as it has its final name.
+    temporary.replace(target)
 
 
 @contextmanager
@@ -118,17 +128,12 @@ def locked(path: Path) -> Iterator[None]:
     target = Path(os.path.realpath(path))
     lock_file = target.with_name(f".{target.name}.lock")
     lock = FileLock(lock_file, blocking=False)
-    try:
-        is_acquired = _try_to_acquire(lock)
-    except Timeout:
-        # The holder has written its process number and its machine's name to the file, see below.
-        holder = lock_file.read_text(encoding="utf-8") if lock_file.exists() else "another process"
-        raise BlockingIOError(f"{holder} is writing {path}; wait until it ends, or choose another path.") from None
-    if not is_acquired:
+    if not _try_to_acquire(lock, path):
         logger.info("%s cannot be locked.", path)
         yield
         return
     try:
+        # If another process fails to acquire the lock, its error message has this text.
         lock_file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
@@ -137,18 +142,23 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _try_to_acquire(lock: FileLock) -> bool:
-    """Acquire a lock, and return True. Return False if no lock is possible at this path.
+def _try_to_acquire(lock: FileLock, path: Path) -> bool:
+    """Acquire the lock for a path, and return True. Return False if no lock is possible there.
 
-    Raises Timeout if another process holds the lock.
+    Raises BlockingIOError if another process holds the lock.
     """
     try:
         lock.acquire()
+    except Timeout:
+        lock_file = Path(lock.lock_file)
+        # The holder's `locked` has written its process number and its machine's name to the file.
+        holder = lock_file.read_text(encoding="utf-8") if lock_file.exists() else "another process"
+        raise BlockingIOError(f"{holder} is writing {path}; wait until it ends, or choose another path.") from None
     except NotImplementedError:
         # The file system does not support locks.
         return False
     except OSError as error:
-        # The folder is read-only, or belongs to a different user.
+        # The folder is read-only, or belongs to a different user. A Timeout is an OSError, too, so its clause is above.
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return False
         raise

@@ -48,22 +48,20 @@ def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
 
     Raises InputError if a value is wrong or a required argument is missing, and TypeError if a name is unknown.
     """
-    # The names of the arguments that each dataclass defines. Fields that `__init__` does not take are left out.
-    names_by_dataclass = {}
+    dataclasses = dataclasses_in(arguments_class)
     known_names: set[str] = set()
-    for dataclass in dataclasses_in(arguments_class):
-        names = {field.name for field in fields(dataclass) if field.init}
-        names_by_dataclass[dataclass] = names
-        known_names |= names
+    for dataclass in dataclasses:
+        known_names |= _argument_names(dataclass)
     unknown_names = sorted(arguments.keys() - known_names)
     if unknown_names:
         raise TypeError(f"there is no argument {unknown_names[0]}.")
 
-    # Each dataclass gets those of the arguments that it defines. `input_errors` converts the errors that a dataclass
-    # raises for a wrong or missing value.
     objects = []
+    # input_errors() converts the errors that a dataclass raises for a wrong or missing value.
     with input_errors():
-        for dataclass, names in names_by_dataclass.items():
+        for dataclass in dataclasses:
+            # Each dataclass gets only the arguments that it defines.
+            names = _argument_names(dataclass)
             own_arguments = {name: value for name, value in arguments.items() if name in names}
             objects.append(dataclass(**own_arguments))
     if is_dataclass(arguments_class):
@@ -71,3 +69,8 @@ def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
         return objects[0]
     # The fields of the `NamedTuple` are in the same order as the dataclasses.
     return arguments_class(*objects)
+
+
+def _argument_names(dataclass: type) -> set[str]:
+    """Return the names of the arguments that a dataclass defines. Fields that `__init__` does not take are left out."""
+    return {field.name for field in fields(dataclass) if field.init}

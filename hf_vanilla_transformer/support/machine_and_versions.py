@@ -25,12 +25,6 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
     Args:
         device: the device of the run. By default, this is the accelerator if there is one, and the CPU otherwise.
     """
-    cores: int | None
-    # Windows and macOS do not have this function.
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count()
     runs_on_cpu = device is not None and device.type == "cpu"
     versions: dict[str, str | None] = {"python": platform.python_version(), "hf_vanilla_transformer": __version__}
     for package in _PACKAGES:
@@ -39,7 +33,7 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
         "machine": {
             "cpu": _cpu_model(),
             "instructions": torch.backends.cpu.get_cpu_capability(),
-            "cores": cores,
+            "cores": _available_cores(),
             "threads": torch.get_num_threads(),
             "accelerator": None if runs_on_cpu else _accelerator_name(),
         },
@@ -54,6 +48,14 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _available_cores() -> int | None:
+    """Return the number of cores that this process may use, or None if the system does not report it."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    # Windows and macOS do not have this function. There, all cores of the machine are counted.
+    return os.cpu_count()
 
 
 def _accelerator_name() -> str | None:

@@ -207,8 +207,8 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
     content = _read(config)
     arguments = _arguments_of(arguments_class)
     converted = {}
-    # The file was read twice: `texts` has each scalar as it is written, and `values` has numbers and booleans. The
-    # names are the same in both.
+    # `content` has each argument twice under the same name. For example, `learning_rate: 1.10` is the text "1.10" in
+    # `texts`, and the number 1.1 in `values`.
     for name, text_or_texts in content.texts.items():
         if name not in arguments:
             raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
@@ -342,7 +342,7 @@ def _convert(argument: _Argument, text_or_texts: object, value: object) -> objec
     if isinstance(value, dict):
         if not argument.takes_mapping():
             raise InputError("one value is needed")
-        _check_mapping(value)
+        _check_has_no_ambiguous_word(value)
         return value
     if isinstance(text_or_texts, list):
         if not argument.takes_list():
@@ -422,15 +422,15 @@ def _python_float(text: str) -> str:
     return special_number["sign"] + special_number["name"]
 
 
-def _check_mapping(value: object) -> None:
-    """Raise InputError if a mapping contains an unquoted word such as `no`, which may be a string or a boolean."""
+def _check_has_no_ambiguous_word(value: object) -> None:
+    """Raise InputError if a value is or contains an unquoted word such as `no`, which may be a string or a boolean."""
     if isinstance(value, _AmbiguousWord):
         raise InputError(
             f"{value} may be a word or a truth value; put the word in quotation marks, or write true or false"
         )
     if isinstance(value, dict):
         for member in value.values():
-            _check_mapping(member)
+            _check_has_no_ambiguous_word(member)
     if isinstance(value, list):
         for item in value:
-            _check_mapping(item)
+            _check_has_no_ambiguous_word(item)

@@ -19,11 +19,11 @@ def skip_unused_logits(trainer: Trainer) -> None:
     If `compute_loss` was overridden in a subclass or in the instance, this function changes nothing, because the new
     method may read the logits. See [`with_skip_logits`] for the other conditions.
     """
-    # If the method was overridden or replaced, it comes from a different module than `Trainer`. The partial that is set
-    # below does so as well, so calling this function again changes nothing.
     compute_loss = trainer.compute_loss
-    module_of_method = getattr(compute_loss, "__module__", None)
-    if module_of_method != Trainer.__module__:
+    # A method that was overridden or replaced comes from a different module than `Trainer`. So does the partial that is
+    # set below, so calling this function again changes nothing.
+    is_original = getattr(compute_loss, "__module__", None) == Trainer.__module__
+    if not is_original:
         return
     trainer.compute_loss = partial(_compute_loss, trainer, compute_loss)  # type: ignore[method-assign]
 
