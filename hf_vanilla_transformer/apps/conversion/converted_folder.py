@@ -69,13 +69,14 @@ def command() -> str | None:
     Returns None if the conversion was started from Python code instead of the command line.
     """
     program, *arguments = sys.argv
-    # The program is `hf-vanilla-transformer`, or with `python -m` the path of the package, hf_vanilla_transformer. The
-    # dots in the expression match the hyphens and the underscores.
+    # `program` is a path. It contains hf-vanilla-transformer, or, with `python -m`, hf_vanilla_transformer. The dots
+    # match the hyphens and the underscores.
     is_our_program = re.search("hf.vanilla.transformer", program) is not None
     if not is_our_program or arguments[:1] != ["convert"]:
         return None
     command_line = shlex.join(["hf-vanilla-transformer", *arguments])
-    # The token is secret, but the certificate is published together with the model.
+    # The token is secret, but this command line is published together with the model. The option has the form
+    # "--token VALUE" or "--token=VALUE".
     return re.sub(r" --token[ =]\S+", "", command_line)
 
 
@@ -124,9 +125,6 @@ def write_converted(
         ValueError: if the written folder cannot be loaded, or is not equal to its source without `force`.
     """
     tokenizer_settings = json.loads(files[TOKENIZER_CONFIG])
-    # The model card needs these after the model has been deleted below.
-    config = model.config
-    parameters = model.num_parameters()
     with locked(output):
         # A different process may have written a model before this one got the lock.
         check_holds_no_model(output, "the converted model")
@@ -135,8 +133,6 @@ def write_converted(
             model.save_pretrained(folder)
             for name, content in files.items():
                 (folder / name).write_bytes(content)
-            # The comparison loads the model from the folder, so the memory of this copy can be freed.
-            del model
 
             # The optional library that the tokenizer needs, or None.
             library = LIBRARIES.get(tokenizer_settings["tokenizer_class"])
@@ -144,9 +140,10 @@ def write_converted(
             check_equal(certificate, source.name, force)
             (folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
 
-            about = _describe_converted(folder, source, tokenizer_settings, output)
-            facts = _describe_conversion(certificate)
-            card = fill_model_card(about, config, parameters, facts, converted=True)
+            introduction = _describe_converted(folder, source, tokenizer_settings, output)
+            conversion_facts = _describe_conversion(certificate)
+            num_parameters = model.num_parameters()
+            card = fill_model_card(introduction, model.config, num_parameters, conversion_facts, converted=True)
             (folder / CARD).write_text(card.content, encoding="utf-8")
     return output
 
@@ -244,15 +241,16 @@ def _check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
             raise InputError(f"its vocabulary has the id {token_id!r} for {token!r}, but {num_embeddings} embeddings")
     # If the model has several target languages, the first one is used. Otherwise, no language needs to be named.
     target_lang = next(iter(codes_of(tokenizer)), None)
-    # A short translation reveals invalid decoding settings.
+    # If the decoding settings are invalid, this short translation raises ValueError.
     translate(model, tokenizer, trial_sentences, target_lang=target_lang, max_length=2)
 
 
 def _find_languages(tokenizer_settings: Mapping[str, Any]) -> list[str | None]:
     """Return the source and target language codes in a tokenizer's settings. An unknown language has the code None."""
-    # FairseqTokenizer has one setting for both languages, and MarianTokenizer has one for each.
+    # FairseqTokenizer has one setting for both languages, such as ["en", "de"].
     codes = tokenizer_settings.get("langs")
     if not codes:
+        # MarianTokenizer has one setting for each language.
         codes = [tokenizer_settings.get("source_lang"), tokenizer_settings.get("target_lang")]
     languages: list[str | None] = []
     for code in codes:

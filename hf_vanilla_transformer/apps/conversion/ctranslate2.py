@@ -35,6 +35,7 @@ from .parity_certificate import (
     log_probs,
     random_rows,
     translate_rows,
+    truncate_rows,
 )
 from .source_folder import load_tokenizer, load_trained, weight_files
 from .weight_transforms import require
@@ -102,6 +103,7 @@ def to_ctranslate2(
     # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
     local_folder = source_folder(folder)
     tokenizer, model = load_trained(local_folder, folder)
+    # The object from which CTranslate2 writes its model files.
     spec = _make_quantized_specification(model, tokenizer, quantization, max_positions)
 
     # `staged` gives the temporary folder its final name if the block succeeds, and deletes it otherwise.
@@ -181,7 +183,7 @@ def compare(
     model: VanillaTransformerForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[str],
-    positions: int,
+    num_positions: int,
     is_exact: bool,
 ) -> Certificate:
     """Compare an exported CTranslate2 model with the original model.
@@ -190,7 +192,7 @@ def compare(
         folder: the folder of the CTranslate2 model.
         model, tokenizer: the original model, and the tokenizer of both models.
         sentences: source sentences.
-        positions: the number of rows in CTranslate2's position table.
+        num_positions: the number of rows in CTranslate2's position table.
         is_exact: True if the exported weights are in float32, so that both models must be equal.
 
     Returns:
@@ -198,24 +200,23 @@ def compare(
         None unless `is_exact`.
     """
     exported = _ExportedModel(folder, model, tokenizer)
-    # The token ids of each sentence. A sentence that is too long for the table is truncated at its beginning, so that
-    # it still ends in EOS.
-    sources = [row[-positions:] for row in tokenizer(list(sentences)).input_ids]
-    # One row of the table is left for the start token.
-    max_length = min(_MAX_LENGTH, positions - 1)
+    # The token ids of each sentence.
+    sources = truncate_rows(tokenizer(list(sentences)).input_ids, num_positions)
+    # The length limit of translations and random sentences. One row of the table is left for the start token.
+    max_length = min(_MAX_LENGTH, num_positions - 1)
 
-    # The length limit includes the start token in transformers, but not in CTranslate2.
-    limit = max_length + 1
-    beam_translations = translate_rows(model, sources, num_beams=_NUM_BEAMS, max_length=limit, **_COMMON_RULES)
-    greedy_translations = translate_rows(model, sources, num_beams=1, max_length=limit)
+    # The limit of transformers includes the start token, and CTranslate2's limit, in `count_equal`, does not.
+    limit_with_start = max_length + 1
+    beam_translations = translate_rows(model, sources, _NUM_BEAMS, limit_with_start, **_COMMON_RULES)
+    greedy_translations = translate_rows(model, sources, 1, limit_with_start)
     translations = {
         "sentences": len(sources),
         "beam": exported.count_equal(beam_translations, sources, _NUM_BEAMS, max_length),
         "greedy": exported.count_equal(greedy_translations, sources, 1, max_length),
     }
 
-    random_sources = [row[-max_length:] for row in random_rows(model, seed=0)]
-    random_targets = [row[-max_length:] for row in random_rows(model, seed=1)]
+    random_sources = truncate_rows(random_rows(model, seed=0), max_length)
+    random_targets = truncate_rows(random_rows(model, seed=1), max_length)
     differences = {
         "random": _largest_difference(model, exported, random_sources, random_targets),
         "real": _largest_difference(model, exported, sources, greedy_translations),
@@ -228,6 +229,7 @@ def compare(
         "equal": None,
         "translate_batch": exported.fixed_options,
     }
+    # Quantized weights change the log-probabilities, so they have no tolerance.
     if is_exact:
         certificate["tolerance"] = TOLERANCES[torch.float32]
         certificate["equal"] = not describe_excess(certificate)
@@ -265,7 +267,7 @@ class _ExportedModel:
         return count_equal(_to_texts(expected_translations, self._target_texts), translations)
 
     def score(self, sources: Rows, targets: Rows) -> list[float]:
-        """Return the log-probabilities of all target tokens in one list, target by target."""
+        """Return the log-probabilities of all target tokens, in nats, in one list in the order of the targets."""
         # CTranslate2 appends </s> to each target, so it is removed from the targets.
         targets_without_eos = []
         for target in targets:
@@ -445,20 +447,20 @@ def _set_special_tokens(spec_config: Any, config: VanillaTransformerConfig, targ
     `spec_config` is the part of a `TransformerSpec` that CTranslate2 writes to config.json. `config` is the
     configuration of the original model, and `target_texts` has the text of each target token.
     """
-    pad_token: Any = config.pad_token_id
-    bos_token: Any = config.bos_token_id
-    eos_token: Any = config.eos_token_id
-    start_token: Any = config.decoder_start_token_id
+    pad_id: Any = config.pad_token_id
+    bos_id: Any = config.bos_token_id
+    eos_id: Any = config.eos_token_id
+    start_id: Any = config.decoder_start_token_id
     # CTranslate2 requires all of these tokens. The pad token replaces tokens that the model lacks, and the unknown
     # token, which is never used.
-    if bos_token is None:
-        bos_token = pad_token
-    if eos_token is None:
-        eos_token = pad_token
-    spec_config.bos_token = target_texts[bos_token]
-    spec_config.eos_token = target_texts[eos_token]
-    spec_config.unk_token = target_texts[pad_token]
-    spec_config.decoder_start_token = target_texts[start_token]
+    if bos_id is None:
+        bos_id = pad_id
+    if eos_id is None:
+        eos_id = pad_id
+    spec_config.bos_token = target_texts[bos_id]
+    spec_config.eos_token = target_texts[eos_id]
+    spec_config.unk_token = target_texts[pad_id]
+    spec_config.decoder_start_token = target_texts[start_id]
     # The tokenizer already appends </s> to every source.
     spec_config.add_source_bos = False
     spec_config.add_source_eos = False
@@ -480,7 +482,7 @@ def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequen
     """Reorder the heads of an attention layer, so that the heads `first_heads` come before all other heads.
 
     The order of the heads does not change the layer's output. Returns a copy, or `attention` itself if its heads are
-    already in this order. The caller must disable gradients, because the copy's parameters are changed in place.
+    already in this order. The caller must disable gradients, because the copy's parameters are overwritten.
     """
     num_heads = attention.config.num_heads
     other_heads = [head for head in range(num_heads) if head not in first_heads]
@@ -491,17 +493,24 @@ def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequen
     reordered = copy.deepcopy(attention)
     # In the query, key and value projections, each head has a block of rows.
     for projection in (reordered.q_proj, reordered.k_proj, reordered.v_proj):
+        # The weight has the shape (num_heads * head width, d_model), and the bias has (num_heads * head width,).
         for parameter in projection.parameters():
-            # (num_heads, head width) for a bias, and (num_heads, head width, d_model) for a weight
-            heads = parameter.unflatten(0, (num_heads, -1))
-            # `heads` is a view of the parameter. Indexing it with a list copies it before the parameter is overwritten.
-            parameter.copy_(heads[new_order].flatten(0, 1))
+            parameter.copy_(_reorder_blocks(parameter, new_order))
     # In the output projection, each head has a block of columns. The bias does not depend on the heads.
+    # (d_model, num_heads * head width)
     output_weight = reordered.out_proj.weight
-    # (d_model, num_heads, head width)
-    heads = output_weight.unflatten(1, (num_heads, -1))
-    output_weight.copy_(heads[:, new_order].flatten(1, 2))
+    output_weight.copy_(_reorder_blocks(output_weight.T, new_order).T)
     return reordered
+
+
+def _reorder_blocks(rows: torch.Tensor, new_order: list[int]) -> torch.Tensor:
+    """Divide the rows of a tensor into as many equal blocks as `new_order` has elements, and return them in this order.
+
+    For example, the rows `[0, 1, 2, 3]` and the order `[1, 0]` result in `[2, 3, 0, 1]`. The result is a copy.
+    """
+    # (blocks, rows per block, ...)
+    blocks = rows.unflatten(0, (len(new_order), -1))
+    return blocks[new_order].flatten(0, 1)
 
 
 def table_length(config: VanillaTransformerConfig, max_positions: int) -> int:

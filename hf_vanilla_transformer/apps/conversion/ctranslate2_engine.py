@@ -105,6 +105,7 @@ def load_ctranslate2(
         )
     if not threads:
         threads = torch.get_num_threads()
+    # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
     local_folder = native_folder(folder, revision, token)
     converted_folder = converted(local_folder, compute_type)
     return CTranslate2Engine(local_folder, converted_folder, compute_type, threads)
@@ -197,6 +198,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             ValueError: if the engine does not support a setting, or if a source is longer than its position table.
         """
         settings = self._merge_settings(kwargs)
+        # A function that calls the criteria, or None.
         watch = _make_watch(stopping_criteria, input_ids)
         sources = _remove_padding(input_ids, attention_mask)
         source_texts = self._to_source_texts(sources)
@@ -213,7 +215,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         length_penalty = length_penalty_of(settings)
         translations = []
         for hypotheses in hypotheses_by_source:
-            # The tokens of the hypotheses, as texts, best first.
+            # The token texts of each hypothesis, best hypothesis first.
             ranked_hypotheses = _rank(hypotheses, length_penalty)
             for token_texts in ranked_hypotheses[:num_returned]:
                 token_ids = self._to_token_ids(token_texts, settings, max_length)
@@ -228,7 +230,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         `max_length`, without a token that ends it.
         """
         token_ids = [self._target_token_ids[text] for text in token_texts]
-        is_truncated = len(token_ids) == max_length and token_ids[-1] not in self._end_tokens(settings)
+        has_longest_length = len(token_ids) == max_length
+        is_truncated = has_longest_length and token_ids[-1] not in self._end_tokens(settings)
         if is_truncated and settings.forced_eos_token_id is not None:
             token_ids[-1] = settings.forced_eos_token_id
         return token_ids
@@ -270,10 +273,15 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def _max_length(self, settings: GenerationConfig, longest_source: int) -> int:
         """Return the maximum number of tokens in a translation, not counting the start token.
 
-        The limit is the same for all sentences of a batch. `longest_source` is the length of its longest source.
+        The first limit that is set decides, in the order of the branches below. No limit exceeds the length of
+        CTranslate2's position table.
+
+        Args:
+            settings: the search settings.
+            longest_source: the number of tokens in the longest source of the batch. All sources of a batch have the
+                same limit.
         """
-        # The first limit that is set decides. The paper's limit depends on the length of the source (section 6.1).
-        # `limits_length` returns True if the settings have a limit that takes precedence over the paper's limit.
+        # The settings of other models than this package's have no offset.
         max_length_offset: int | None = getattr(settings, "max_length_offset", None)
         # Some versions of transformers have a default limit.
         default_length = GenerationConfig().max_length
@@ -281,6 +289,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         if settings.max_new_tokens:
             limit = settings.max_new_tokens
         elif max_length_offset is not None and not limits_length(settings):
+            # In the paper, the limit is the length of the source plus 50 (section 6.1).
             limit = longest_source + max_length_offset
         elif settings.max_length:
             # settings.max_length counts the start token, and so does the default.
@@ -328,12 +337,13 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 head that was not chosen for alignment.
         """
         source_texts = self._to_source_texts(sources)
+        # CTranslate2 returns no attention under teacher forcing, so it searches for translations that begin with the
+        # targets. The targets have no </s> here.
         prefixes = self._to_target_texts(targets)
         longest_prefix = max(len(prefix) for prefix in prefixes)
         process = self._choose_process(len(sources))
         _seconds, hypotheses_by_source = process.translate(
             source_texts,
-            # CTranslate2 returns no attention under teacher forcing, so each target is the prefix of a translation.
             target_prefix=prefixes,
             # One step follows the longest prefix, to compute the attention for </s>.
             max_decoding_length=longest_prefix + 1,
@@ -347,12 +357,11 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             return_attention=True,
             return_end_token=True,
         )
-        # The search continues each target with tokens of its own, whose rows are not wanted.
         attention_matrices = []
         for hypotheses, target in zip(hypotheses_by_source, targets, strict=True):
             # Greedy search has one hypothesis. Its attention weights are a list with one row for each step.
             step_rows = hypotheses.attention[0]
-            # (target, source), without the rows of the steps after the target's last token.
+            # The search may have continued the target with more tokens, whose rows are removed: (target, source)
             attention_matrices.append(torch.tensor(step_rows[: len(target)]))
         return attention_matrices
 
@@ -369,13 +378,13 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         Raises ValueError if the engine does not support the settings.
         """
         _check_supported(arguments)
-        # This is a copy, because the arguments apply to only one call.
+        # `generation_config` itself must not change, because the arguments apply to only one call.
         settings = copy.copy(self.generation_config)
         # A length limit in the call replaces all length limits in generation_config, such as max_new_tokens.
-        has_length_limit = any(arguments.get(limit) for limit in _LENGTH_LIMITS)
+        has_length_limit = any(arguments.get(name) for name in _LENGTH_LIMITS)
         if has_length_limit:
-            for limit in _LENGTH_LIMITS:
-                setattr(settings, limit, None)
+            for name in _LENGTH_LIMITS:
+                setattr(settings, name, None)
         for name, value in arguments.items():
             setattr(settings, name, value)
         self._check_settings(settings)
@@ -383,6 +392,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
     def _check_settings(self, settings: GenerationConfig) -> None:
         """Raise ValueError if the engine does not support one of the settings."""
+        # Checks the numbers of beams, hypotheses and tokens.
         check_search(vars(settings))
         if settings.early_stopping is not True:
             raise InputError(
@@ -435,13 +445,13 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def _choose_process(self, batch_size: int) -> CTranslate2Process:
         """Return the child process for the next batch, and start one if necessary.
 
-        If the process with the right setting is busy, a second one is used, so that a short call need not wait for a
-        long one. If both are busy, the process whose current call started last is used, because an earlier call that is
-        still running may be a long one.
-
-        `self._processes` maps each setting to its running processes. Processes that have ended are removed from it.
+        `self._processes` maps each setting (how a process uses the CPU) to its running processes. If the first process
+        with the right setting is busy, a second one is used, so that a short call need not wait for a long one. If both
+        are busy, the process whose current call started last is used, because an earlier call that is still running may
+        be a long one.
         """
         setting = self._choose_setting(batch_size)
+        # Without the lock, two threads could start a process each.
         with self._processes_lock:
             known_processes = self._processes.get(setting, [])
             processes = [process for process in known_processes if not process.has_ended]
@@ -451,6 +461,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 return idle_processes[0]
             if len(processes) < _MOST_PROCESSES:
                 new_process = CTranslate2Process(self._converted_folder, self._compute_type, setting)
+                # `processes` is the list in `self._processes`, so later calls find the new process.
                 processes.append(new_process)
                 return new_process
             return max(processes, key=lambda process: process.call_started)
@@ -464,11 +475,13 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         workers = 1
         if batch_size >= 2 * self._threads:
             workers = self._threads
+        threads_per_worker = self._threads // workers
+        # The empty string stands for CTranslate2's default, which is at most AVX2.
         instructions = ""
-        # By default, CTranslate2 uses at most AVX2. An instruction set that the user has chosen takes precedence.
+        # An instruction set that the user has chosen in the environment takes precedence.
         if has_avx512() and "CT2_FORCE_CPU_ISA" not in os.environ:
             instructions = "AVX512"
-        return Setting(workers, self._threads // workers, instructions)
+        return Setting(workers, threads_per_worker, instructions)
 
 
 def _load_generation_config(folder: Path) -> GenerationConfig:
@@ -477,7 +490,8 @@ def _load_generation_config(folder: Path) -> GenerationConfig:
         generation_config = GenerationConfig.from_pretrained(folder)
     else:
         generation_config = GenerationConfig()
-    # CTranslate2 has no other way to end a sentence.
+    # CTranslate2 ends a sentence when as many hypotheses have finished as there are beams. transformers calls this rule
+    # early_stopping=True, and CTranslate2 has no other rule.
     generation_config.early_stopping = True
     return generation_config
 
@@ -522,7 +536,8 @@ def _check_supported(arguments: Mapping[str, Any]) -> None:
 def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -> Callable[[], None] | None:
     """Return a function that calls all stopping criteria with `input_ids`, or None if there are no criteria.
 
-    Raises ValueError if a criterion may stop hypotheses, which CTranslate2 does not support.
+    The engine calls this function during a search. A criterion can show progress, or end the search by an error. Raises
+    ValueError if a criterion may stop single hypotheses, which CTranslate2 does not support.
     """
     if not criteria:
         return None
@@ -541,7 +556,7 @@ def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -
 
 
 def _choose_num_returned(settings: GenerationConfig) -> int:
-    """Return the number of translations for each source. Raises ValueError if there are not as many beams."""
+    """Return the number of translations for each source. Raises ValueError if it exceeds the number of beams."""
     num_beams = settings.num_beams or 1
     num_returned = settings.num_return_sequences or 1
     if num_returned > num_beams:
@@ -561,16 +576,17 @@ def _min_length(settings: GenerationConfig) -> int:
 def _rank(hypotheses: Hypotheses, length_penalty: Callable[[int], float]) -> list[list[str]]:
     """Return the tokens of one source's hypotheses, sorted by their length-penalized scores, best first.
 
-    `length_penalty` maps the length of a hypothesis to the divisor of log P. CTranslate2's scores are log P divided by
-    the length, so they are multiplied by the length first.
+    `length_penalty` maps the length of a hypothesis, in tokens, to the divisor of its log-probability.
     """
 
     def penalized_score(index: int) -> float:
         length = len(hypotheses.tokens[index])
+        # CTranslate2's score is the log-probability divided by the length.
         log_prob = hypotheses.scores[index] * length
         # An empty hypothesis has no length that could be penalized, so it counts as one token.
         return log_prob / length_penalty(max(1, length))
 
     # The sort is stable, so hypotheses with equal scores keep CTranslate2's order.
-    best_first = sorted(range(len(hypotheses.tokens)), key=penalized_score, reverse=True)
+    indices = range(len(hypotheses.tokens))
+    best_first = sorted(indices, key=penalized_score, reverse=True)
     return [hypotheses.tokens[index] for index in best_first]

@@ -60,14 +60,14 @@ class CTranslate2Process:
     """
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
-        # A setting of the user takes precedence over this one.
+        # If the user has set GLIBC_TUNABLES, the value in `os.environ` replaces ours.
         environment = {"GLIBC_TUNABLES": KEEP_FREED_MEMORY, **os.environ}
         if setting.instructions:
             environment["CT2_FORCE_CPU_ISA"] = setting.instructions
         # By default, Python would search the script's own folder first, and import this package's ctranslate2.py
         # instead of the library. -P prevents it.
         command = [sys.executable, "-P", __file__]
-        # The arguments that `main` reads.
+        # `main`, which runs in the child process, reads these arguments in this order.
         command += [str(folder), compute_type, str(setting.workers), str(setting.threads)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
@@ -75,9 +75,9 @@ class CTranslate2Process:
         self._workers = setting.workers
         # A call holds this lock from its request to the answer, so that no other call reads that answer.
         self._call_lock = threading.Lock()
-        # The time at which the current call began, or infinity if there is none.
+        # The time at which the current call began, in seconds of `time.monotonic()`, or infinity if there is no call.
         self.call_started = math.inf
-        # This thread reads the answers of calls that have a watch function.
+        # While this thread waits for the answer of a call that has a watch function, the caller's thread can call it.
         self._reader_thread = ThreadPoolExecutor(1)
 
     def translate(
@@ -136,11 +136,11 @@ class CTranslate2Process:
         answer = self._exchange(request, watch)
         if not answer:
             raise RuntimeError(f"CTranslate2's process ended with exit code {self._process.wait()}.")
-        result = json.loads(answer)
-        # An error is sent as an object, and results are sent as an array.
-        if isinstance(result, dict):
-            raise RuntimeError(f"CTranslate2 says: {result['error']}")
-        seconds, results = result
+        content = json.loads(answer)
+        # `main` answers with {"error": message} if the job failed, and otherwise with [seconds, results].
+        if isinstance(content, dict):
+            raise RuntimeError(f"CTranslate2 says: {content['error']}")
+        seconds, results = content
         return seconds, results
 
     def _exchange(self, request: str, watch: Callable[[], None] | None) -> str:
@@ -149,20 +149,23 @@ class CTranslate2Process:
         The answer is empty if the process has ended. If the exchange is interrupted, for example by an error in
         `watch`, the process is killed, because the next request would read the answer to this one.
         """
+        answer = ""
         with self._call_lock:
+            # From now on, `is_busy` is True.
             self.call_started = time.monotonic()
             try:
                 self._send(request)
-                return self._read_answer(watch)
+                answer = self._read_answer(watch)
             except BrokenPipeError:
                 # The process has ended, so it does not read the request.
                 self._kill_and_wait()
-                return ""
             except BaseException:
+                # Ctrl-C, for example, is no Exception.
                 self._kill_and_wait()
                 raise
             finally:
                 self.call_started = math.inf
+        return answer
 
     def _send(self, request: str) -> None:
         """Write one line to the child process."""
@@ -213,23 +216,21 @@ class CTranslate2Process:
 
 
 def main() -> None:
-    """Run the child process: execute the jobs from stdin until stdin is closed."""
+    """Run the child process: execute the jobs from stdin until stdin is closed.
+
+    A job is one line, such as `{"method": "score_batch", "options": {...}}`. Its answer is also one line: either
+    `[seconds, results]`, as [`_run_job`] returns them, or `{"error": message}`.
+    """
     # The parent process handles Ctrl-C. When it ends, stdin is closed, and this process ends as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # `CTranslate2Process.__init__` gives the arguments in this order.
-    folder, compute_type, workers, threads = sys.argv[1:]
     translator: Any = None
     for line in sys.stdin:
         job = json.loads(line)
         answer: object
         try:
-            # The translator is created in the first job, so that an error is sent to the parent as an answer.
+            # The model is loaded in the first job, so that an error is sent to the parent as an answer.
             if translator is None:
-                import ctranslate2
-
-                translator = ctranslate2.Translator(
-                    folder, compute_type=compute_type, inter_threads=int(workers), intra_threads=int(threads)
-                )
+                translator = _load_translator()
             answer = _run_job(translator, job["method"], job["options"])
         except Exception as error:  # CTranslate2 raises several exception types. The parent raises RuntimeError.
             answer = {"error": str(error)}
@@ -237,11 +238,22 @@ def main() -> None:
         sys.stdout.flush()
 
 
+def _load_translator() -> Any:
+    """Load the model that the command line names, and return CTranslate2's `Translator`."""
+    import ctranslate2
+
+    # `CTranslate2Process.__init__` gives the arguments in this order.
+    folder, compute_type, workers, threads = sys.argv[1:]
+    return ctranslate2.Translator(
+        folder, compute_type=compute_type, inter_threads=int(workers), intra_threads=int(threads)
+    )
+
+
 def _run_job(translator: Any, method: str, options: Mapping[str, Any]) -> tuple[float, list[Any]]:
     """Call a method of CTranslate2's `Translator`, and return its duration in seconds and one result for each source.
 
     A result of `score_batch` is a list of log-probabilities. A result of `translate_batch` has the fields of
-    [`Hypotheses`].
+    [`Hypotheses`]. The duration does not include the conversion of CTranslate2's results into lists.
     """
     start = time.perf_counter()
     if method == "score_batch":

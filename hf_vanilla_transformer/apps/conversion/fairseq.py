@@ -106,6 +106,7 @@ def from_fairseq(
         MERGES: read_merges(merges_path),
     }
 
+    # The description of the model that the converted model is compared with, for the certificate.
     oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights"
     oracle += "; fairseq itself is not installed"
     # Both dictionaries are the same file if both languages have the same code.
@@ -138,10 +139,9 @@ def find_checkpoint(path: Path) -> Path:
     checkpoints = sorted(path.glob("*.pt"))
     if not checkpoints:
         raise FileNotFoundError(f"{path} holds no .pt of weights; name the folder that fairseq trained in.")
-    for preferred_name in _PREFERRED_CHECKPOINTS:
-        for checkpoint in checkpoints:
-            if checkpoint.name == preferred_name:
-                return checkpoint
+    for name in _PREFERRED_CHECKPOINTS:
+        if path / name in checkpoints:
+            return path / name
     if len(checkpoints) > 1:
         names = ", ".join(checkpoint.name for checkpoint in checkpoints)
         raise InputError(f"{path} holds {names}; name one of these files, or average them before.")
@@ -369,7 +369,7 @@ def rename_weights(state: StateDict) -> StateDict:
     """Rename a checkpoint's weights to the names used by fairseq 0.9 and later, which are also FSMT's names.
 
     Older checkpoints have other names for the LayerNorms and the output projection. Their joint matrix for queries,
-    keys and values is split. Tensors that are not weights are left out.
+    keys and values is split. Tensors that are not weights, such as sinusoids, are left out.
     """
     renamed: StateDict = {}
     for old_name, weight in state.items():
@@ -377,11 +377,7 @@ def rename_weights(state: StateDict) -> StateDict:
             continue
         name = _rename_weight(old_name)
         if "in_proj_" in name:
-            # (3 * d_model, d_model) for a weight, and (3 * d_model,) for a bias: the rows for the queries come first,
-            # then the rows for the keys, then the rows for the values. For example, self_attn.in_proj_weight becomes
-            # self_attn.q_proj.weight, self_attn.k_proj.weight and self_attn.v_proj.weight.
-            for projection, rows in zip(_JOINT_PROJECTIONS, weight.chunk(3), strict=True):
-                renamed[name.replace("in_proj_", f"{projection}.")] = rows
+            renamed.update(_split_joint_projection(name, weight))
         else:
             renamed[name] = weight
     if _OUTPUT_PROJECTION not in renamed:
@@ -402,3 +398,17 @@ def _rename_weight(old_name: str) -> str:
     for index, layer_norm in enumerate(later_names):
         name = name.replace(f".layer_norms.{index}.", f".{layer_norm}.")
     return name
+
+
+def _split_joint_projection(name: str, weight: torch.Tensor) -> StateDict:
+    """Split the joint weight or bias for queries, keys and values of an attention layer into three.
+
+    For example, `self_attn.in_proj_weight` of shape `(3 * d_model, d_model)` is split into `self_attn.q_proj.weight`,
+    `self_attn.k_proj.weight` and `self_attn.v_proj.weight`, each of shape `(d_model, d_model)`.
+    """
+    projections: StateDict = {}
+    # The rows for the queries come first, then the rows for the keys, then the rows for the values.
+    for projection, rows in zip(_JOINT_PROJECTIONS, weight.chunk(3), strict=True):
+        new_name = name.replace("in_proj_", f"{projection}.")
+        projections[new_name] = rows
+    return projections

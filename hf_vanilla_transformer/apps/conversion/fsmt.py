@@ -162,25 +162,27 @@ def convert_fsmt(
     """
     # Our model computes its sinusoids, so the position tables are left out.
     state = {key: weight for key, weight in fsmt.state_dict().items() if "embed_positions" not in key}
+    # Our model has the output projection under a different name.
     output_projection = state.pop("model.decoder.output_projection.weight")
     state["lm_head.weight"] = output_projection
     source_embeddings = state["model.encoder.embed_tokens.weight"]
     target_embeddings = state["model.decoder.embed_tokens.weight"]
 
+    # Our model shares its three matrices (source embeddings, target embeddings and output projection) in one of these
+    # ways. As its source_vocab_size, None means that source and target have one vocabulary.
     is_output_tied = torch.equal(target_embeddings, output_projection)
     are_embeddings_tied = torch.equal(source_embeddings, target_embeddings)
     shares_all_matrices = is_output_tied and are_embeddings_tied
-    # With a joint vocabulary, our model either shares all three matrices (the source embeddings, the target embeddings
-    # and the output projection), or it does not tie its output projection.
     if has_joint_vocabulary and shares_all_matrices:
-        # None means that source and target have one vocabulary.
+        # One vocabulary, and one matrix.
         source_vocab_size: int | None = None
         state["model.shared.weight"] = source_embeddings
     elif has_joint_vocabulary and not is_output_tied:
+        # One vocabulary, and three matrices.
         source_vocab_size = None
     else:
-        # If only the target embeddings and the output projection are equal, our model needs two vocabularies, even if
-        # these are the same.
+        # Two vocabularies. The output projection may be tied to the target embeddings. A joint vocabulary is treated as
+        # two vocabularies if only these two matrices are equal.
         source_vocab_size = fsmt.config.src_vocab_size
     return converted_model(
         fsmt,

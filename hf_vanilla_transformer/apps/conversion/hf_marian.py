@@ -129,7 +129,7 @@ def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: Ma
     if "lm_head.bias" in state:
         # (1, vocabulary)
         state["final_logits_bias"] = state.pop("lm_head.bias")[None]
-    # `state` lacks some names of the MarianMTModel ("missing"), or has names that it lacks ("unexpected").
+    # "Missing" names are in `marian` only, and "unexpected" names are in `state` only.
     missing_names, unexpected_names = marian.load_state_dict(state, strict=False)
     # MarianMTModel computes some tensors, such as its position tables, so they may be missing.
     missing_weights = [name for name in missing_names if not _is_computed(name)]
@@ -202,7 +202,7 @@ def _split_decoding_settings(settings: GenerationConfig) -> tuple[GenerationConf
     """
     stock_settings = copy.deepcopy(settings)
     lost_settings: dict[str, object] = {}
-    # Only this package has these settings.
+    # Only this package has these settings, which are attributes of the object.
     for name in OWN_SETTINGS:
         value = vars(stock_settings).pop(name, None)
         if value is not None:
@@ -310,11 +310,11 @@ def _way_to_ctranslate2(model: VanillaTransformerForConditionalGeneration) -> st
     pad_token = model.config.pad_token_id
     is_last_token = pad_token == model.config.vocab_size - 1
     is_start_token = pad_token == model.config.decoder_start_token_id
-    if is_last_token and is_start_token:
-        # The embeddings are tied to this matrix.
-        embedding = model.get_output_embeddings().weight[pad_token]
-        if not embedding.any():
-            return "by its own loader of Marian models, or convert --to ctranslate2"
+    # The embedding matrix is tied to the output projection, whose rows are therefore the embeddings.
+    embedding = model.get_output_embeddings().weight[pad_token]
+    is_zero = not embedding.any()
+    if is_last_token and is_start_token and is_zero:
+        return "by its own loader of Marian models, or convert --to ctranslate2"
     return "convert --to ctranslate2"
 
 
@@ -447,17 +447,22 @@ def restore_positions(marian: MarianMTModel) -> None:
         # (positions, d_model)
         table = stack.embed_positions.weight
         num_positions, d_model = table.shape
-        num_rates = d_model // 2
-        # As in tensor2tensor, the rates fall geometrically from 1 to exactly 1/10,000. In the paper, the last rate is
-        # slightly larger.
-        rates = np.exp(-np.log(10000.0) / (num_rates - 1) * np.arange(num_rates))
-        # (positions, 1) * (rates,) -> (positions, rates)
-        angles = np.arange(num_positions)[:, None] * rates
-        # (positions, d_model), with all sines before all cosines
-        sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-        # The table is MarianMTModel's own, so this changes the model.
+        sinusoids = _compute_marian_sinusoids(num_positions, d_model)
         table.copy_(torch.from_numpy(sinusoids))
     _set_epsilon(marian, _EPSILONS["marian"])
+
+
+def _compute_marian_sinusoids(num_positions: int, d_model: int) -> np.ndarray:
+    """Compute the positions with which Marian trains its models, an array of shape `(num_positions, d_model)`.
+
+    As in tensor2tensor, the rates fall geometrically from 1 to exactly 1/10,000. In the paper, the last rate is
+    slightly larger. In each row, all sines come before all cosines.
+    """
+    num_rates = d_model // 2
+    rates = np.exp(-np.log(10000.0) / (num_rates - 1) * np.arange(num_rates))
+    # (num_positions, 1) * (num_rates,) -> (num_positions, num_rates)
+    angles = np.arange(num_positions)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
 def _set_epsilon(marian: MarianMTModel, epsilon: float) -> None:

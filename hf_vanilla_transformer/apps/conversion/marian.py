@@ -201,24 +201,25 @@ def _find_vocabularies(weights: Path) -> list[Path]:
 def _list_vocabulary_names(weights: Path) -> list[str]:
     """List the file names of the source and the target vocabulary that belong to a weight file.
 
-    The settings next to the weight file name the vocabularies. Without such settings, they are the `.spm` files in the
-    same folder.
+    The settings next to the weight file name the vocabularies. Without such settings, every `.spm` file in the same
+    folder is listed twice. For example, the result for the only file `vocab.spm` is `["vocab.spm", "vocab.spm"]`. The
+    caller must check that there are two names.
 
-    Raises ValueError if the settings have no list of vocabularies.
+    Raises ValueError if the settings have vocabularies that are not a list.
     """
     settings = read_settings(weights)
-    if "vocabs" not in settings:
-        names_in_folder = [path.name for path in weights.parent.glob("*.spm")]
-        # The only vocabulary serves both languages. If there are two or more, one cannot know which is the source's.
-        # Their names are listed twice as well, so that the caller rejects the list because it is too long.
-        return [*names_in_folder, *names_in_folder]
-    vocabulary_paths = settings["vocabs"]
-    if not isinstance(vocabulary_paths, list):
-        raise InputError(
-            f"vocabs in the settings of {weights} is {vocabulary_paths!r}; it must be a list of two names."
-        )
-    # Only the file names are used, because the paths are those on the machine that trained the model.
-    return [Path(str(path)).name for path in vocabulary_paths]
+    if "vocabs" in settings:
+        vocabulary_paths = settings["vocabs"]
+        if not isinstance(vocabulary_paths, list):
+            raise InputError(
+                f"vocabs in the settings of {weights} is {vocabulary_paths!r}; it must be a list of two names."
+            )
+        # Only the file names are used, because the paths are those on the machine that trained the model.
+        return [Path(str(path)).name for path in vocabulary_paths]
+    names_in_folder = [path.name for path in weights.parent.glob("*.spm")]
+    # A single file serves both languages. If there are two or more, one cannot know which is the source's. The caller
+    # then rejects this list, because it has four or more names.
+    return [*names_in_folder, *names_in_folder]
 
 
 def _find_newest_weights(folder: Path) -> Path:
@@ -350,24 +351,24 @@ def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]
     `transformer-guided-alignment-layer` is the number of the layer, counted from 1. By default, it is the last layer.
 
     The result is a list with one pair of layer and head, both counted from 0, as in the configuration field
-    `alignment_heads`. Raises ValueError if there is no such layer.
+    `alignment_heads`. For example, it is `[[5, 0]]` for the number 6. Raises ValueError if there is no such layer.
     """
     if settings.get("guided-alignment", "none") == "none":
         return None
-    setting = settings.get("transformer-guided-alignment-layer", "last")
     num_layers = settings["dec-depth"]
+    setting = settings.get("transformer-guided-alignment-layer", "last")
+    layer_number = setting
     if setting == "last":
         layer_number = num_layers
-    else:
-        # The settings may be damaged, so this may be a number, a text or None.
-        layer_number = setting
+    # The settings may be damaged, so the number may be too large, a text, or None.
     is_valid = str(layer_number).isdecimal() and 1 <= int(layer_number) <= num_layers
     if not is_valid:
-        requirement = f'"last" or from 1 to {num_layers}'
+        unfit_field = UnfitField("transformer-guided-alignment-layer", setting, f'"last" or from 1 to {num_layers}')
         # This always raises ValueError, because there is an unfit field.
-        check_fits(path, [UnfitField("transformer-guided-alignment-layer", setting, requirement)])
-    # For example, layer 6 of Marian has the index 5. Guided alignment trains head 0 of the layer.
-    return [[int(layer_number) - 1, 0]]
+        check_fits(path, [unfit_field])
+    layer_index = int(layer_number) - 1
+    first_head = 0
+    return [[layer_index, first_head]]
 
 
 def tokenizer_files(
@@ -450,9 +451,6 @@ def _read_vocabulary(path: Path, num_embeddings: int) -> dict[str, int]:
 def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int, path: Path) -> MarianMTModel:
     """Build a `MarianMTModel` with the weights, positions and decoding settings of a Marian model.
 
-    Marian's decoder starts from a zero vector instead of a start token's embedding (src/models/decoder.h,
-    `embeddingsFromPrediction`). The MarianMTModel therefore starts from the pad token, whose embedding is zero.
-
     Args:
         arrays, settings: the weights and the settings of the Marian model.
         pad_token: the id of the added pad token, which is the last id in both vocabularies.
@@ -461,28 +459,9 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     Raises:
         ValueError: if an array is missing or unexpected.
     """
-    encoder_width = settings["transformer-dim-ffn"]
-    # If the decoder's width is missing or 0, it is the encoder's width.
-    decoder_width = settings.get("transformer-decoder-dim-ffn") or encoder_width
-    config = MarianConfig(
-        vocab_size=pad_token + 1,
-        decoder_vocab_size=pad_token + 1,
-        share_encoder_decoder_embeddings="Wemb" in arrays,
-        d_model=settings["dim-emb"],
-        encoder_layers=settings["enc-depth"],
-        decoder_layers=settings["dec-depth"],
-        encoder_attention_heads=settings["transformer-heads"],
-        decoder_attention_heads=settings["transformer-heads"],
-        encoder_ffn_dim=encoder_width,
-        decoder_ffn_dim=decoder_width,
-        activation_function=settings.get("transformer-ffn-activation", "swish"),
-        scale_embedding=True,
-        pad_token_id=pad_token,
-        eos_token_id=_EOS_TOKEN,
-        decoder_start_token_id=pad_token,
-        forced_eos_token_id=None,
-        tie_word_embeddings=True,
-    )
+    # Separate vocabularies have the embedding matrices encoder_Wemb and decoder_Wemb instead.
+    has_joint_vocabulary = "Wemb" in arrays
+    config = _build_config(settings, pad_token, has_joint_vocabulary)
     marian = MarianMTModel._from_config(config, attn_implementation="eager").eval()
 
     state = _to_marian_state(arrays, config, path)
@@ -502,6 +481,58 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     # Marian and transformers both divide log P by a power of the length. The exponent is `normalize` in Marian.
     generation_config.length_penalty = float(settings.get("normalize", 0))
     return marian
+
+
+def _build_config(settings: Mapping[str, Any], pad_token: int, has_joint_vocabulary: bool) -> MarianConfig:
+    """Convert the settings of a Marian model into the configuration of a `MarianMTModel`.
+
+    Marian's decoder starts from a zero vector instead of a start token's embedding (src/models/decoder.h,
+    `embeddingsFromPrediction`). The MarianMTModel therefore starts from the pad token, whose embedding is zero.
+
+    Args:
+        settings: Marian's settings, which `check_settings` has accepted.
+        pad_token: the id of the added pad token, which is the last id in both vocabularies.
+        has_joint_vocabulary: True if one embedding matrix serves both languages.
+    """
+    encoder_width = settings["transformer-dim-ffn"]
+    # If the decoder's width is missing or 0, it is the encoder's width.
+    decoder_width = settings.get("transformer-decoder-dim-ffn") or encoder_width
+    return MarianConfig(
+        vocab_size=pad_token + 1,
+        decoder_vocab_size=pad_token + 1,
+        share_encoder_decoder_embeddings=has_joint_vocabulary,
+        d_model=settings["dim-emb"],
+        encoder_layers=settings["enc-depth"],
+        decoder_layers=settings["dec-depth"],
+        encoder_attention_heads=settings["transformer-heads"],
+        decoder_attention_heads=settings["transformer-heads"],
+        encoder_ffn_dim=encoder_width,
+        decoder_ffn_dim=decoder_width,
+        activation_function=settings.get("transformer-ffn-activation", "swish"),
+        scale_embedding=True,
+        pad_token_id=pad_token,
+        eos_token_id=_EOS_TOKEN,
+        decoder_start_token_id=pad_token,
+        forced_eos_token_id=None,
+        tie_word_embeddings=True,
+    )
+
+
+def _pop_embeddings(arrays: StateDict, config: MarianConfig) -> StateDict:
+    """Remove the embedding matrices from Marian's arrays, and return them under transformers' names.
+
+    The matrices get rows for the tokens that the conversion adds. Raises KeyError if a matrix is missing.
+    """
+    if config.share_encoder_decoder_embeddings:
+        # One matrix serves both languages.
+        joint_embeddings = arrays.pop("Wemb")
+        return {"model.shared.weight": _append_zero_rows(joint_embeddings, config.vocab_size)}
+    source_embeddings = arrays.pop("encoder_Wemb")
+    target_embeddings = arrays.pop("decoder_Wemb")
+    return {
+        "model.encoder.embed_tokens.weight": _append_zero_rows(source_embeddings, config.vocab_size),
+        "model.decoder.embed_tokens.weight": _append_zero_rows(target_embeddings, config.vocab_size),
+    }
 
 
 def _append_zero_rows(table: torch.Tensor, size: int) -> torch.Tensor:
@@ -526,21 +557,14 @@ def _to_marian_state(arrays: StateDict, config: MarianConfig, path: Path) -> Sta
 
     Raises ValueError if an array is missing or unexpected.
     """
-    # Each array is removed when it is used, so the arrays that remain at the end are unexpected.
+    # The functions below remove each array that they use, so the arrays that remain at the end are unexpected.
     remaining = dict(arrays)
-    vocab_size = config.vocab_size
     state: StateDict = {}
     try:
-        if config.share_encoder_decoder_embeddings:
-            state["model.shared.weight"] = _append_zero_rows(remaining.pop("Wemb"), vocab_size)
-        else:
-            source_embeddings = remaining.pop("encoder_Wemb")
-            target_embeddings = remaining.pop("decoder_Wemb")
-            state["model.encoder.embed_tokens.weight"] = _append_zero_rows(source_embeddings, vocab_size)
-            state["model.decoder.embed_tokens.weight"] = _append_zero_rows(target_embeddings, vocab_size)
+        state.update(_pop_embeddings(remaining, config))
         # (1, vocabulary) -> (vocabulary,)
         bias = remaining.pop("decoder_ff_logit_out_b").flatten()
-        state["final_logits_bias"] = _extend_output_bias(bias, vocab_size)
+        state["final_logits_bias"] = _extend_output_bias(bias, config.vocab_size)
         # Marian counts layers from 1, and transformers counts them from 0.
         for layer in range(config.encoder_layers):
             marian_prefix = f"encoder_l{layer + 1}"
@@ -590,7 +614,10 @@ def _to_torch_layout(array: torch.Tensor) -> torch.Tensor:
 def translate_by_marian(
     weights: Path, vocabularies: Sequence[Path], sentences: Sequence[str]
 ) -> list[ScoredHypothesis]:
-    """Translate sentences with pymarian, Marian's Python package, and return the 4 best hypotheses of each sentence."""
+    """Translate sentences with pymarian, Marian's Python package, and return the 4 best hypotheses of each sentence.
+
+    `weights` and `vocabularies` are Marian's weight file, and its source and target vocabularies.
+    """
     import pymarian
 
     translator = pymarian.Translator(

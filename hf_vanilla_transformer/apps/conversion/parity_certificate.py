@@ -91,22 +91,20 @@ def compare(
         - `float64`: `log_probs` and `tolerance` of the float64 comparison, if requested.
         - `equal`: True if all differences are within their tolerances.
     """
-    # The oracle may have a position table of this size. The slices below truncate a longer sentence at its beginning,
-    # so that it still ends in EOS.
+    # The oracle may have a position table of this size, which limits the lengths of sources and targets.
     max_positions = oracle.config.max_position_embeddings
     max_length = min(_MAX_LENGTH, max_positions)
-    random_sources = [row[-max_length:] for row in random_rows(oracle, seed=0)]
-    random_targets = [row[-max_length:] for row in random_rows(oracle, seed=1)]
+    random_sources = truncate_rows(random_rows(oracle, seed=0), max_length)
+    random_targets = truncate_rows(random_rows(oracle, seed=1), max_length)
     differences = {"random": _largest_difference(model, oracle, random_sources, random_targets)}
 
+    sources_to_translate = random_sources
     if real:
-        # The sources are limited by the position table only, but the targets by `max_length`.
-        real_sources = [row[-max_positions:] for row in real]
+        real_sources = truncate_rows(real, max_positions)
         real_targets = translate_rows(oracle, real_sources, num_beams=1, max_length=max_length)
         differences["real"] = _largest_difference(model, oracle, real_sources, real_targets)
-        translations = _compare_translations(model, oracle, real_sources, max_length)
-    else:
-        translations = _compare_translations(model, oracle, random_sources, max_length)
+        sources_to_translate = real_sources
+    translations = _compare_translations(model, oracle, sources_to_translate, max_length)
 
     parity: Certificate = {"log_probs": differences, "translations": translations, "tolerance": tolerance}
     if in_float64:
@@ -173,13 +171,16 @@ def add_scores(
         target_ids.append(model.config.eos_token_id)
         source_length = inputs.input_ids.shape[1]
         target_length = len(target_ids)
+        # Marian's score of a truncated hypothesis does not include EOS, so it cannot be compared with our score.
         is_truncated = target_length > LONGEST_OF_MARIAN * source_length
         if is_truncated:
             continue
-        # Dividing by the length makes the difference comparable with the tolerance, which is per token.
         our_log_prob = _log_prob_of_target(model, inputs, target_ids)
-        differences.append(abs(our_log_prob - hypothesis.log_prob) / target_length)
+        # Dividing by the length makes the difference comparable with the tolerance, which is per token.
+        difference = abs(our_log_prob - hypothesis.log_prob) / target_length
+        differences.append(difference)
 
+    # `parity` itself must not change.
     extended = dict(parity)
     extended["log_probs"] = {**parity["log_probs"], "marian": max(differences)}
     extended["equal"] = not describe_excess(extended)
@@ -223,7 +224,7 @@ def describe_excess(parity: Certificate) -> str:
     for precision, comparison in comparisons.items():
         tolerance = comparison["tolerance"]
         for difference in comparison["log_probs"].values():
-            # A difference that is NaN is not within the tolerance, so `difference > tolerance` would miss it.
+            # A comparison with NaN is False, so `difference > tolerance` would miss a difference that is NaN.
             is_within_tolerance = difference <= tolerance
             if not is_within_tolerance:
                 return f"log-probabilities in {precision} differ by {difference:.2g}, more than {tolerance:g}"
@@ -244,7 +245,7 @@ def random_rows(model: PreTrainedModel, seed: int) -> Rows:
             vocabulary_sizes.append(size)
     tokens = [token for token in range(min(vocabulary_sizes)) if token not in special_tokens]
 
-    # The lengths do not count EOS.
+    # The lengths without EOS. `randint` excludes its upper limit, so that EOS does not exceed the longest length.
     lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator)
     rows = []
     for length in lengths.tolist():
@@ -253,6 +254,11 @@ def random_rows(model: PreTrainedModel, seed: int) -> Rows:
         row.append(eos)
         rows.append(row)
     return rows
+
+
+def truncate_rows(rows: Rows, max_length: int) -> Rows:
+    """Truncate sentences to `max_length` tokens. They lose their first tokens, so that they still end in EOS."""
+    return [row[-max_length:] for row in rows]
 
 
 def _pad(rows: Rows, pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -324,7 +330,7 @@ def translate_rows(
     translations = []
     # (batch, 1 + target): the first token of each row is the start token.
     for row in outputs[:, 1:].tolist():
-        # A translation at the length limit has no EOS, and no padding.
+        # Only padding follows the first EOS. A translation at the length limit has neither EOS nor padding.
         end = len(row)
         if eos in row:
             end = row.index(eos) + 1

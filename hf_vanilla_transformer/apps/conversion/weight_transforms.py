@@ -61,13 +61,21 @@ def interleaved_channels(d_model: int) -> torch.Tensor:
 def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
     """Reorder the channels of the residual stream, so that channel `channels[i]` becomes channel i.
 
-    `channels` has the shape `(d_model,)`. The values of the weights do not change. Apart from the sinusoids, nothing
-    depends on the order of the channels, so the output stays the same if the sinusoids are permuted in the same way.
+    The residual stream is the vectors of length d_model that each layer reads and adds its output to. Apart from the
+    sinusoids, nothing depends on the order of their channels, so the model's output stays the same if the sinusoids are
+    permuted in the same way.
+
+    Args:
+        state: the weights, by name. They do not change. The names decide which axis of a weight has the channels.
+        channels: the old index of each channel, in the new order, with shape `(d_model,)`.
+
+    Returns:
+        The weights in the new order.
     """
     permuted = {}
     for name, weight in state.items():
-        reads_residual_stream = any(reader in name for reader in _NAMES_OF_READERS)
-        writes_residual_stream = any(writer in name for writer in _NAMES_OF_WRITERS)
+        reads_residual_stream = any(part in name for part in _NAMES_OF_READERS)
+        writes_residual_stream = any(part in name for part in _NAMES_OF_WRITERS)
         if reads_residual_stream:
             # (output, d_model)
             permuted[name] = weight[:, channels]
@@ -75,7 +83,7 @@ def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
             # (d_model,) or (d_model, input)
             permuted[name] = weight[channels]
         else:
-            # For example, the bias of a query projection has no channel of the residual stream.
+            # For example, the bias of a query projection has no axis with these channels.
             permuted[name] = weight
     return permuted
 
@@ -87,6 +95,8 @@ def widen_feed_forward(state: StateDict, d_ff: int) -> StateDict:
 
     If the activation function maps 0 to 0, as ReLU and swish do, the output does not change: the weights and biases of
     the added channels are 0, so they contribute nothing.
+
+    Returns a new dict. `state` does not change.
     """
     widened = {}
     for name, weight in state.items():
@@ -143,7 +153,7 @@ def converted_model(
     """
     _check_finite(state, name)
     source_config = source.config
-    # In this model, the encoder and the decoder have the same feed-forward width, so the narrower one is padded.
+    # In this model, the encoder and the decoder have the same feed-forward width, so the narrower one is padded below.
     d_ff = max(source_config.encoder_ffn_dim, source_config.decoder_ffn_dim)
     # The other fields have the same names in both configurations.
     same_fields = {field: getattr(source_config, field) for field in SAME_FIELDS}
@@ -156,8 +166,8 @@ def converted_model(
     model = VanillaTransformerForConditionalGeneration(config).eval()
 
     widened_state = widen_feed_forward(state, d_ff)
-    # `interleaved_channels` is the order for an export. argsort() returns the inverse permutation, which interleaves
-    # the sine and cosine channels. For 6 channels, it is [0, 3, 1, 4, 2, 5].
+    # `state` has the sine channels 0 to 2, for example, before the cosine channels 3 to 5. This model interleaves them:
+    # [0, 3, 1, 4, 2, 5]. This order is the inverse, argsort(), of `interleaved_channels`, the order for an export.
     channel_order = interleaved_channels(config.d_model).argsort()
     model.load_state_dict(permute_channels(widened_state, channel_order))
     model.tie_weights()

@@ -120,6 +120,7 @@ def plot_attention(
     """
     if not style:
         style = "heads" if head is None else "matrix"
+    # Wrong arguments are reported before the model runs.
     check_choice("kind", kind, KINDS)
     _check_style(style, layer, head)
 
@@ -179,11 +180,14 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     """
     num_queries, num_keys = drawing.weights.shape
     num_rows = max(num_queries, num_keys)
-    width = _WIDTH_OF_LINES + (width_of(drawing.queries) + width_of(drawing.keys)) + 2 * _MARGIN
-    figure = new_figure(width, num_rows * _LINE_HEIGHT + _MARGIN, drawing.title)
+    # All sizes are in inches. The widest token of each column determines the width of the labels.
+    label_width = width_of(drawing.queries) + width_of(drawing.keys)
+    width = _WIDTH_OF_LINES + label_width + 2 * _MARGIN
+    height = num_rows * _LINE_HEIGHT + _MARGIN
+    figure = new_figure(width, height, drawing.title)
     query_axes = figure.add_subplot()
 
-    # The vertical positions of the tokens, in rows. The shorter column is centered.
+    # The vertical position of each token, in rows. The shorter column is centered.
     query_heights = (num_rows - num_queries) / 2 + np.arange(num_queries)
     key_heights = (num_rows - num_keys) / 2 + np.arange(num_keys)
     lines = _make_lines(drawing, query_heights, key_heights)
@@ -242,9 +246,10 @@ def _draw_one_matrix(drawing: _Drawing) -> "Figure":
     weights = drawing.weights
     num_queries, num_keys = weights.shape
     has_numbers = weights.size <= _MOST_NUMBERS
+    # All sizes are in inches.
     cell_size = _CELL_WITH_NUMBER if has_numbers else _CELL
     width = num_keys * cell_size + width_of(drawing.queries) + 2 * _MARGIN
-    # The labels of the keys are rotated.
+    # The labels of the keys are rotated, so the width of their text adds to the height.
     height = num_queries * cell_size + width_of(drawing.keys) + _MARGIN
     figure = new_figure(width, height, drawing.title, layout="compressed")
     axes = figure.add_subplot()
@@ -255,8 +260,7 @@ def _draw_one_matrix(drawing: _Drawing) -> "Figure":
             # `to_rgba` returns red, green, blue and opacity.
             cell_color = image.to_rgba(weight)[:3]
             text_color = readable_on(cell_color, drawing.theme)
-            # In an image, x is the column and y is the row.
-            # With 7 points, the number fits into a cell of the width `_CELL_WITH_NUMBER`.
+            # The key is the column, x, and the query is the row, y. With 7 points, the number fits into the cell.
             axes.text(key, query, f"{weight:.2f}", size=7, color=text_color, ha="center", va="center")
     _add_color_bar(figure, image, [axes])
     return figure
@@ -273,15 +277,16 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
     num_layers, num_heads, _, num_keys = drawing.weights.shape
     num_panels = num_layers * num_heads
     num_columns = num_heads if has_layers else _choose_columns(num_heads, _side_of_panel(num_keys))
-    # `grid` has the shape (rows, columns), and `grid.flat` iterates over its axes row by row.
     figure, grid = _new_sheet(drawing, num_panels, num_columns)
+    # The places of the sheet, row by row.
+    all_axes = list(grid.flat)
 
     # The last row may have empty places at its end.
-    for unused_axes in grid.flat[num_panels:]:
+    for unused_axes in all_axes[num_panels:]:
         unused_axes.set_axis_off()
     # All heads of the first layer come first, then all heads of the second one, and so on.
     for panel, (layer, head) in enumerate(np.ndindex(num_layers, num_heads)):
-        axes = grid.flat[panel]
+        axes = all_axes[panel]
         panel_title = f"layers[{layer}], head {head}" if has_layers else f"head {head}"
         axes.set_title(panel_title, size=SMALL_FONT_SIZE)
 
@@ -292,12 +297,12 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
         weights = drawing.weights[layer, head]
         image = draw_matrix(axes, weights, query_labels, drawing.keys, SMALL_FONT_SIZE, colors)
 
-        has_no_panel_below = panel + num_columns >= num_panels
-        if has_no_panel_below:
+        is_last_in_column = panel + num_columns >= num_panels
+        if is_last_in_column:
             axes.set_xlabel(drawing.key_label, size=SMALL_FONT_SIZE)
     figure.supylabel(drawing.query_label, size=SMALL_FONT_SIZE)
     # All panels have the same range of colors, so the last image can stand for all of them.
-    _add_color_bar(figure, image, list(grid.flat))
+    _add_color_bar(figure, image, all_axes)
     return figure
 
 
@@ -309,11 +314,13 @@ def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[F
     """
     num_queries, num_keys = drawing.weights.shape[-2:]
     num_rows = math.ceil(num_panels / num_columns)
-    # The labels of the queries stand once in each row, and the rotated labels of the keys below each panel.
+    # All sizes are in inches. The labels of the queries stand once in each row, at the left.
+    column_width = _side_of_panel(num_keys) + _PANEL_GAP
     query_label_width = width_of(drawing.queries, SMALL_FONT_SIZE)
+    width = num_columns * column_width + query_label_width + _MARGIN + _COLOR_BAR_WIDTH
+    # The labels of the keys stand below each panel. They are rotated, so their height is the width of the text.
     key_label_height = width_of(drawing.keys, SMALL_FONT_SIZE)
     row_height = _side_of_panel(num_queries) + key_label_height + _PANEL_TITLE_HEIGHT
-    width = num_columns * (_side_of_panel(num_keys) + _PANEL_GAP) + query_label_width + _MARGIN + _COLOR_BAR_WIDTH
     height = num_rows * row_height + _MARGIN / 2
     figure = new_figure(width, height, drawing.title, layout="compressed")
     grid = figure.subplots(num_rows, num_columns, squeeze=False)

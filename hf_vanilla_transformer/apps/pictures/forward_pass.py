@@ -280,9 +280,9 @@ class _RecordedMask:
 
 @contextmanager
 def _recording_mask(attention_layer: nn.Module) -> Iterator[_RecordedMask]:
-    """Record the attention mask that an attention layer receives when it is called inside the block.
+    """Record the attention mask that an attention layer receives, for use in a `with` statement.
 
-    The mask is stored in the yielded object.
+    The yielded object has the mask as its attribute `mask`, once the layer has been called inside the block.
     """
     recorded = _RecordedMask()
 
@@ -290,7 +290,7 @@ def _recording_mask(attention_layer: nn.Module) -> Iterator[_RecordedMask]:
     def record(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
         recorded.mask = kwargs["attention_mask"]
 
-    # The handle that PyTorch returns removes the hook at the end of the block.
+    # At the end of the block, the hook is removed, even after an error.
     with attention_layer.register_forward_pre_hook(record, with_kwargs=True):
         yield recorded
 
@@ -298,16 +298,21 @@ def _recording_mask(attention_layer: nn.Module) -> Iterator[_RecordedMask]:
 def _read_mask(recorded: _RecordedMask, shape: tuple[int, int, int]) -> np.ndarray:
     """Convert a recorded mask into a boolean array that is True where a query may attend to a key.
 
-    The array has the given shape, `(batch, queries, keys)`.
+    The array has the shape `shape`, which is `(batch, queries, keys)`.
     """
     mask = recorded.mask
     if mask is None:
+        # Every query may attend to every key.
         return np.ones(shape, dtype=bool)
     # (batch, 1, queries or 1, keys)
-    is_allowed = mask if mask.dtype == torch.bool else mask == 0
-    # All heads have the same mask, so the second axis, of length 1, is removed. If the mask has only one row of keys,
-    # `expand` repeats this row for each query.
-    return is_allowed[:, 0].expand(shape).cpu().numpy()
+    is_allowed = mask
+    if mask.dtype != torch.bool:
+        # This mask is added to the scores: it is 0 for allowed keys, and a large negative number for hidden keys.
+        is_allowed = mask == 0
+    # All heads have the same mask, so the axis of heads is removed: (batch, queries or 1, keys)
+    is_allowed_by_query = is_allowed[:, 0]
+    # If all queries have the same mask, `expand` repeats it for each of them.
+    return is_allowed_by_query.expand(shape).cpu().numpy()
 
 
 def _tokenize_or_translate(
@@ -355,7 +360,7 @@ def _tokenize_targets(
         ValueError: if the numbers of sources and targets differ, or there are arguments of `generate()`, which have no
             effect on targets that the caller has chosen.
     """
-    # The number of tokens per batch does not matter for tokenization.
+    # `Inference` requires a number of tokens per batch, but tokenization does not depend on it.
     inference = Inference(model, tokenizer, tokens_per_batch=1)
     # This also checks that there are as many targets as sources.
     _, tokenized_targets = inference.tokenize_pairs(source_texts, targets)

@@ -78,25 +78,22 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
     """
     # `masks.cross` has the shape (batch, target, source), padding included.
     num_sentences, target_length, source_length = masks.cross.shape
-    # Each token of the sentences labels a row or a column of a mask. These are the widths of the widest labels. All
-    # sizes are in inches.
+    # Tokens label the rows and columns of the masks. All sizes are in inches.
     all_source_tokens = list(chain.from_iterable(masks.source_tokens))
     all_target_tokens = list(chain.from_iterable(masks.read_tokens))
     source_label_width = width_of(all_source_tokens, SMALL_FONT_SIZE)
     target_label_width = width_of(all_target_tokens, SMALL_FONT_SIZE)
 
-    # A mask has one column per key. The keys are source tokens in the encoder and in cross-attention, and target tokens
-    # in decoder self-attention.
+    # A mask has one column per key. The keys of the three types of attention are source, target and source tokens.
     width_for_source_keys = max(source_length * _CELL, _NARROWEST_MASK)
     width_for_target_keys = max(target_length * _CELL, _NARROWEST_MASK)
     mask_widths = [width_for_source_keys, width_for_target_keys, width_for_source_keys]
-    # The queries label the rows, at the left of each mask. They are source tokens in the encoder, and target tokens in
-    # the other two types.
+    # The labels at the left of each mask are its queries, which are source, target and target tokens.
     query_label_widths = source_label_width + 2 * target_label_width
     width = sum(mask_widths) + query_label_widths + _HORIZONTAL_MARGIN
 
-    # A mask has one row per query. The labels of the keys are rotated and stand below the mask, so their height is the
-    # width of the text.
+    # A mask has one row per query. The labels of the keys stand below the mask. They are rotated, so their height is
+    # the width of the text.
     mask_height = max(source_length, target_length) * _CELL
     key_label_height = max(source_label_width, target_label_width)
     height = num_sentences * (mask_height + key_label_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN

@@ -28,6 +28,11 @@ _TOKEN_MIDDLE = 0.15
 _NUMBER_MIDDLE = 0.4
 # The color bar needs this width for its label.
 _NARROWEST_FIGURE = 4.5
+# The space that the title and the color bar take, and the margins of the figure at its left and right sides, together.
+_TITLE_AND_COLOR_BAR_HEIGHT = 1.3
+_SIDE_MARGINS = 0.4
+# The margin that keeps the edges of the outer boxes from being cut off.
+_EDGE_MARGIN = 0.05
 # Log-probabilities up to this value have the darkest color; e^-5 is less than 1 %.
 _LOWEST_LOG_PROB = -5.0
 
@@ -73,18 +78,21 @@ def plot_token_probabilities(
 
 
 def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme) -> "Figure":
-    """Draw a colored box for each token, with its log-probability below it, and a color bar below all tokens."""
+    """Draw a colored box for each token, with its log-probability below it, and a color bar below all tokens.
+
+    The title is the log-probability of the whole translation. All log-probabilities are in nats.
+    """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     boxes = _place_boxes(tokens)
-    num_lines = boxes[-1].line + 1
-    # In inches, like all positions and sizes in this function.
+    # All positions and sizes are in inches.
     right_edges = [box.x + box.width for box in boxes]
     width = max(_NARROWEST_FIGURE, *right_edges)
+    num_lines = boxes[-1].line + 1
+    height = num_lines * _LINE_HEIGHT
     title = f"log P(Y | X) = {sum(log_probs):.2f}"
-    # The figure has margins of 0.2 inches at both sides, and 1.3 inches for the title and the color bar.
-    figure = new_figure(width + 0.4, num_lines * _LINE_HEIGHT + 1.3, title)
+    figure = new_figure(width + _SIDE_MARGINS, height + _TITLE_AND_COLOR_BAR_HEIGHT, title)
     axes = figure.add_subplot()
 
     # Probable tokens have the color of the background, and improbable tokens have the darkest color.
@@ -92,9 +100,11 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
     for token, log_prob, box in zip(tokens, log_probs, boxes, strict=True):
         _draw_token(axes, box, token, log_prob, colors, theme)
 
-    # The vertical axis points down, so that the first line is at the top. With `aspect="equal"`, inches have the same
-    # length on both axes. The margin of 0.05 inches keeps the edges of the outer boxes from being cut off.
-    axes.set(xlim=(-0.05, width + 0.05), ylim=(num_lines * _LINE_HEIGHT, -0.05), aspect="equal")
+    # The larger vertical limit comes first, so the axis points down and the first line is at the top. With
+    # `aspect="equal"`, inches have the same length on both axes.
+    horizontal_limits = (-_EDGE_MARGIN, width + _EDGE_MARGIN)
+    vertical_limits = (height, -_EDGE_MARGIN)
+    axes.set(xlim=horizontal_limits, ylim=vertical_limits, aspect="equal")
     axes.set_axis_off()
     # The color bar takes 12 % of the height, and is 40 times as wide as high. `extend` gives it a pointed left end,
     # because there are values below `_LOWEST_LOG_PROB`.
@@ -113,7 +123,7 @@ def _draw_token(axes: "Axes", box: _Box, token: str, log_prob: float, colors: "S
     # The vertical axis points down, so `top` is the smallest vertical position of the box.
     top = box.line * _LINE_HEIGHT
     centre = box.x + box.width / 2
-    # Red, green, blue and opacity.
+    # `to_rgba` returns red, green, blue and opacity. Very improbable tokens all have the same, darkest color.
     fill = colors.to_rgba(max(log_prob, _LOWEST_LOG_PROB))  # type: ignore[arg-type]
     rectangle = Rectangle((box.x, top), box.width, _BOX_HEIGHT, facecolor=fill, edgecolor=theme.faint, linewidth=0.8)
     axes.add_patch(rectangle)
@@ -127,6 +137,7 @@ def _place_boxes(tokens: Sequence[str]) -> list[_Box]:
 
     A box is wide enough for its token and for the number below it.
     """
+    # Most log-probabilities have as many characters as this one.
     number_width = width_of(["-0.00"], SMALL_FONT_SIZE)
     widths = []
     for token in tokens:
