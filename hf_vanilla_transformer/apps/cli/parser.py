@@ -416,11 +416,12 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
 
     Raises InputError if an argument does not exist or has a wrong type.
     """
-    # argparse sets defaults only where the namespace has no attribute. An attribute that still has this value after the
-    # parsing is therefore not on the command line.
-    namespace = argparse.Namespace(**dict.fromkeys(names, _NOT_GIVEN))
+    # All verbs have --config, which is not among `names`.
+    all_names = [*names, "config"]
+    # The parser sets the values as attributes of this object. It sets a default only if the attribute does not exist,
+    # so arguments that are not on the command line keep the value `_NOT_GIVEN`.
+    namespace = argparse.Namespace(**dict.fromkeys(all_names, _NOT_GIVEN))
     try:
-        # The parser sets each value as an attribute of `namespace`.
         _, unknown_arguments = parser.parse_known_args(arguments, namespace)
     except argparse.ArgumentError as error:
         raise InputError(str(error)) from error
@@ -428,11 +429,10 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
         unknown_name, _, _ = unknown_arguments[0].partition("=")
         raise InputError(f"there is no argument {unknown_name}; --help lists them.")
     values = {}
-    # All verbs have --config, which is not among `names`.
-    for name in (*names, "config"):
+    for name in all_names:
         value = getattr(namespace, name)
-        # If they are not given, positional arguments are an empty list, and --config is None.
-        is_given = value is not _NOT_GIVEN and value is not None and value != []
+        # A positional argument takes any number of values. If there are none, the parser sets an empty list.
+        is_given = value is not _NOT_GIVEN and value != []
         if is_given:
             values[name] = value
     return values
