@@ -311,7 +311,8 @@ def _make_groups(options: Sequence[_Argument], hidden: Collection[str], shows_al
             is_shown = is_group_shown and option.name not in hidden
             fields.append((option.name, option.type, option.optional_field(is_shown)))
         # HfArgumentParser reads the group's name from this attribute.
-        group_classes.append(dataclasses.make_dataclass("Group", fields, namespace={"_argument_group_name": group}))
+        attributes = {"_argument_group_name": group}
+        group_classes.append(dataclasses.make_dataclass("Group", fields, namespace=attributes))
     return group_classes
 
 
@@ -329,8 +330,12 @@ def _sort_into_groups(options: Sequence[_Argument]) -> dict[str, list[_Argument]
         options_by_group.setdefault(option.group, []).append(option)
 
     other_groups = [group for group in options_by_group if group not in (*_GROUPS, _TRAINER_GROUP)]
-    all_groups = [*_GROUPS, *other_groups, _TRAINER_GROUP]
-    return {group: options_by_group[group] for group in all_groups if group in options_by_group}
+    sorted_groups: dict[str, list[_Argument]] = {}
+    for group in (*_GROUPS, *other_groups, _TRAINER_GROUP):
+        # A verb may have no options of a group.
+        if group in options_by_group:
+            sorted_groups[group] = options_by_group[group]
+    return sorted_groups
 
 
 def _split_description(description: str) -> tuple[str, str | None]:

@@ -93,7 +93,8 @@ class TranslationArguments:
         if self.json_lines and uses_files_only:
             raise InputError("json_lines is for standard input and output, and has no effect on files; leave it out.")
         has_default_columns = self.source_column == "text" and self.target_column == "translation"
-        if not has_default_columns and not self._has_json_input() and not self._has_json_output():
+        has_json_lines = self._has_json_input() or self._has_json_output()
+        if not has_default_columns and not has_json_lines:
             raise InputError("source_column and target_column have no effect on lines of text; leave them out.")
         if self.source_lang is not None and not self.split_sentences:
             raise InputError(f"source_lang is {self.source_lang}, but has no effect without --split_sentences.")

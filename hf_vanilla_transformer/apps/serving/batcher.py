@@ -126,9 +126,9 @@ class Lane:
         self._translate = translate
         # The maximum number of source tokens per batch, padding included.
         self._tokens_per_batch = tokens_per_batch
-        # In seconds.
+        # The number of seconds that a text waits for other texts.
         self._max_wait = max_wait
-        # Called with the statistics of each batch. None if nobody records them.
+        # This function is called with the statistics of each batch. It may be None.
         self._observe = observe
         # The texts that no batch contains yet, in order of arrival.
         self._waiting: deque[_QueuedText] = deque()

@@ -181,28 +181,12 @@ class Service:
         """
         # None disables the check of the target language.
         target_language = None if self.target_codes else self.card.target_language
-        self._check_language(source, self.source_language, target_language)
-        self._check_language(target, target_language, target_language)
-
-    def _check_language(self, requested: str | None, expected: str | None, target_language: str | None) -> None:
-        """Raise OtherLanguageError if the source or target language of a request is not the expected one.
-
-        Args:
-            requested: the language that the request names, if any; "auto" means any language.
-            expected: the model's language; None if it is unknown.
-            target_language: the target language that the error message names; None if the model has several.
-        """
-        if not requested or not expected:
-            return
-        if requested == "auto" or are_same_language(requested, expected):
-            return
-        languages = f'"{self.source_language}"'
+        source_language = self.source_language
+        model_languages = f'"{source_language}"'
         if target_language is not None:
-            languages += f' to "{target_language}"'
-        shortened_name = requested[:_MOST_CHARACTERS_OF_LANGUAGE]
-        raise OtherLanguageError(
-            f'the request names "{shortened_name}", but the model translates from {languages}; send these languages.'
-        )
+            model_languages += f' to "{target_language}"'
+        _check_language(source, source_language, model_languages)
+        _check_language(target, target_language, model_languages)
 
     def languages(self) -> dict[str, list[str]]:
         """Return the languages that requests may name, each with the languages into which it can be translated.
@@ -586,6 +570,24 @@ class Service:
         """Record a translated batch in `health` and in the metrics. This runs in the event loop's thread."""
         self.is_failing = False
         self.metrics.count_batch(batch)
+
+
+def _check_language(requested: str | None, expected: str | None, model_languages: str) -> None:
+    """Raise OtherLanguageError if the source or target language of a request is not the expected one.
+
+    Args:
+        requested: the language that the request names, if any; "auto" means any language.
+        expected: the model's language; None if any language is allowed.
+        model_languages: the model's languages in the error message, such as `"en" to "de"`, with quotation marks.
+    """
+    if not requested or not expected:
+        return
+    if requested == "auto" or are_same_language(requested, expected):
+        return
+    shortened_name = requested[:_MOST_CHARACTERS_OF_LANGUAGE]
+    raise OtherLanguageError(
+        f'the request names "{shortened_name}", but the model translates from {model_languages}; send these languages.'
+    )
 
 
 def _with_glossary(options: TranslateOptions, tokenizer: PreTrainedTokenizerBase) -> TranslateOptions:

@@ -80,9 +80,9 @@ class _TimeLimitedProtocol(H11Protocol):
     def _update_timer(self, state: type | None) -> None:
         """Start the timer for a state of the client, or stop it if the state has no time limit.
 
-        This is called whenever the client has connected, sent data or disconnected. If neither the state nor the
-        request has changed since the last call, a running timer continues, so that a client cannot extend its time by
-        sending single bytes.
+        When the timer expires, it closes the connection. This method is called whenever the client has connected, sent
+        data or disconnected. If neither the state nor the request has changed since the last call, a running timer
+        continues, so that a client cannot extend its time by sending single bytes.
 
         Args:
             state (`type`, *optional*): a state of h11, such as `h11.IDLE`; None if the connection has ended.
