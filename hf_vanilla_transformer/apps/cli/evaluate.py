@@ -28,6 +28,8 @@ from .shared_options import BatchArguments, EngineArguments, load_tokenizer_and_
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from ...evaluation.evaluate import Evaluation
+
 
 @dataclass
 class EvaluationArguments:
@@ -82,52 +84,21 @@ def main(arguments: list[str]) -> dict[str, Any]:
     """Evaluate the translations that the command line selects, print the scores, and return them."""
     args = parse(Arguments, __doc__, arguments, "evaluate")
     # This is not imported at the top, because --help needs neither data sets nor metrics.
-    from ...evaluation.evaluate import describe_scores, evaluate
+    from ...evaluation.evaluate import describe_scores
 
     evaluation = args.evaluation
-    model_names = args.model.model_name_or_path or []
-    # The decoding options that the command line sets, such as `num_beams`.
-    search = args.decoding.generate_kwargs()
-    if search and not model_names and evaluation.against is None:
-        raise InputError(f"{', '.join(search)}: no effect without a model that translates; leave it out.")
+    _check_decoding_options(args)
     _check_outputs(args)
-
-    # All files are read before a model is loaded, because loading takes longer and a file may be invalid.
     # Some target languages, such as Chinese, need a different tokenization for BLEU.
-    _source_language, language_of_targets = args.data.languages()
-    scoring = args.scoring.for_target(language_of_targets)
+    _source_language, target_language = args.data.languages()
+    scoring = args.scoring.for_target(target_language)
     # `load` returns a dict of data sets by split.
     pairs = args.data.load(evaluation.split)[evaluation.split]
-    given_translations = None
-    if evaluation.translations_file:
-        given_translations = read_lines(Path(evaluation.translations_file), len(pairs))
-    references = _read_references(evaluation.references_file or [], pairs)
 
-    # These stay None if the translations come from a file.
-    tokenizer = None
-    model = None
-    target_language = None
-    if model_names:
-        tokenizer, model = load_tokenizer_and_model(args.model, args.engine)
-        target_language = args.data.target_language_for(tokenizer)
-    search["tokens_per_batch"] = args.batches.tokens_per_batch
-    # Without a model, `evaluate` only computes the scores.
-    scores, translations = evaluate(
-        model,
-        pairs,
-        tokenizer,
-        translations=given_translations,
-        references=references,
-        against=_load_other_translations(args, pairs, search),
-        data=args.data.describe(evaluation.split),
-        token_error_rate=scoring.token_error_rate,
-        target_lang=target_language,
-        **scoring.options(pairs),
-        **search,
-    )
+    scores, translations = _evaluate(args, scoring, pairs)
     # The scores are stored together with the names of what was evaluated.
-    if model_names:
-        scores["model"] = ", ".join(model_names)
+    if args.model.model_name_or_path:
+        scores["model"] = ", ".join(args.model.model_name_or_path)
     if evaluation.translations_file is not None:
         scores["translations_file"] = evaluation.translations_file
     if evaluation.against is not None:
@@ -138,6 +109,14 @@ def main(arguments: list[str]) -> dict[str, Any]:
     print("\n".join(describe_scores(scores)))
     _write_outputs(evaluation, scores, translations)
     return scores
+
+
+def _check_decoding_options(args: Arguments) -> None:
+    """Raise InputError if there are decoding options, such as `num_beams`, but no model that translates."""
+    options = args.decoding.generate_kwargs()
+    may_have_model = args.model.model_name_or_path or args.evaluation.against is not None
+    if options and not may_have_model:
+        raise InputError(f"{', '.join(options)}: no effect without a model that translates; leave it out.")
 
 
 def _check_outputs(args: Arguments) -> None:
@@ -153,6 +132,40 @@ def _check_outputs(args: Arguments) -> None:
         *model_names,
     ]
     check_can_write(evaluation.output, evaluation.translations, inputs=inputs)
+
+
+def _evaluate(args: Arguments, scoring: ScoringArguments, pairs: "Dataset") -> "Evaluation":
+    """Return the scores by name, and the translations, which come from a model or from `--translations_file`."""
+    from ...evaluation.evaluate import evaluate
+
+    # All files are read before a model is loaded, because loading takes longer and a file may be invalid.
+    given_translations = None
+    if args.evaluation.translations_file:
+        given_translations = read_lines(Path(args.evaluation.translations_file), len(pairs))
+    references = _read_references(args.evaluation.references_file or [], pairs)
+    # These stay None if the translations come from a file. `evaluate` then only computes the scores.
+    tokenizer = None
+    model = None
+    target_language = None
+    if args.model.model_name_or_path:
+        tokenizer, model = load_tokenizer_and_model(args.model, args.engine)
+        target_language = args.data.target_language_for(tokenizer)
+    # The arguments of `translate()` for the model, and for a second model in `--against`.
+    search = args.decoding.generate_kwargs()
+    search["tokens_per_batch"] = args.batches.tokens_per_batch
+    return evaluate(
+        model,
+        pairs,
+        tokenizer,
+        translations=given_translations,
+        references=references,
+        against=_load_other_translations(args, pairs, search),
+        data=args.data.describe(args.evaluation.split),
+        token_error_rate=scoring.token_error_rate,
+        target_lang=target_language,
+        **scoring.options(pairs),
+        **search,
+    )
 
 
 def _write_outputs(args: EvaluationArguments, scores: Mapping[str, Any], translations: Sequence[str]) -> None:

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_vanilla_transformer_launcher import VALUE, VARIABLE, reason_against
+from hf_vanilla_transformer_launcher import VALUE as SPIN_COUNT
+from hf_vanilla_transformer_launcher import VARIABLE as SPIN_VARIABLE
+from hf_vanilla_transformer_launcher import reason_against
 
 from ...support.build_arguments import option
 from .machine_report import describe_machine
@@ -48,18 +50,19 @@ def describe_openmp() -> dict[str, str | None]:
     # it. Without such a reason, this is an empty string.
     reason_not_to_set = reason_against(["train"])
     if reason_not_to_set:
-        spin_count = os.environ.get(VARIABLE)
+        spin_count = os.environ.get(SPIN_VARIABLE)
         reason = reason_not_to_set
     else:
-        spin_count = VALUE
+        spin_count = SPIN_COUNT
         reason = "hf-vanilla-transformer sets it for verbs that compute (python -m hf_vanilla_transformer does not)"
-    return {VARIABLE: spin_count, "reason": reason}
+    return {SPIN_VARIABLE: spin_count, "reason": reason}
 
 
 def format_info(info: Mapping[str, Any]) -> str:
     """Format the description of a machine as lines of text.
 
-    The text has three blocks: the versions of packages, the hardware, and the fast paths.
+    The text has three blocks: the versions of packages, the hardware, and the fast paths. `info` is the description
+    that [`main`] returns.
     """
     lines = [f"{package} {version}" for package, version in info["versions"].items()]
     # The version of a package that is not installed is None.
@@ -80,13 +83,13 @@ def _describe_hardware(info: Mapping[str, Any]) -> list[str]:
     """Return the lines about the CPU, its threads, and the GPU."""
     machine = info["machine"]
     openmp = info["openmp"]
-    spin_count = openmp[VARIABLE] or "default"
+    spin_count = openmp[SPIN_VARIABLE] or "default"
     capabilities = []
     for name, is_supported in info["cpu_capabilities"].items():
         capabilities.append(f"{name} yes" if is_supported else f"{name} no")
     return [
         f"CPU: {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads of torch",
-        f"OpenMP: {VARIABLE}={spin_count}, because {openmp['reason']}",
+        f"OpenMP: {SPIN_VARIABLE}={spin_count}, because {openmp['reason']}",
         f"CPU capabilities: {', '.join(capabilities)}; torch uses {machine['instructions']}",
         f"GPU: {machine['accelerator'] or 'none'}",
     ]

@@ -62,9 +62,8 @@ class Processes:
             if number % self.count == self.index:
                 yield chunk
 
-    @contextmanager
-    def open(self, path: str | None, chunk_sizes: list[int]) -> Iterator[IO[str]]:
-        """Open the output file for the duration of the block.
+    def open(self, path: str | None, chunk_sizes: list[int]) -> AbstractContextManager[IO[str]]:
+        """Open the output file for the duration of a `with` block.
 
         A single process writes to the file directly. Of several processes, each writes the lines of its chunks to a
         separate file, which is called a part. When all have finished, the first process merges the parts.
@@ -75,12 +74,18 @@ class Processes:
         """
         # `check` has rejected standard output if there are several processes.
         if self.count == 1 or path is None:
-            with open_output(path) as file:
-                yield file
-            return
-        # Each process writes only its own part, and then waits until all parts are complete.
+            return open_output(path)
+        return self._open_part(path, chunk_sizes)
+
+    @contextmanager
+    def _open_part(self, path: str, chunk_sizes: list[int]) -> Iterator[IO[str]]:
+        """Open this process's part for the duration of the block. Then wait for the other parts, and merge them.
+
+        `chunk_sizes` is read only after the block.
+        """
         parts = self._name_parts(path)
         with self._lock_of_parts(path):
+            # At the end of this block, the process waits until all parts are complete.
             with _writing_part(parts[self.index]) as file:
                 yield file
             if self.index == 0:

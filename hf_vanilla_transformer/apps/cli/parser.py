@@ -311,7 +311,8 @@ def _make_groups(options: Sequence[_Argument], hidden: Collection[str], shows_al
             is_shown = is_group_shown and option.name not in hidden
             fields.append((option.name, option.type, option.optional_field(is_shown)))
         # HfArgumentParser reads the group's name from this attribute.
-        group_classes.append(dataclasses.make_dataclass("Group", fields, namespace={"_argument_group_name": group}))
+        attributes = {"_argument_group_name": group}
+        group_classes.append(dataclasses.make_dataclass("Group", fields, namespace=attributes))
     return group_classes
 
 
@@ -329,8 +330,12 @@ def _sort_into_groups(options: Sequence[_Argument]) -> dict[str, list[_Argument]
         options_by_group.setdefault(option.group, []).append(option)
 
     other_groups = [group for group in options_by_group if group not in (*_GROUPS, _TRAINER_GROUP)]
-    all_groups = [*_GROUPS, *other_groups, _TRAINER_GROUP]
-    return {group: options_by_group[group] for group in all_groups if group in options_by_group}
+    sorted_groups: dict[str, list[_Argument]] = {}
+    for group in (*_GROUPS, *other_groups, _TRAINER_GROUP):
+        # A verb may have no options of a group.
+        if group in options_by_group:
+            sorted_groups[group] = options_by_group[group]
+    return sorted_groups
 
 
 def _split_description(description: str) -> tuple[str, str | None]:
@@ -416,11 +421,12 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
 
     Raises InputError if an argument does not exist or has a wrong type.
     """
-    # argparse sets defaults only where the namespace has no attribute. An attribute that still has this value after the
-    # parsing is therefore not on the command line.
-    namespace = argparse.Namespace(**dict.fromkeys(names, _NOT_GIVEN))
+    # All verbs have --config, which is not among `names`.
+    all_names = [*names, "config"]
+    # The parser sets the values as attributes of this object. It sets a default only if the attribute does not exist,
+    # so arguments that are not on the command line keep the value `_NOT_GIVEN`.
+    namespace = argparse.Namespace(**dict.fromkeys(all_names, _NOT_GIVEN))
     try:
-        # The parser sets each value as an attribute of `namespace`.
         _, unknown_arguments = parser.parse_known_args(arguments, namespace)
     except argparse.ArgumentError as error:
         raise InputError(str(error)) from error
@@ -428,11 +434,10 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
         unknown_name, _, _ = unknown_arguments[0].partition("=")
         raise InputError(f"there is no argument {unknown_name}; --help lists them.")
     values = {}
-    # All verbs have --config, which is not among `names`.
-    for name in (*names, "config"):
+    for name in all_names:
         value = getattr(namespace, name)
-        # If they are not given, positional arguments are an empty list, and --config is None.
-        is_given = value is not _NOT_GIVEN and value is not None and value != []
+        # A positional argument takes any number of values. If there are none, the parser sets an empty list.
+        is_given = value is not _NOT_GIVEN and value != []
         if is_given:
             values[name] = value
     return values

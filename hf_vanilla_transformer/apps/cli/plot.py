@@ -57,13 +57,13 @@ class MaskArguments:
 
     def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> "Figure":
         """Load the model, and draw the figure for the model's own translations, or for the translations in `target`."""
-        # All that may be wrong is checked before the model is loaded, because loading takes longer.
         # The options that are given on the command line, such as the number of beams.
         decoding_options = decoding.generate_kwargs()
         self._check_no_decoding_of_target(decoding_options)
         plot = self.import_plot_function()
         texts = self.choose_texts()
         style_options = self._list_style_options()
+        # The model is loaded after all checks, because loading takes longer.
         tokenizer, model = load_tokenizer_and_model(model_args)
         return plot(model, tokenizer, texts, self.target, theme=theme, **style_options, **decoding_options)
 

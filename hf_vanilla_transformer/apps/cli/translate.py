@@ -9,7 +9,7 @@ hf-vanilla-transformer translate --model_name_or_path runs/mine --input input.en
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from .documents import DocumentFile, find_documents, translate_files
 from .merge_process_outputs import Processes
 from .parser import parse, program
 from .shared_options import BatchArguments, EngineArguments, load_terms, load_tokenizer_and_model
-from .text_and_json_lines import DETAILS, JsonFields, is_json, read_sentences, write_sentences
+from .text_and_json_lines import DETAILS, JsonFields, Sentence, is_json, read_sentences, write_sentences
 
 
 # The number of sentences that are read, translated and written together. It is large enough for batches of similar
@@ -93,7 +93,8 @@ class TranslationArguments:
         if self.json_lines and uses_files_only:
             raise InputError("json_lines is for standard input and output, and has no effect on files; leave it out.")
         has_default_columns = self.source_column == "text" and self.target_column == "translation"
-        if not has_default_columns and not self._has_json_input() and not self._has_json_output():
+        has_json_lines = self._has_json_input() or self._has_json_output()
+        if not has_default_columns and not has_json_lines:
             raise InputError("source_column and target_column have no effect on lines of text; leave them out.")
         if self.source_lang is not None and not self.split_sentences:
             raise InputError(f"source_lang is {self.source_lang}, but has no effect without --split_sentences.")
@@ -200,7 +201,6 @@ class _Translator:
     """
 
     def __init__(self, args: Arguments, device: str | None):
-        # `device` is the device of this process, which the option --device overrides.
         self._text_args = args.text
         # The number of translations with each flag.
         self._flag_counts = Counter[str]()
@@ -208,23 +208,36 @@ class _Translator:
         self._flagged_count = 0
         # The glossary is read first, because loading a model takes longer and the file may be invalid.
         terms = load_terms(args.text.glossary, args.engine)
+        # The option --device overrides `device`, the device of this process.
         model_args = args.model
         if not model_args.device:
             model_args = replace(model_args, device=device)
         self._tokenizer, self._model = load_tokenizer_and_model(model_args, args.engine)
-
         # The arguments for `translate()` and `translate_documents()`.
-        self._options = args.text.translate_kwargs()
-        self._options.update(args.decoding.generate_kwargs())
+        self._options = self._collect_options(args, terms)
+
+    def _collect_options(self, args: Arguments, terms: dict[str, list[str]] | None) -> dict[str, Any]:
+        """Return the arguments for `translate()` and `translate_documents()` that the command line sets.
+
+        Args:
+            args: the arguments of the verb.
+            terms: the terms of the glossary, with the translations of each one; None if there is no glossary.
+
+        Raises:
+            ValueError: if the model cannot use the glossary, or does not translate into the target language.
+        """
+        options = args.text.translate_kwargs()
+        options.update(args.decoding.generate_kwargs())
         if terms is not None:
-            self._options["glossary"] = Glossary(terms, self._tokenizer)
+            options["glossary"] = Glossary(terms, self._tokenizer)
         if terms is not None or args.text.target_lang is not None:
-            # Translating an empty list checks the settings, so that an error is reported before any input is read.
-            translate(self._model, self._tokenizer, [], **self._options)
-        self._options["tokens_per_batch"] = args.batches.tokens_per_batch
+            # Translating an empty list checks the options, so that an error is reported before any input is read.
+            translate(self._model, self._tokenizer, [], **options)
+        options["tokens_per_batch"] = args.batches.tokens_per_batch
         if args.text.has_subtitles():
             # Lines with numbers and times have no letters, so they are copied.
-            self._options["copy_letterless"] = copies_letterless(self._tokenizer, otherwise=True)
+            options["copy_letterless"] = copies_letterless(self._tokenizer, otherwise=True)
+        return options
 
     def translate_texts(self, texts: list[str], markup: str | None, **defaults: Any) -> list[Translation]:
         """Translate texts, and keep their HTML or XML tags if `markup` is given.
@@ -268,15 +281,19 @@ class _Translator:
             yield
         finally:
             if self._flagged_count > 0:
-                reports = []
-                # A remedy is a text that says what the flag means, and what the user can do about it.
-                for flag, remedy in REMEDIES.items():
-                    count = self._flag_counts[flag]
-                    if count:
-                        reports.append(f"{count:,} {remedy}")
-                message = f"{self._flagged_count:,} of the translations may be wrong: {', '.join(reports)}."
-                # print() would break a progress bar.
-                tqdm.write(message, file=sys.stderr)
+                self._print_flags()
+
+    def _print_flags(self) -> None:
+        """Print the number of flagged translations, and the number of translations with each flag."""
+        reports = []
+        # A remedy is a text that says what the flag means, and what the user can do about it.
+        for flag, remedy in REMEDIES.items():
+            count = self._flag_counts[flag]
+            if count:
+                reports.append(f"{count:,} {remedy}")
+        message = f"{self._flagged_count:,} of the translations may be wrong: {', '.join(reports)}."
+        # print() would break a progress bar.
+        tqdm.write(message, file=sys.stderr)
 
 
 @program
@@ -323,25 +340,32 @@ def _translate_sentences(args: Arguments, processes: Processes) -> None:
     # the loop below.
     chunks = read_sentences(text_args.input, text_args.sentences, text_args.input_fields(), chunk_size)
     translator = _Translator(args, processes.device())
-    # A sentence on the command line may contain line breaks, which --split_sentences keeps.
-    are_on_command_line = len(text_args.sentences) > 0
-    keeps_breaks = are_on_command_line and text_args.split_sentences
 
     # `share` appends the sizes of all chunks to this list, including the chunks of other processes. At the end of the
     # block, `open` needs the sizes to merge the outputs of the processes.
     chunk_sizes: list[int] = []
-    shows_progress = sys.stderr.isatty()
     start = time.perf_counter()
     with processes.open(text_args.output, chunk_sizes) as file, translator.reporting_flags():
         for chunk in processes.share(chunks, chunk_sizes):
-            texts = [sentence.text for sentence in chunk]
-            translations = translator.translate_texts(texts, text_args.markup, show_progress=shows_progress)
-            lines = write_sentences(chunk, translations, text_args.output_fields(), keeps_breaks)
-            file.writelines(lines)
+            file.writelines(_translate_chunk(chunk, translator, text_args))
             # Readers of a pipe get each chunk without delay.
             file.flush()
-    if not are_on_command_line and processes.index == 0:
-        _print_speed(sum(chunk_sizes), time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    # The speed is meaningless for the few sentences of a command line.
+    if not text_args.sentences and processes.index == 0:
+        _print_speed(sum(chunk_sizes), seconds)
+
+
+def _translate_chunk(
+    chunk: Sequence[Sentence], translator: _Translator, text_args: TranslationArguments
+) -> Iterator[str]:
+    """Translate sentences, and return an iterator of their output lines."""
+    texts = [sentence.text for sentence in chunk]
+    translations = translator.translate_texts(texts, text_args.markup, show_progress=sys.stderr.isatty())
+    # A sentence on the command line may contain line breaks, which --split_sentences keeps.
+    are_on_command_line = len(text_args.sentences) > 0
+    keeps_breaks = are_on_command_line and text_args.split_sentences
+    return write_sentences(chunk, translations, text_args.output_fields(), keeps_breaks)
 
 
 def _print_speed(count: int, seconds: float) -> None:

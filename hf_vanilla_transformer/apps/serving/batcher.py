@@ -126,13 +126,13 @@ class Lane:
         self._translate = translate
         # The maximum number of source tokens per batch, padding included.
         self._tokens_per_batch = tokens_per_batch
-        # In seconds.
+        # The number of seconds that a text waits for other texts.
         self._max_wait = max_wait
-        # Called with the statistics of each batch. None if nobody records them.
+        # This function is called with the statistics of each batch. It may be None.
         self._observe = observe
         # The texts that no batch contains yet, in order of arrival.
         self._waiting: deque[_QueuedText] = deque()
-        # `submit` sets this event when it adds texts to the queue. `run` and `_wait_for_more_texts` wait for it.
+        # `submit` sets this event when it adds texts to the queue, and `_wait_for_arrival` waits for it.
         self._arrived = asyncio.Event()
         # The time at which the translation of the current batch started; None if no batch is being translated. Only the
         # worker thread sets it.
@@ -161,12 +161,8 @@ class Lane:
         try:
             return await asyncio.gather(*futures)
         finally:
-            # This has an effect only after an error or a cancellation. Otherwise, all futures are done.
-            for future in futures:
-                future.cancel()
-            # Cancelled futures count as done, so this line must come after the loop. It removes the texts of this
-            # request that are still waiting. Texts of other requests stay in the queue.
-            self._waiting = deque(waiting for waiting in self._waiting if not waiting.translation.done())
+            # After an error or a cancellation, the other translations of this request are not needed anymore.
+            self._cancel_texts(queued_texts)
 
     async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """Call a function in the worker thread as soon as this thread is free, and return the function's result."""
@@ -183,14 +179,9 @@ class Lane:
     async def run(self) -> None:
         """Translate texts from the queue as they arrive, until this coroutine is cancelled."""
         while True:
-            # Earlier texts may have left the event set, so it is cleared first. A text that arrives after the test of
-            # the queue then sets it again and ends the wait. Between the two lines, nothing can arrive, because
-            # `submit` runs in the same event loop, and there is no `await` between them.
-            self._arrived.clear()
             if not self._waiting:
-                await self._arrived.wait()
-            # The texts stay in the queue until `_take_batch` removes them, so that those of a cancelled request can be
-            # removed before.
+                await self._wait_for_arrival()
+            # During this wait, all texts stay in the queue, so that `submit` can remove those of a cancelled request.
             await self._wait_for_more_texts()
             batch = self._take_batch()
             # The batch is empty if all requests were cancelled in the meantime.
@@ -200,6 +191,20 @@ class Lane:
     def close(self) -> None:
         """Wait until the worker thread has finished its batch, and then end the thread."""
         self._worker.shutdown()
+
+    def _cancel_texts(self, queued_texts: Sequence[_QueuedText]) -> None:
+        """Remove texts from the queue, and cancel their futures. This has no effect on texts with a translation."""
+        for queued_text in queued_texts:
+            queued_text.translation.cancel()
+        # Cancelled futures count as done, so this line must come after the loop. It keeps the texts of other requests.
+        self._waiting = deque(waiting for waiting in self._waiting if not waiting.translation.done())
+
+    async def _wait_for_arrival(self) -> None:
+        """Wait until `submit` adds further texts to the queue."""
+        # Earlier texts may have left the event set. No text is missed by clearing it, because `submit` cannot run
+        # between the caller's look at the queue and the `await` below: all of them run in the same event loop.
+        self._arrived.clear()
+        await self._arrived.wait()
 
     async def _wait_for_more_texts(self) -> None:
         """Wait for more texts that can be translated in the same batch as the first text in the queue.
@@ -217,10 +222,9 @@ class Lane:
             seconds_left = self._waiting[0].arrival + self._max_wait - time.monotonic()
             if seconds_left <= 0:
                 return
-            # There is no `await` between the tests above and this line, so no text can arrive unnoticed in between.
-            self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), seconds_left)
+                async with asyncio.timeout(seconds_left):
+                    await self._wait_for_arrival()
             except TimeoutError:
                 return
 
@@ -240,24 +244,23 @@ class Lane:
 
         The queue is not changed; `_take_batch` removes the batch from it.
         """
+        if not self._waiting:
+            return []
+        options = self._waiting[0].options
+        # The first text in the queue is the first candidate.
+        candidates = (queued_text for queued_text in self._waiting if queued_text.options == options)
         batch: list[_QueuedText] = []
         # The number of tokens in the longest text of the batch.
         most_tokens = 0
-        for queued_text in self._waiting:
-            if not batch:
-                # The first text is always in the batch, even if it alone has too many tokens.
-                batch.append(queued_text)
-                most_tokens = queued_text.tokens
-                continue
-            if queued_text.options != batch[0].options:
-                continue
+        for candidate in candidates:
             # All texts of a batch are padded to the length of its longest text. For example, texts of 10, 12 and 30
             # tokens become a batch of 3 * 30 tokens.
-            most_tokens = max(most_tokens, queued_text.tokens)
+            most_tokens = max(most_tokens, candidate.tokens)
             padded_tokens = most_tokens * (len(batch) + 1)
-            if padded_tokens > self._tokens_per_batch:
+            # The first text is always in the batch, even if it alone has too many tokens.
+            if batch and padded_tokens > self._tokens_per_batch:
                 break
-            batch.append(queued_text)
+            batch.append(candidate)
         return batch
 
     async def _translate_batch(self, batch: list[_QueuedText]) -> None:
@@ -266,20 +269,14 @@ class Lane:
         `_take_batch` must have removed the batch from the queue. If a batch of several texts fails, [`_handle_failure`]
         calls this method again for each of its texts.
         """
-        # CancelledError and the errors of the last branch are not derived from Exception. The last branch catches
-        # everything, so it must stay behind the other two.
         try:
             result = await self.call(self._translate_in_worker, batch)
         except asyncio.CancelledError:
             # The server is shutting down. This is not a failed batch, and the caller must be cancelled, too.
             raise
-        except Exception as error:
-            await self._handle_failure(batch, error)
-            return
         except BaseException as error:
-            # Rust libraries, such as tokenizers, raise panics. If a future passed a panic on to the event loop, the
-            # server would end, so the request gets a RuntimeError instead.
-            await self._handle_failure(batch, RuntimeError(f"{type(error).__name__}: {error}"))
+            # This includes panics of Rust libraries, such as tokenizers, which are not derived from Exception.
+            await self._handle_failure(batch, error)
             return
 
         self._report_figures(batch, result)
@@ -317,7 +314,7 @@ class Lane:
         waiting_seconds = [result.started - queued_text.arrival for queued_text in batch]
         self._observe(BatchFigures(len(batch), padded_tokens, waiting_seconds, result.seconds))
 
-    async def _handle_failure(self, batch: list[_QueuedText], error: Exception) -> None:
+    async def _handle_failure(self, batch: list[_QueuedText], error: BaseException) -> None:
         """Translate the texts of a failed batch one by one, so that only requests whose texts fail receive an error.
 
         If the batch has only one text, the request of this text receives the error.
@@ -326,7 +323,7 @@ class Lane:
         if len(batch) == 1:
             # The future is done already if the request has been cancelled.
             if not batch[0].translation.done():
-                batch[0].translation.set_exception(error)
+                batch[0].translation.set_exception(_as_exception(error))
             return
         for queued_text in batch:
             # Requests may be cancelled while earlier texts of the batch are being translated.
@@ -344,6 +341,17 @@ def _create_queued_texts(texts: Sequence[str], tokens: Sequence[int], options: T
         future = loop.create_future()
         queued_texts.append(_QueuedText(text, number_of_tokens, sorted_options, time.monotonic(), future))
     return queued_texts
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """Return an error that a future can pass on to a request: the error itself, or a RuntimeError with its message.
+
+    If a future passed on an error that is not derived from Exception, such as a Rust panic, the event loop would end,
+    and the server with it.
+    """
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 class Lanes:

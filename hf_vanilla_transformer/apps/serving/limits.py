@@ -104,11 +104,11 @@ class TextLimits:
         if would_exceed_limit:
             reason = f"the server has {self.in_flight} texts in flight, and takes {limit}; retry."
             raise BusyError(reason, retry_seconds=1)
-        self._count(texts)
+        self._add_in_flight(texts)
         try:
             yield
         finally:
-            self._count(-texts)
+            self._add_in_flight(-texts)
 
     def check_number_of_texts(self, texts: int) -> None:
         """Raise TooMuchError if a request has more than `max_texts` texts."""
@@ -169,13 +169,7 @@ class TextLimits:
         Raises:
             TooMuchError: if the total work exceeds `max_work`.
         """
-        work_of_terms = 0
-        most_new_tokens = _most_new_tokens(tokens, max_new_tokens)
-        for new_tokens, cells_of_step in zip(most_new_tokens, cells, strict=True):
-            cells_of_beam = new_tokens * cells_of_step
-            # Work is counted in tokens, and computing `CELLS_PER_TOKEN` cells costs at most as much as one.
-            tokens_of_beam = math.ceil(cells_of_beam / CELLS_PER_TOKEN)
-            work_of_terms += num_beams * tokens_of_beam
+        work_of_terms = num_beams * _work_of_terms_per_beam(cells, _most_new_tokens(tokens, max_new_tokens))
         total_work = work + work_of_terms
         if total_work > self._settings.max_work:
             raise TooMuchError(
@@ -185,7 +179,7 @@ class TextLimits:
             )
         return total_work
 
-    def _count(self, texts: int) -> None:
+    def _add_in_flight(self, texts: int) -> None:
         """Change the number of texts in flight by `texts`, which may be negative, and pass the result to `observe`."""
         self.in_flight += texts
         self._observe(self.in_flight)
@@ -198,6 +192,20 @@ def is_short(work: int) -> bool:
         work (`int`): the work of the request, as [`TextLimits`] computes it.
     """
     return work <= _MOST_WORK_OF_SHORT_REQUEST
+
+
+def _work_of_terms_per_beam(cells: Sequence[int], most_new_tokens: Sequence[int]) -> int:
+    """Return the additional work of one beam for the glossary terms in the texts of a request.
+
+    Args:
+        cells (`Sequence[int]`): for each text, the number of table cells that are computed for each new token.
+        most_new_tokens (`Sequence[int]`): for each text, the maximum number of tokens in its translation.
+    """
+    work = 0
+    for cells_per_token, new_tokens in zip(cells, most_new_tokens, strict=True):
+        # Work is counted in tokens, and computing `CELLS_PER_TOKEN` cells costs at most as much as one token.
+        work += math.ceil(cells_per_token * new_tokens / CELLS_PER_TOKEN)
+    return work
 
 
 def _most_new_tokens(tokens: Sequence[int], max_new_tokens: int | None) -> list[int]:

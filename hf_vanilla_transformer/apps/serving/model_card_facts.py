@@ -52,13 +52,8 @@ def read_card(name: str, **options: Any) -> CardFacts:
     # The name "/" has no last part.
     if not title:
         title = name
-    # With this argument, the result is None if there is no card. Otherwise, an error would be raised.
-    path = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False, **options)
-    if path is None:
-        return CardFacts(title)
-    try:
-        card = ModelCard.load(path, ignore_metadata_errors=True)
-    except Exception:  # huggingface_hub raises many exception types.
+    card = _load_card(name, options)
+    if card is None:
         return CardFacts(title)
     # The heading replaces the title from the name.
     heading = re.search(r"^# (?P<title>.+)$", card.text, flags=re.MULTILINE)
@@ -68,6 +63,18 @@ def read_card(name: str, **options: Any) -> CardFacts:
     source_language, target_language = _read_languages(metadata)
     examples = _read_examples(metadata, card.text)
     return CardFacts(title, source_language, target_language, examples)
+
+
+def _load_card(name: str, options: Mapping[str, Any]) -> ModelCard | None:
+    """Load a model's card; None if there is no card, or if it cannot be parsed. See [`read_card`] for the arguments."""
+    # With this argument, the result is None if there is no card. Otherwise, an error would be raised.
+    path = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False, **options)
+    if path is None:
+        return None
+    try:
+        return ModelCard.load(path, ignore_metadata_errors=True)
+    except Exception:  # huggingface_hub raises many exception types.
+        return None
 
 
 def _read_languages(metadata: Mapping[str, object]) -> tuple[str | None, str | None]:

@@ -181,28 +181,12 @@ class Service:
         """
         # None disables the check of the target language.
         target_language = None if self.target_codes else self.card.target_language
-        self._check_language(source, self.source_language, target_language)
-        self._check_language(target, target_language, target_language)
-
-    def _check_language(self, requested: str | None, expected: str | None, target_language: str | None) -> None:
-        """Raise OtherLanguageError if the source or target language of a request is not the expected one.
-
-        Args:
-            requested: the language that the request names, if any; "auto" means any language.
-            expected: the model's language; None if it is unknown.
-            target_language: the target language that the error message names; None if the model has several.
-        """
-        if not requested or not expected:
-            return
-        if requested == "auto" or are_same_language(requested, expected):
-            return
-        languages = f'"{self.source_language}"'
+        source_language = self.source_language
+        model_languages = f'"{source_language}"'
         if target_language is not None:
-            languages += f' to "{target_language}"'
-        shortened_name = requested[:_MOST_CHARACTERS_OF_LANGUAGE]
-        raise OtherLanguageError(
-            f'the request names "{shortened_name}", but the model translates from {languages}; send these languages.'
-        )
+            model_languages += f' to "{target_language}"'
+        _check_language(source, source_language, model_languages)
+        _check_language(target, target_language, model_languages)
 
     def languages(self) -> dict[str, list[str]]:
         """Return the languages that requests may name, each with the languages into which it can be translated.
@@ -219,13 +203,12 @@ class Service:
             target_languages = [target_language]
         else:
             return {}
+        # Texts in a target language cannot be translated, unless it is the source language, too.
         languages: dict[str, list[str]] = {}
         if source_language is not None:
             languages[source_language] = target_languages
         for language in target_languages:
-            # Texts in a target language cannot be translated, unless it is the source language, too.
-            if language not in languages:
-                languages[language] = []
+            languages.setdefault(language, [])
         return languages
 
     def target_options(self, target: str | None) -> TranslateOptions:
@@ -308,15 +291,12 @@ class Service:
         with self._admitted(texts):
             codes = self._codes(options)
             pieces_of_texts = await self._divide_texts(texts, options, codes, split)
-            # The sentences of all texts are translated together. `_assemble_texts` assigns them to their texts again.
-            pieces = _flatten(pieces_of_texts)
-            # Blank pieces are not translated. `_assemble_texts` leaves out the same pieces.
-            sentences = [piece.text for piece in pieces if not is_blank(piece.text)]
-
+            # The sentences of all texts are translated together, and `_assemble_texts` assigns the translations to the
+            # texts again.
+            sentences = _collect_sentences(pieces_of_texts)
             sentence_options = await asyncio.to_thread(self._options_of_sentences, options)
             tokens, work = await asyncio.to_thread(self._measure, sentences, codes, sentence_options)
-            lane = self._choose_lane(work)
-            translations = await lane.submit(sentences, tokens, sentence_options)
+            translations = await self._choose_lane(work).submit(sentences, tokens, sentence_options)
             return _assemble_texts(pieces_of_texts, translations)
 
     async def _divide_texts(
@@ -370,15 +350,19 @@ class Service:
             TooMuchError: if a document has too many characters, if a sentence in it has too many tokens, or if the work
                 exceeds the limit.
         """
+        # The number of characters is checked first, because parsing a long document takes time.
         self._limits.check_markup(documents)
         codes = self._codes(options)
         sentences_of_documents = self._read_sentences(documents, options, codes)
-        # For each document, the number of tokens in each of its sentences.
-        tokens_of_documents = [self._count_allowed_tokens(sentences, codes) for sentences in sentences_of_documents]
-        all_tokens = _flatten(tokens_of_documents)
-        all_sentences = _flatten(sentences_of_documents)
-        work = self._check_work_with_terms(all_tokens, options, all_sentences, codes)
-        return [sum(tokens) for tokens in tokens_of_documents], work
+        # The number of tokens in each document, and in each sentence of all documents.
+        document_tokens: list[int] = []
+        sentence_tokens: list[int] = []
+        for sentences in sentences_of_documents:
+            tokens = self._count_allowed_tokens(sentences, codes)
+            document_tokens.append(sum(tokens))
+            sentence_tokens.extend(tokens)
+        work = self._check_work_with_terms(sentence_tokens, options, _flatten(sentences_of_documents), codes)
+        return document_tokens, work
 
     def _read_sentences(
         self, documents: Sequence[str], options: TranslateOptions, codes: TargetCodes
@@ -407,12 +391,7 @@ class Service:
 
     def _split_into_sentences(self, texts: Sequence[str], codes: TargetCodes) -> list[str]:
         """Return the sentences of a document's texts, without blank ones."""
-        sentences: list[str] = []
-        for text in texts:
-            for piece in self._split_text(text, codes):
-                if not is_blank(piece.text):
-                    sentences.append(piece.text)
-        return sentences
+        return _collect_sentences([self._split_text(text, codes) for text in texts])
 
     def _measure(
         self, sentences: Sequence[str], codes: TargetCodes, options: TranslateOptions
@@ -432,17 +411,23 @@ class Service:
         return [self._split_text(text, codes, most_tokens) for text in texts]
 
     def _split_text(self, text: str, codes: TargetCodes, most_tokens: int | None = None) -> list[Piece]:
-        """Split a text into sentences, and put the target language's code before each one if the model needs it."""
-        # The code that the text starts with, or the code of the request. It is empty if the model needs no code, or if
-        # no code is known.
+        """Split a text into sentences, each of which starts with the text's language code if the model needs one.
+
+        For example, ">>fr<< Yes. No." becomes ">>fr<< Yes." and ">>fr<< No.".
+
+        Args:
+            text: the text, which may start with the code of its target language.
+            codes: the codes of the request. They have the code for a text that starts with none.
+            most_tokens: the maximum number of tokens in a sentence. By default, it is the model's training length.
+        """
+        # The code is empty if the model needs none, or if it is unknown.
         code = codes.read(text).code
         pieces = split_into_pieces(self.tokenizer, text, self.card.source_language, most_tokens, code)
         coded_pieces: list[Piece] = []
         for piece in pieces:
-            # If the text starts with a code, so does its first sentence. `read` removes this code, and each sentence
-            # then gets one.
-            sentence = self._with_code(codes.read(piece.text, code), codes)
-            coded_pieces.append(piece._replace(text=sentence))
+            # `read` removes the code from the first sentence, and adds `code` as an attribute to all sentences.
+            source = codes.read(piece.text, default=code)
+            coded_pieces.append(piece._replace(text=self._with_code(source, codes)))
         return coded_pieces
 
     def _codes(self, options: TranslateOptions) -> TargetCodes:
@@ -453,17 +438,20 @@ class Service:
         return TargetCodes(self.tokenizer, target_lang, argument, advised_argument=argument)
 
     def _with_code(self, source: Source, codes: TargetCodes) -> str:
-        """Return a text with the code of its target language before it, if the model needs codes.
+        """Return a text, with the code of its target language before it if the model needs one, as in ">>fr<< Yes.".
 
         Args:
-            source: the text, and its code if one is known.
-            codes: the codes of the request, which raise an error for a text without a known code.
+            source: the text, and its code, which is empty if it is unknown.
+            codes: the codes of the request.
+
+        Raises:
+            ValueError: if the model needs a code to translate the text, but the code is unknown.
         """
         if is_blank(source.text):
             return source.text
         is_copied = self._copies_letterless and not has_letters(source.text)
         if is_copied and not source.code:
-            # It is no error that the code is unknown, because the text is not translated.
+            # `join` would raise the error, although the model does not translate this text.
             return source.text
         return codes.join(source)
 
@@ -584,6 +572,24 @@ class Service:
         self.metrics.count_batch(batch)
 
 
+def _check_language(requested: str | None, expected: str | None, model_languages: str) -> None:
+    """Raise OtherLanguageError if the source or target language of a request is not the expected one.
+
+    Args:
+        requested: the language that the request names, if any; "auto" means any language.
+        expected: the model's language; None if any language is allowed.
+        model_languages: the model's languages in the error message, such as `"en" to "de"`, with quotation marks.
+    """
+    if not requested or not expected:
+        return
+    if requested == "auto" or are_same_language(requested, expected):
+        return
+    shortened_name = requested[:_MOST_CHARACTERS_OF_LANGUAGE]
+    raise OtherLanguageError(
+        f'the request names "{shortened_name}", but the model translates from {model_languages}; send these languages.'
+    )
+
+
 def _with_glossary(options: TranslateOptions, tokenizer: PreTrainedTokenizerBase) -> TranslateOptions:
     """Replace the glossary terms in the options with a [`Glossary`], and return the new options.
 
@@ -608,6 +614,15 @@ def _flatten(lists: Sequence[Sequence[_Member]]) -> list[_Member]:
     return flat
 
 
+def _collect_sentences(pieces_of_texts: Sequence[list[Piece]]) -> list[str]:
+    """Return the sentences of all texts in one list, without blank ones, which are not translated.
+
+    [`_assemble_texts`] must leave out the same sentences.
+    """
+    pieces = _flatten(pieces_of_texts)
+    return [piece.text for piece in pieces if not is_blank(piece.text)]
+
+
 def _assemble_texts(
     pieces_of_texts: Sequence[list[Piece]], translations: Sequence[Translation]
 ) -> list[SentenceTranslations]:
@@ -615,7 +630,7 @@ def _assemble_texts(
 
     Args:
         pieces_of_texts: the sentences of each text. Blank sentences have not been translated, and are copied.
-        translations: the translations of all other sentences, in the order of the texts.
+        translations: the translations of all other sentences, in the order of [`_collect_sentences`].
     """
     remaining_translations = iter(translations)
     results: list[SentenceTranslations] = []

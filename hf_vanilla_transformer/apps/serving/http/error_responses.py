@@ -28,7 +28,7 @@ ERRORS: dict[int | str, dict[str, object]] = {
         "description": "The server has too many requests, or was too slow; see the Retry-After header.",
     },
 }
-_STATUSES = {TooMuchError: 413, BusyError: 503, UntranslatableError: 422, OtherLanguageError: 400}
+_STATUS_BY_ERROR = {TooMuchError: 413, BusyError: 503, UntranslatableError: 422, OtherLanguageError: 400}
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -48,7 +48,7 @@ async def _answer_request_error(request: Request, error: Exception) -> Response:
     headers: dict[str, str] = {}
     if isinstance(error, BusyError):
         headers["Retry-After"] = str(error.retry_seconds)
-    return JSONResponse({"error": str(error)}, _STATUSES[type(error)], headers=headers)
+    return JSONResponse({"error": str(error)}, _STATUS_BY_ERROR[type(error)], headers=headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:

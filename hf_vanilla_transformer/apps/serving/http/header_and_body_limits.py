@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 MOST_HEADER_BYTES = 16_384
 # The server closes the connection after these errors; it would otherwise read the rest of the body as a new request.
-_CLOSE = {"Connection": "close"}
+_CLOSE_CONNECTION = {"Connection": "close"}
 _TIMEOUT_RESPONSE = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
     b'{"error":"the headers of the request did not arrive in time."}'
@@ -54,9 +54,9 @@ class _TimeLimitedProtocol(H11Protocol):
 
     seconds_in_state: ClassVar[dict[type, float]]
     _timer: asyncio.TimerHandle | None = None
-    # The client's state and the request being answered, if any, for which the timer is running.
+    # The client's state, and uvicorn's object for the current request, when `_update_timer` was last called.
     _timed_state: type | None = None
-    _timed_cycle: RequestResponseCycle | None = None
+    _timed_request: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer for the headers of the first request."""
@@ -80,30 +80,32 @@ class _TimeLimitedProtocol(H11Protocol):
     def _update_timer(self, state: type | None) -> None:
         """Start the timer for a state of the client, or stop it if the state has no time limit.
 
-        This is called whenever the client has connected, sent data or disconnected. If neither the state nor the
-        request has changed since the last call, a running timer continues, so that a client cannot extend its time by
-        sending single bytes.
+        When the timer expires, it closes the connection. This method is called whenever the client has connected, sent
+        data or disconnected. If neither the state nor the request has changed since the last call, a running timer
+        continues, so that a client cannot extend its time by sending single bytes.
 
         Args:
             state (`type`, *optional*): a state of h11, such as `h11.IDLE`; None if the connection has ended.
         """
-        # `self._timed_state` and `self._timed_cycle` are the state and the request of the last call.
         is_same_state = state is self._timed_state
         # `self.cycle` is uvicorn's object for the current request. Each request has a new one.
-        is_same_request = self.cycle is self._timed_cycle
+        is_same_request = self.cycle is self._timed_request
         if is_same_state and is_same_request:
             return
-
-        # These must be set even if no timer starts, because the next call compares its state and request with them.
+        # The next call compares its state and its request with these.
         self._timed_state = state
-        self._timed_cycle = self.cycle
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        # `seconds_in_state` has the time limits. In states without a limit, the client sends nothing.
+        self._timed_request = self.cycle
+
+        self._stop_timer()
         if state in self.seconds_in_state:
             seconds = self.seconds_in_state[state]
             self._timer = self.loop.call_later(seconds, self._close_slow_connection)
+
+    def _stop_timer(self) -> None:
+        """Stop the timer if it is running."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _close_slow_connection(self) -> None:
         """Close the connection when the timer expires. If headers were expected, send status 408 first."""
@@ -178,14 +180,14 @@ class _LimitedBody:
                 message = await self._receive()
         except TimeoutError:
             reason = f"the body did not arrive within {self._seconds:g} seconds; send it faster."
-            raise HTTPException(408, reason, headers=_CLOSE) from None
+            raise HTTPException(408, reason, headers=_CLOSE_CONNECTION) from None
 
         # A message "http.request" contains a part of the body, and `more_body` is True if other parts follow. A message
         # "http.disconnect" has neither of these keys, so it also completes the body.
         self._received_bytes += len(message.get("body", b""))
         if self._received_bytes > self._most_bytes:
             reason = f"the body has more than {self._most_bytes:,} bytes; send fewer or shorter texts."
-            raise HTTPException(413, reason, headers=_CLOSE)
+            raise HTTPException(413, reason, headers=_CLOSE_CONNECTION)
         self._is_complete = not message.get("more_body", False)
         return message
 
@@ -195,12 +197,14 @@ def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> JSONResponse | Non
     header_bytes = sum(len(name) + len(value) for name, value in headers)
     if header_bytes > MOST_HEADER_BYTES:
         reason = f"the headers have more than {MOST_HEADER_BYTES:,} bytes; send fewer."
-        return JSONResponse({"error": reason}, 431, headers=_CLOSE)
+        return JSONResponse({"error": reason}, 431, headers=_CLOSE_CONNECTION)
     encoding = _content_encoding(headers)
     if encoding not in ("", "identity"):
         # Decompression could make the body much longer than its limit.
         reason = f"the body has the Content-Encoding {encoding!a}; send it without a compression."
-        return JSONResponse({"error": reason}, 415, headers={**_CLOSE, "Accept-Encoding": "identity"})
+        response_headers = dict(_CLOSE_CONNECTION)
+        response_headers["Accept-Encoding"] = "identity"
+        return JSONResponse({"error": reason}, 415, headers=response_headers)
     return None
 
 

@@ -110,14 +110,12 @@ def _add_hub(app: FastAPI, service: Service) -> None:
 
 def _add_libre_translate(app: FastAPI, service: Service) -> None:
     """Add the routes for LibreTranslate clients to the app."""
-    # FastAPI cannot derive the schema of the body, because the route reads the body itself.
-    schema = {"schema": LibreRequest.model_json_schema()}
-    content = {"required": True, "content": {"application/json": schema, FORM: schema, MULTIPART: schema}}
 
     @app.post(
         _TRANSLATE_PATH,
         responses=ERRORS,
-        openapi_extra={"requestBody": content},
+        # FastAPI cannot derive the description of the body, because the route reads the body itself.
+        openapi_extra={"requestBody": _describe_libre_body()},
         response_model_exclude_none=True,
     )
     async def translate(request: Request) -> LibreTranslation:
@@ -137,6 +135,12 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         for code, targets in service.languages().items():
             answers.append(LibreLanguage(code=code, name=_english_name(code), targets=targets))
         return answers
+
+
+def _describe_libre_body() -> dict[str, object]:
+    """Return the OpenAPI description of the body of a LibreTranslate request, which is JSON or a form."""
+    media_type = {"schema": LibreRequest.model_json_schema()}
+    return {"required": True, "content": {"application/json": media_type, FORM: media_type, MULTIPART: media_type}}
 
 
 def _libre_response(
@@ -214,23 +218,24 @@ async def _translate_for_client(
         RequestError: for the same reasons as `Service.translate`. In addition, BusyError if the request times out.
         HTTPException: 499 if the client has disconnected.
     """
-    # The two tasks run concurrently, and the first one that ends determines the result. If both have ended, the
-    # translation takes precedence. If neither has ended, the time limit has passed.
+    # The two tasks run concurrently, until one of them ends or the time limit has passed.
     translation = asyncio.ensure_future(service.translate(texts, options))
     disconnection = asyncio.ensure_future(_wait_for_disconnection(request))
     seconds = service.settings.request_seconds
     try:
         done, _ = await asyncio.wait({translation, disconnection}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if translation in done:
-            return translation.result()
-        if disconnection in done:
-            raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client disconnected.")
-        reason = f"the translation took more than {seconds} seconds; retry, or send shorter texts."
-        raise BusyError(reason, retry_seconds=5)
     finally:
         # This also runs if this coroutine is cancelled. It has no effect on a task that has ended.
         translation.cancel()
         disconnection.cancel()
+
+    # If both tasks have ended, the translation takes precedence.
+    if translation in done:
+        return translation.result()
+    if disconnection in done:
+        raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client disconnected.")
+    reason = f"the translation took more than {seconds} seconds; retry, or send shorter texts."
+    raise BusyError(reason, retry_seconds=5)
 
 
 async def _wait_for_disconnection(request: Request) -> None:

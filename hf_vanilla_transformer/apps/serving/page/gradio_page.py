@@ -54,7 +54,7 @@ _CSS = """
 .attention img {min-width: 44rem}
 .hypotheses.hypotheses :is(th, td):not(:first-child) {text-align: right; white-space: nowrap}
 """
-_HELP = "A term and its translation in each line. More beams place terms better."
+_GLOSSARY_HELP = "A term and its translation in each line. More beams place terms better."
 # The explanation that the page shows for each translation flag.
 _FLAGS = {
     "split": "A sentence is longer than any that the model was trained on, so it was split.",
@@ -62,7 +62,7 @@ _FLAGS = {
     "truncated": f"The translation was {FLAG_MEANINGS['truncated']}.",
     "repetition": "The translation repeats itself.",
 }
-_TITLES = {
+_KIND_LABELS = {
     "cross": "decoder to source",
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
@@ -85,30 +85,37 @@ def add_page(app: FastAPI, service: Service) -> None:
         # `PATH` without its slash is a relative URL. It works even if a proxy serves the app under a path.
         return RedirectResponse(f"{PATH[1:]}/")
 
-    async def refuse_to_store() -> None:
-        raise HTTPException(403, "the page stores no files.")
-
-    # These routes replace Gradio's routes because they are added first.
-    for name in _STORING_ROUTES:
-        route = f"{PATH}/gradio_api/{name}"
-        route_with_rest = route + "/{rest:path}"
-        # The second path matches all URLs below the route.
-        for path in (route, route_with_rest):
-            app.add_api_route(path, refuse_to_store, methods=["GET", "POST"], include_in_schema=False)
+    # The routes that refuse to store data have priority over Gradio's routes, because they are added first.
+    _refuse_to_store(app)
     gr.mount_gradio_app(
         app, build_page(service), PATH, theme=gr.themes.Default(), css=_CSS, ssr_mode=False, footer_links=[]
     )
-    # Each open page keeps a connection open. The server calls `end_streams` when it shuts down, because it would
-    # otherwise wait until all pages are closed.
     # Gradio's app is in the route that was added last. Starlette's route class does not declare this app.
     gradio_route: Any = app.routes[-1]
+    # Each open page keeps a connection open. The server calls `end_streams` when it shuts down, because it would
+    # otherwise wait until all pages are closed.
     app.state.end_streams = gradio_route.app.stop_event.set
+
+
+def _refuse_to_store(app: FastAPI) -> None:
+    """Add routes that answer requests to store data on the server with status 403."""
+
+    async def refuse() -> None:
+        raise HTTPException(403, "the page stores no files.")
+
+    for name in _STORING_ROUTES:
+        route = f"{PATH}/gradio_api/{name}"
+        # This path matches all URLs below the route.
+        route_with_rest = route + "/{rest:path}"
+        for path in (route, route_with_rest):
+            app.add_api_route(path, refuse, methods=["GET", "POST"], include_in_schema=False)
 
 
 def build_page(service: Service) -> gr.Blocks:
     """Build the page. `service` computes all translations and plots of the page, and applies its limits to them."""
     callbacks = _PageCallbacks(service)
     with gr.Blocks(title=service.card.title, analytics_enabled=False) as page:
+        # The components appear on the page in the order in which they are created.
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():
             with gr.Column(min_width=280):
@@ -128,10 +135,10 @@ def build_page(service: Service) -> gr.Blocks:
         # A list of `_Sentence`: the sentences that were last translated on this open page.
         sentences_state = gr.State([])
 
-        # `translate` takes the values of the inputs as arguments, and returns the new values of `outputs`.
-        outputs = [target, notes, sentence_menu, hypotheses, tokens, sentences_state]
+        # Each event calls a function with the values of its inputs. The results are the new values of its outputs.
         translate_events = [inputs.button.click, inputs.source.submit, inputs.terms.submit]
-        gr.on(translate_events, callbacks.translate, inputs.arguments, outputs, api_name="translate")
+        translate_outputs = [target, notes, sentence_menu, hypotheses, tokens, sentences_state]
+        gr.on(translate_events, callbacks.translate, inputs.arguments, translate_outputs, api_name="translate")
         sentence_menu.input(
             callbacks.show_sentence, [sentences_state, sentence_menu], [hypotheses, tokens], api_name="sentence"
         )
@@ -165,7 +172,7 @@ def _build_inputs(service: Service) -> _Inputs:
     """Build the inputs of the page in the current column."""
     source_label = _label("Text", service.source_language)
     source = gr.Textbox(label=source_label, lines=4, max_lines=12, autofocus=True)
-    terms = gr.Textbox(label="Glossary", lines=2, info=_HELP, placeholder="machine = Maschine")
+    terms = gr.Textbox(label="Glossary", lines=2, info=_GLOSSARY_HELP, placeholder="machine = Maschine")
     # Only some models support glossaries.
     terms.visible = service.runtime.takes_phrases
     beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
@@ -189,7 +196,7 @@ class _PageCallbacks:
         """Translate a text, and return the new values of the components that show the translation.
 
         Gradio passes the values of the inputs in the order of `_Inputs.arguments`. `target_code` is missing if the page
-        has no menu of target languages. The order of the results is the order of `outputs` in [`build_page`].
+        has no menu of target languages. The order of the results is the order of `translate_outputs` in [`build_page`].
 
         Returns:
             `tuple`: the translation, sentences that explain its flags, the menu of sentences, the HTML of the tabs
@@ -289,6 +296,18 @@ def _build_target_menu(service: Service) -> gr.Dropdown:
     return gr.Dropdown(choices, value=service.default_target_code or service.target_codes[0], label="Into")
 
 
+def _build_attention_menus(config: PretrainedConfig) -> tuple[gr.Dropdown, gr.Dropdown, gr.Dropdown]:
+    """Build the menus in which users choose the attention weights to plot: their kind, their layer, and their head."""
+    # Each choice is a label, such as "encoder self-attention", and the name of the kind, such as "encoder".
+    kinds = [(_KIND_LABELS[attention_kind], attention_kind) for attention_kind in reversed(KINDS)]
+    layers = list(range(config.num_hidden_layers))
+    heads = ["all", *range(config.num_attention_heads)]
+    kind_menu = gr.Dropdown(kinds, value="cross", label="Attention", min_width=240)
+    layer_menu = gr.Dropdown(layers, value=layers[-1], label="Layer", min_width=240)
+    head_menu = gr.Dropdown(heads, value="all", label="Head", min_width=240)
+    return kind_menu, layer_menu, head_menu
+
+
 def _add_attention(
     callbacks: _PageCallbacks,
     config: PretrainedConfig,
@@ -307,12 +326,7 @@ def _add_attention(
     """
     with gr.Tab("Attention"):
         with gr.Row():
-            titles_and_kinds = [(_TITLES[attention_kind], attention_kind) for attention_kind in reversed(KINDS)]
-            layers = list(range(config.num_hidden_layers))
-            heads = ["all", *range(config.num_attention_heads)]
-            kind_menu = gr.Dropdown(titles_and_kinds, value="cross", label="Attention", min_width=240)
-            layer_menu = gr.Dropdown(layers, value=layers[-1], label="Layer", min_width=240)
-            head_menu = gr.Dropdown(heads, value="all", label="Head", min_width=240)
+            kind_menu, layer_menu, head_menu = _build_attention_menus(config)
         plot = gr.Plot(show_label=False, elem_classes="attention")
     # The browser sets this hidden checkbox when the page is loaded, because only the browser knows its color scheme.
     # The first two arguments of `load` are None, because no function of the server is called: the result of the
