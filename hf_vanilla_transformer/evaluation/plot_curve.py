@@ -145,7 +145,7 @@ def _choose_legend_lines(
         curves: the curves of all runs; see [`plot_curve`].
         validation_lines: the validation line of each run, which is labeled with the name of the run.
     """
-    legend_lines: list["Line2D"] = []
+    legend_lines: list[Line2D] = []
     # A single run needs no name.
     if len(curves) > 1:
         legend_lines += validation_lines
