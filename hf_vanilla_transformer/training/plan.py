@@ -342,24 +342,24 @@ def _adapt_recipe(name: str, settings: Settings, sample: Dataset, train_size: in
 
     # With fewer than `_BYTES_PER_TOKEN` bytes of text per token, many tokens would occur too rarely to be learned.
     vocab_size = min(recipe["vocab_size"], corpus_bytes // _BYTES_PER_TOKEN)
-    recipe["vocab_size"] = max(vocab_size, _FEWEST_TOKENS, _count_needed_tokens(settings.model, sampled_texts))
+    recipe["vocab_size"] = max(vocab_size, _find_smallest_vocabulary(settings.model, sampled_texts))
     return recipe
 
 
-def _count_needed_tokens(model_args: ModelArguments, texts: list[str]) -> int:
-    """Return how many tokens a tokenizer needs at most, before it learns pieces of words.
+def _find_smallest_vocabulary(model_args: ModelArguments, texts: list[str]) -> int:
+    """Return the smallest number of tokens with which a tokenizer can be trained on some texts.
 
-    A byte-level BPE needs only the bytes and the special tokens, for which `_FEWEST_TOKENS` is enough. A SentencePiece
-    model also needs a token for each character.
+    A byte-level BPE needs only the bytes and the special tokens. A SentencePiece model also needs a token for each
+    character.
     """
     if model_args.tokenizer_type != "sentencepiece":
-        return 0
+        return _FEWEST_TOKENS
     characters: set[str] = set()
     for text in texts:
         # SentencePiece normalizes texts in nearly the same way before it counts their characters. A few tokens too many
         # are harmless, but with too few, SentencePiece raises an error.
         characters.update(text, unicodedata.normalize("NFKC", text))
-    return _BYTES_AND_SPECIAL_TOKENS + len(characters)
+    return max(_FEWEST_TOKENS, _BYTES_AND_SPECIAL_TOKENS + len(characters))
 
 
 def adapt_recipe_to_student(recipe: Arguments) -> dict[str, object]:
