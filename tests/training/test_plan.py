@@ -169,12 +169,11 @@ def test_fit_recipe_derives_updates_from_epochs_and_tokens():
     # The sample of a corpus has 200 pairs.
     corpus = make_corpus(20_000)
     updates_of_small_batches = len(corpus.make_batches(2048, 8)) * 100
-    updates_of_large_batches = len(corpus.make_batches(4096, 8)) * 100
     assert planned("small", corpus, num_train_epochs=2).args.num_train_epochs == 2
     assert planned("small", corpus).args.max_steps == 9_000 < 36 * updates_of_small_batches
-    assert planned("medium", corpus).args.max_steps == 7 * updates_of_large_batches
-    args_with_small_batches = planned("medium", corpus, tokens_per_batch=2048).args
-    assert args_with_small_batches.max_steps > 1.7 * 7 * updates_of_large_batches
+    assert planned("medium", corpus).args.max_steps == 7 * updates_of_small_batches
+    args_with_tiny_batches = planned("medium", corpus, tokens_per_batch=1024).args
+    assert args_with_tiny_batches.max_steps > 1.7 * 7 * updates_of_small_batches
     small_corpus = make_corpus(10_000)
     assert planned("small", small_corpus).args.max_steps == 36 * len(small_corpus.make_batches(2048, 8)) * 50
     assert planned("small", corpus, processes=2).args.tokens_per_batch == 1024
