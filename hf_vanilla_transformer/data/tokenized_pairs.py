@@ -141,6 +141,8 @@ def _tokenize(
     """Tokenize a batch of pairs. `codes` puts the target language's code before each source that is not blank."""
     sources = []
     for text in batch["source"]:
+        # A code at the beginning of the text is separated from it: ">>fr<< Hello" has the code ">>fr<<" and the text
+        # "Hello".
         source = codes.read(text)
         if is_blank(source.text):
             # filter_pairs() recognizes a blank source by its tokens, so it must not get a code.
