@@ -111,6 +111,7 @@ def describe_tokenizer(
     if is_written_in_python:
         return tokenizer
     class_name = type(tokenizer).__qualname__
+    # Source and target have the same model, unless the tokenizer has two vocabularies.
     models = [_describe_model(side) for side in sides_of(tokenizer)]
     settings = _settings_of(tokenizer)
     return class_name, json.dumps(models, sort_keys=True), json.dumps(settings, sort_keys=True)

@@ -171,7 +171,7 @@ class SacreBleuMetric(evaluate.Metric, ABC):
         Args:
             predictions: translations of the system.
             references: one reference, or a list of references, for each prediction.
-            against: translations of the baseline.
+            against: translations of the baseline. They are ignored if `can_be_resampled` is False.
             **scorer_options: arguments of `make_scorer`.
         """
         reference_streams = _make_reference_streams(references)
