@@ -38,6 +38,7 @@ def register() -> None:
     The steps do not depend on each other. All of them may be repeated, because the package may be imported again.
     """
     replace_operations()
+    # A path names a function as "module:function". The registries import the function when it is first needed.
     for model_type, path in _IMPORTERS.items():
         IMPORTERS.register(model_type, path)
     for name, path in _ENGINES.items():

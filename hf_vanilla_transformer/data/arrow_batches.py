@@ -153,6 +153,7 @@ class ArrowPairs(torch.utils.data.Dataset):
             # Convert rows of the dataset to rows of the table; the shape is still (rows,).
             rows_of_batch = self.table_rows[rows_of_batch].astype(np.int64)
         input_ids, is_source_token = self.source.pad(rows_of_batch, self.pad_token_id)
+        # The loss ignores the positions whose label is NO_LABEL.
         labels, _ = self.target.pad(rows_of_batch, NO_LABEL)
         attention_mask = is_source_token.astype(np.int64)
         return PaddedPairs(input_ids, attention_mask, labels)
@@ -201,6 +202,7 @@ def pad_from_arrow(loader: DataLoader) -> None:
         return
     replacements = from_arrow(torch_loader.dataset, torch_loader.collate_fn)
     if replacements is None:
+        # The dataset or the collator does not meet the conditions.
         return
     faster_dataset, faster_collator = replacements
     # Both must be replaced, because only the faster collator can read the batches of the faster dataset. The data
@@ -212,6 +214,8 @@ def pad_from_arrow(loader: DataLoader) -> None:
 
 def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPairs] | None:
     """Return a faster dataset and collator that make the same batches, or None if the batches might differ.
+
+    The dataset returns whole padded batches as NumPy arrays, and the collator only converts them to tensors.
 
     Args:
         data: any dataset. It can be replaced only if it is a `datasets.Dataset` without a format, and its only columns
@@ -259,7 +263,8 @@ def _pads_on_the_right_as_usual(tokenizer: PreTrainedTokenizerBase) -> bool:
     if tokenizer.padding_side != "right" or tokenizer.pad_token_id is None:
         return False
     # `pad` pads the first name in this list, and makes an attention mask only if the list contains "attention_mask".
-    return tokenizer.model_input_names[:2] == ["input_ids", "attention_mask"]
+    pads_tokens_and_makes_mask = tokenizer.model_input_names[:2] == ["input_ids", "attention_mask"]
+    return pads_tokens_and_makes_mask
 
 
 def _has_only_lists_of_tokens(data: Dataset) -> bool:

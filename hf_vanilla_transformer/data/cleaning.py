@@ -155,7 +155,8 @@ def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset], skip: Sequence[st
     evaluated_hashes = [np.zeros(0, np.uint64)]
     for split in evaluated:
         evaluated_hashes.append(_measure_texts(split).hashes)
-    # A new rule gets a mask here, and its name in `CLEANING_RULES`.
+    # A new rule gets a mask here, and its name in `CLEANING_RULES`. Lengths do not count white space at the ends of a
+    # text, so a blank text has the length 0.
     masks = {
         "duplicates": hashes.duplicated().to_numpy(),
         "identical sides": measures.has_identical_sides,
@@ -230,6 +231,7 @@ def _measure_texts(pairs: Dataset) -> _TextMeasures:
     measures_whole_table = is_selection and 4 * len(pairs) >= len(pairs.data)
     if not measures_whole_table:
         return _measure_in_chunks(pairs)
+    # Without a fingerprint, datasets would compute one by hashing.
     whole_table = Dataset(pairs.data, fingerprint=pairs._fingerprint)
     selected_rows = pairs._indices.column(0).to_numpy()
     return _measure_in_chunks(whole_table).select(selected_rows)
@@ -246,13 +248,18 @@ def _measure_in_chunks(pairs: Dataset) -> _TextMeasures:
         has_long_side=np.zeros(0, np.bool_),
     )
     measures_of_chunks = [no_pairs]
-    for rows in pairs.with_format("arrow").iter(_ROWS_AT_ONCE):
-        measures_of_chunks.append(_measure_rows(rows))
+    # With the format "arrow", each chunk is a table with up to _ROWS_AT_ONCE rows.
+    for chunk in pairs.with_format("arrow").iter(_ROWS_AT_ONCE):
+        measures_of_chunks.append(_measure_rows(chunk))
     return _TextMeasures.concatenate(measures_of_chunks)
 
 
 def _measure_rows(rows: pa.Table) -> _TextMeasures:
-    """Compute the measures of the pairs in a table with the columns `source` and `target`."""
+    """Compute the measures of the pairs in a table with the columns `source` and `target`.
+
+    The lengths and `has_identical_sides` ignore white space at the ends of a text, unlike the hashes and
+    `has_long_side`.
+    """
     # combine_chunks() makes one array of a column's chunks. A missing text counts as an empty text.
     source = pc.fill_null(rows.column("source").combine_chunks(), "")
     target = pc.fill_null(rows.column("target").combine_chunks(), "")
@@ -310,6 +317,8 @@ def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) 
 
 def _have_similar_lengths(measures: _TextMeasures, is_counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Find the pairs whose source and target have similar numbers of characters, after scaling.
+
+    Two lengths are similar if the longer one is at most 3 times the shorter one after 10 characters are added to both.
 
     Args:
         measures: the hashes and the lengths of all pairs.

@@ -51,7 +51,8 @@ def filter_pairs(
     check_is_dataset(data)
     too_long_count = _count_too_long(data, max_tokens)
 
-    # Source and target may have different vocabularies, so each column has its own ids of blank tokens.
+    # Blank tokens have no text, such as `</s>` and spaces. Source and target may have different vocabularies, so each
+    # column has its own ids of blank tokens.
     source_side, target_side = sides_of(tokenizer)
     blank_tokens = {"input_ids": _find_blank_tokens(source_side), "labels": _find_blank_tokens(target_side)}
     remaining = data.with_format("arrow").filter(
@@ -153,7 +154,10 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[n
 
 
 def _read_two_arrays(data: object) -> tuple[NDArray[np.integer], NDArray[np.integer]] | None:
-    """Return two arrays of integers with the same shape `(pairs,)`, or None if `data` does not consist of these."""
+    """Return two arrays of integers with the same shape `(pairs,)`, or None if `data` does not consist of these.
+
+    `data` may be a tuple or a list of two arrays or lists, or a single array of shape `(2, pairs)`.
+    """
     if not isinstance(data, (tuple, list, np.ndarray)) or len(data) != 2:
         return None
     source_lengths = np.asarray(data[0])

@@ -122,8 +122,8 @@ def load_pairs(
 def _check_files(files: Files) -> list[Path]:
     """Check the files of one split, and return their paths.
 
-    Raises an error if a file is missing or empty, or if the files are neither tables of one format nor aligned text
-    files.
+    Raises an error if a file is missing or empty, if the files are neither tables of one format nor aligned text files,
+    or if the two files of a pair are the same file.
     """
     paths = [Path(name) for name in file_names(files)]
     for path in paths:
@@ -183,7 +183,8 @@ def _load_files(files: Mapping[str, list[Path]], source: str, target: str, optio
         pairs = DatasetDict()
         # The pairs are loaded inside of this block, because its folder has the copies of the pipes.
         for split, paths in readable_files.items():
-            # `_check_files` has made sure that all files of a split have the same format.
+            # `_check_files` has made sure that all files of a split have the same format. Text files have no entry in
+            # this dict, which has a `DatasetsFormat` or a `RowFormat` for each suffix of a table, such as ".csv".
             table_format = TABLE_FORMATS.get(suffix_of(paths[0]))
             if table_format is None:
                 pairs[split] = _load_text_files(paths, options)
@@ -253,10 +254,13 @@ def _load_rows(
         # about a line of a file is none of these, so it is not changed.
         raise InputError(f"{origin} cannot be read with the options {dict(options)}: {error}") from error
 
-    # Other formats distinguish numbers from text, and need no quotation marks around cells.
-    if not table_format.has_types:
-        may_have_quotes = table_format.keeps_quotes and "quoting" not in options
-        _warn_of_doubtful_text(pairs, {"source": source, "target": target}, origin, may_have_quotes)
+    # A format with types, such as JSON, distinguishes numbers from text, and needs no quotation marks around cells.
+    if table_format.has_types:
+        return pairs
+    # A format that keeps quotes, such as TSV, takes the quotation marks around cells as a part of the text, unless the
+    # user gives the option `quoting`.
+    may_have_quotes = table_format.keeps_quotes and "quoting" not in options
+    _warn_of_doubtful_text(pairs, {"source": source, "target": target}, origin, may_have_quotes)
     return pairs
 
 
@@ -324,7 +328,7 @@ def _write_arrow_file(path: Path, pairs: Iterator[tuple[str, str]]) -> None:
             chunk = list(islice(pairs, _PAIRS_PER_CHUNK))
             if not chunk:
                 break
-            # From a list of pairs to a tuple of sources and a tuple of targets.
+            # For example, [("one", "eins"), ("two", "zwei")] becomes ("one", "two") and ("eins", "zwei").
             sources, targets = zip(*chunk, strict=True)
             writer.write_table(pa.table([sources, targets], schema=_PAIR_SCHEMA))
 
@@ -396,6 +400,7 @@ def _read_cells(path: Path, rows: Iterator[NumberedRow], source: str, target: st
 
 def _load_hub_dataset(name: str, source: str, target: str, options: Mapping[str, Any]) -> DatasetDict:
     """Load a data set from the Hub: all of its splits, or only the split that the option `split` names."""
+    # input_errors() converts the errors for a wrong name or a wrong option to InputError.
     with input_errors():
         loaded = load_dataset(name, **options)
     if isinstance(loaded, Dataset):

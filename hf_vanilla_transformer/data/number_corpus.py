@@ -81,6 +81,7 @@ def _check_languages(source_language: str, target_language: str) -> None:
 
     Raises ImportError if num2words is missing, and ValueError if a language is wrong.
     """
+    # If num2words is missing, needing() raises an error that names the extra "numbers".
     with needing("numbers", "the number corpus needs"):
         from num2words import CONVERTER_CLASSES
     for language in (source_language, target_language):
@@ -123,6 +124,7 @@ def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], 
     """
     drawn: list[int] = []
     for index, digits in enumerate(lengths):
+        # For example, the numbers with two digits are range(10, 100).
         numbers = _numbers_of_length(digits)
         taken_numbers = [number for number in taken if number in numbers]
         # This is negative if more numbers are taken than the share allows.
@@ -134,6 +136,7 @@ def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], 
         remaining_lengths = len(lengths) - index
         even_count = remaining_size // remaining_lengths
 
+        # At least `drawable_count` numbers of this length are not taken, so `_draw_untaken` finds enough of them.
         count = max(0, min(even_count, drawable_count))
         drawn.extend(_draw_untaken(generator, numbers, count, taken))
     return drawn

@@ -222,18 +222,20 @@ class DataArguments:
         """Raise ValueError if a language is not spelled like a language code, or contradicts the text files' names."""
         _check_language_code("source", self.source_lang)
         _check_language_code("target", self.target_lang)
+        # The direction is None unless the names of two aligned text files end in different languages.
         direction = self._direction_of_files()
         if direction is not None:
             self._check_languages_of_files(direction)
 
     def _check_languages_of_files(self, direction: Direction) -> None:
         """Raise ValueError if `source_lang` or `target_lang` contradicts the file names, such as `a.en` and `a.de`."""
-        # None if the argument is not given, or if this package does not know the code. None contradicts nothing.
+        # A language is None if its argument is not given, or if this package does not know the code. Then it cannot
+        # contradict the file names.
         source_language = language_of(self.source_lang)
         target_language = language_of(self.target_lang)
-        has_other_source = source_language is not None and source_language != direction.source
-        has_other_target = target_language is not None and target_language != direction.target
-        if has_other_source or has_other_target:
+        source_contradicts = source_language is not None and source_language != direction.source
+        target_contradicts = target_language is not None and target_language != direction.target
+        if source_contradicts or target_contradicts:
             raise InputError(
                 f"source_lang and target_lang, given or of --config, are {self.source_lang} and {self.target_lang}, "
                 f"but the files end in {direction.source} and {direction.target}; name the file of the sources first, "
@@ -309,6 +311,7 @@ class DataArguments:
         """
         if self.target_lang is not None:
             return self.target_lang
+        # The codes are empty if the model has only one target language.
         codes = codes_of(tokenizer)
         has_one_language = not codes
         if has_one_language:
@@ -333,7 +336,8 @@ class DataArguments:
     def _loading_options(self, split: str | None) -> dict[str, object]:
         """Return the options for `load_pairs`. They differ between the number corpus, Hub data sets and files."""
         if self.dataset_name == "numbers":
-            # The validation and test pairs do not depend on the number of training pairs, so one is enough for them.
+            # None stands for all splits. If only validation or test pairs are needed, a single training pair is
+            # generated, because the other pairs do not depend on the number of training pairs.
             loads_training_pairs = split in (None, "train")
             train_size = self.train_size if loads_training_pairs else 1
             return {"max_digits": self.max_digits, "train_size": train_size}
@@ -368,7 +372,7 @@ class TrainingDataArguments(DataArguments):
         if isinstance(self.clean_skip, str):
             # A file of arguments may have one name instead of a list.
             self.clean_skip = [self.clean_skip]
-        # `skipped_rules` is made from `clean_skip`.
+        # `skipped_rules` is computed from `clean_skip`, which must be a list by now.
         check_rules(self.skipped_rules)
         check_optional(self, "validation_size")
 

@@ -50,6 +50,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int = 37000) -> Marian
 
 def _train_model(texts: Iterable[str], vocab_size: int) -> bytes:
     """Train a SentencePiece unigram model, and return the content of its file; see [`train_sentencepiece`]."""
+    # If the library is missing, needing() raises an error that names the extra "marian".
     with needing("marian", "SentencePiece needs"):
         import sentencepiece
     model_file = io.BytesIO()
@@ -97,4 +98,4 @@ def _make_vocabulary(model: "sentencepiece.SentencePieceProcessor") -> dict[str,
         if piece not in ("<s>", "</s>", "<unk>"):
             tokens.append(piece)
     tokens.append("<pad>")
-    return {token: index for index, token in enumerate(tokens)}
+    return {token: token_id for token_id, token in enumerate(tokens)}

@@ -105,6 +105,7 @@ def _read_csv_rows(
     # With newline="", line breaks inside quoted cells stay as they are, as `csv` requires.
     with open_bytes(path) as binary_file, TextIOWrapper(binary_file, encoding, newline="") as file:
         rows = csv.reader(file, delimiter=delimiter, quoting=csv_quoting, strict=True, **options)
+        # This block converts errors of `csv` and of decoding into errors that name the file and the line.
         with _errors_with_lines(path, rows):
             # A file without rows has no header.
             header = column_names or next(rows, [])

@@ -72,6 +72,7 @@ class TargetCodes:
             raise TypeError(
                 f"{argument} is of type {type(target_lang).__name__}; give the code of a language, such as fr."
             )
+        # The error message of `join` advises the user to give this argument.
         self._advised_argument = advised_argument
         # The model's codes. There are none if the model has only one target language.
         self.codes = codes_of(tokenizer)
@@ -89,7 +90,7 @@ class TargetCodes:
         """Separate the target-language code at the beginning of a text from the text to translate.
 
         If the text does not begin with one of the model's codes, its code is `default`, or the code of `target_lang` if
-        `default` is empty.
+        `default` is empty. The unchanged text is kept in the field `written`.
         """
         # The match includes the white space around the code.
         match = _CODE_AT_BEGINNING.match(text)
@@ -149,7 +150,10 @@ def _codes_in_vocabulary(tokenizer: PreTrainedTokenizerBase, added_tokens: tuple
 
 
 def _find_saved_code(tokenizer: PreTrainedTokenizerBase, codes: Sequence[str]) -> str:
-    """Return the code for the target language that a tokenizer stores, or "" unless there is exactly one such code."""
+    """Return the model's code for the target language that the tokenizer stores, such as ">>fra<<" for "fr".
+
+    The result is "" if the tokenizer stores no language, or if the language has no code or several codes.
+    """
     language = tokenizer_language(tokenizer, "tgt_lang")
     if language is None:
         return ""

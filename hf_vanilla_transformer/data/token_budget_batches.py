@@ -338,7 +338,8 @@ def _make_dataloader(trainer: Trainer, get_dataloader: Callable[[], DataLoader])
         loader = get_dataloader()
     finally:
         accelerator.even_batches = even_batches
-    # The Trainer has now removed the columns that the model does not read. pad_from_arrow() allows no other columns.
+    # The Trainer has now removed the columns that the model does not read. With other columns, pad_from_arrow() would
+    # change nothing. Without them, it can replace the dataset and the collator in `loader`.
     pad_from_arrow(loader)
     return loader
 
@@ -360,7 +361,8 @@ class _SortedPairs:
 def _sort_pairs(data: Dataset | tuple[ArrayLike, ArrayLike], tokens_per_batch: int) -> _SortedPairs:
     """Read and check the pairs' lengths, and sort the pairs so that neighbors have similar lengths.
 
-    A corpus may have hundreds of millions of pairs, so the arrays have small dtypes.
+    A corpus may have hundreds of millions of pairs, so the arrays have small dtypes. Raises ValueError if there are no
+    pairs, or if a pair is empty on one side or exceeds the token budget.
     """
     all_source_lengths, all_target_lengths = pair_lengths(data)
     _check_lengths(all_source_lengths, all_target_lengths, tokens_per_batch)
@@ -368,7 +370,11 @@ def _sort_pairs(data: Dataset | tuple[ArrayLike, ArrayLike], tokens_per_batch: i
     target_lengths = all_target_lengths.astype(np.int32, copy=False)
     order = _sort_by_length(source_lengths, target_lengths)
     smallest_dtype = np.min_scalar_type(len(order))
-    return _SortedPairs(order.astype(smallest_dtype), source_lengths[order], target_lengths[order])
+    return _SortedPairs(
+        order=order.astype(smallest_dtype),
+        source_lengths=source_lengths[order],
+        target_lengths=target_lengths[order],
+    )
 
 
 def _check_lengths(source: NDArray[np.integer], target: NDArray[np.integer], tokens_per_batch: int) -> None:
@@ -438,6 +444,7 @@ def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -
         # The open batch before this run and the run itself are split together. The run has the longest of these pairs,
         # so its length decides how many rows a full batch has.
         longest = int(longer_side[run_start])
+        # The rows are rounded down to a multiple of `_ROWS_MULTIPLE`, unless there are fewer of them.
         rows_of_full_batch = _round_rows(tokens_per_batch // longest)
         starts = np.arange(open_batch_start, run_end, rows_of_full_batch)
         # All batches from these starts are full, except for the last one, which stays open.
@@ -479,6 +486,7 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
                 f"{bounds[-1]} pairs, each a batch of its own, cannot be split evenly among {processes} processes; "
                 "give more or fewer pairs, or raise tokens_per_batch so that two fit."
             )
+        # The rows are rounded down to a multiple of `_ROWS_MULTIPLE`, so the second half may have more rows.
         rows_of_first_half = _round_rows(most_rows // 2)
         start_of_second_half = bounds[largest] + rows_of_first_half
         # The new start comes after the start of the batch. Neither half exceeds the token budget.
@@ -519,9 +527,9 @@ def _deal_equal_work(
     # At most 2 * processes - 1 batches are much smaller than the others: the two halves of each halved batch, and the
     # last batch of the corpus. They get two separate steps, because their processes would have to wait for any full
     # batch in the same step.
-    by_size = _sort_by_size(batches, padded_tokens)
+    smallest_first = _sort_by_size(batches, padded_tokens)
     batches_of_two_steps = 2 * processes
-    smallest_batches = by_size[:batches_of_two_steps]
+    smallest_batches = smallest_first[:batches_of_two_steps]
     # These keep the shuffled order. If there are at most two steps, there are no other batches.
     other_batches = batches[~np.isin(batches, smallest_batches)]
 
@@ -572,7 +580,7 @@ def _check_arguments(trainer: Trainer) -> None:
             "accelerator_config with split or dispatched batches contradicts batches by tokens, which are fixed; leave "
             "it out."
         )
-    # With these kinds of parallelism, several processes must read the same batch.
+    # With tensor, context or sequence parallelism, several processes must read the same batch.
     processes_per_batch = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size()
     if processes_per_batch > 1:
         raise InputError(

@@ -111,6 +111,7 @@ def describe_tokenizer(
     if is_written_in_python:
         return tokenizer
     class_name = type(tokenizer).__qualname__
+    # Source and target have the same model, unless the tokenizer has two vocabularies.
     models = [_describe_model(side) for side in sides_of(tokenizer)]
     settings = _settings_of(tokenizer)
     return class_name, json.dumps(models, sort_keys=True), json.dumps(settings, sort_keys=True)
@@ -141,6 +142,8 @@ def _tokenize(
     """Tokenize a batch of pairs. `codes` puts the target language's code before each source that is not blank."""
     sources = []
     for text in batch["source"]:
+        # A code at the beginning of the text is separated from it: ">>fr<< Hello" has the code ">>fr<<" and the text
+        # "Hello".
         source = codes.read(text)
         if is_blank(source.text):
             # filter_pairs() recognizes a blank source by its tokens, so it must not get a code.

@@ -214,7 +214,8 @@ def train_tokenizer(
 def _leave_out_long_texts(texts: Iterable[str]) -> Iterator[str]:
     """Yield the texts that have at most 4,192 bytes.
 
-    Raises TypeError or ValueError if `texts` contains anything but strings, or if all texts are longer.
+    Raises TypeError or ValueError if `texts` contains anything but strings, or if all texts are longer. It is not an
+    error if there are no texts.
     """
     has_short_text = False
     has_long_text = False
@@ -224,7 +225,8 @@ def _leave_out_long_texts(texts: Iterable[str]) -> Iterator[str]:
         else:
             has_short_text = True
             yield text
-    if has_long_text and not has_short_text:
+    has_only_long_texts = has_long_text and not has_short_text
+    if has_only_long_texts:
         raise InputError(
             f"all texts have more than {MOST_BYTES:,} bytes, so a tokenizer cannot be trained on them; split them into "
             "sentences."
@@ -232,13 +234,17 @@ def _leave_out_long_texts(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _new_tokenizer(whitespace_words: bool, normalization: Normalization, characters: bool) -> Tokenizer:
-    """Create a byte-pair tokenizer that is not trained yet; see [`train_tokenizer`] for the arguments."""
+    """Create a byte-pair tokenizer that is not trained yet; see [`train_tokenizer`] for the arguments.
+
+    `characters` has no effect if `whitespace_words` is True.
+    """
     tokenizer = Tokenizer(models.BPE())
     normalizer_steps = _normalizer_steps(normalization)
     if whitespace_words:
         # A space is put before the first word, so that it has the same tokens as in the middle of a sentence. This step
         # must be the last one, because earlier ones strip spaces.
         normalizer_steps.append(normalizers.Prepend(" "))
+        # This function and the next one set the pre-tokenizer and the decoder.
         _split_at_spaces(tokenizer)
     elif characters:
         _split_into_characters(tokenizer)

@@ -10,6 +10,7 @@ def vocabularies_of(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int],
 
     If the tokenizer has a joint vocabulary, the two are equal.
     """
+    # Both sides are the tokenizer itself, unless it consists of two tokenizers.
     source_side, target_side = sides_of(tokenizer)
     # MarianTokenizer with two vocabularies and FairseqTokenizer store the target vocabulary in `target_encoder`.
     target_vocabulary = getattr(target_side, "target_encoder", None)

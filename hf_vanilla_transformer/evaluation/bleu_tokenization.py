@@ -66,7 +66,8 @@ def choose_bleu_tokenization(references: Sequence[References]) -> str:
     """Choose a sacreBLEU tokenization for references whose language is unknown.
 
     The result is `"char"` if more than half of the letters are Thai, Lao, Tibetan, Burmese or Khmer, because these
-    scripts have no spaces between words. Otherwise it is `"13a"`.
+    scripts have no spaces between words. Otherwise it is `"13a"`. Only the references of the first 1,000 translations
+    are read.
 
     Args:
         references (`Sequence`): one reference, or a list of references, for each translation.

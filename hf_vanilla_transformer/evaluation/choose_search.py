@@ -46,6 +46,7 @@ def choose_search(
         `dict`: the chosen `length_penalty` and `early_stopping`.
         `dict`: the BLEU of each search that was tried. The keys are descriptions of the searches.
     """
+    # The paper calls the length penalty alpha.
     alphas: Sequence[float] = ALPHAS
     if "length_penalty" in options:
         alphas = [options["length_penalty"]]
@@ -103,6 +104,8 @@ class _SearchComparison:
         sources = self.pairs["source"][:]
         references = self.pairs["target"][:]
         translations = translate(self.model, self.tokenizer, sources, **search)
-        scores = score_translations(translations, references, metrics=["bleu"], **self.scoring.options(self.pairs))
+        # The options are `tokenize` and `lowercase`.
+        scoring_options = self.scoring.options(self.pairs)
+        scores = score_translations(translations, references, metrics=["bleu"], **scoring_options)
         self.bleu_by_description[description] = scores["bleu"]
         return scores["bleu"]

@@ -65,6 +65,7 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, float]]) -> Cur
     curve: Curve = {"best": _find_best_point(points), "points": points, "training": training}
     write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
     # The plot is an extra. A missing library or a curve that cannot be plotted must not end the run with an error.
+    # The plot does not show the name "validation", because it has a single run.
     try:
         save_figure(plot_curve({"validation": curve}), folder / PLOT)
     except (ImportError, ValueError) as error:
@@ -133,7 +134,7 @@ def read_curve(path: str | os.PathLike[str]) -> Curve:
         stored_curve = content.get("curve", content)
         points = list(stored_curve["points"])
         training = list(stored_curve.get("training", []))
-    # ValueError if the file is not JSON, and one of the others if the JSON is structured differently.
+    # A ValueError means that the file is not JSON. The others mean that the JSON is structured differently.
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
     for point in (*points, *training):

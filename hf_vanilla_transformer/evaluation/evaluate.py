@@ -142,6 +142,7 @@ def _load_model(
     """
     if isinstance(model, (str, Path)):
         return load(str(model))
+    # `evaluate` has made sure that there is a model, so only the tokenizer can be missing.
     if model is None or tokenizer is None:
         raise InputError("a model was given without its tokenizer; give both, or the folder that holds them.")
     return tokenizer, model
@@ -183,7 +184,7 @@ def _get_references(pairs: Dataset) -> Sequence[References]:
 
 
 def describe_scores(scores: Scores) -> list[str]:
-    """Format scores as lines of text that can be logged or printed.
+    """Format scores as lines of text that can be logged or printed. Metrics that were not computed are left out.
 
     Args:
         scores: the scores of an [`Evaluation`]. They may contain `against`, the name of the baseline.
@@ -205,7 +206,11 @@ def describe_scores(scores: Scores) -> list[str]:
 
 
 def _describe_comparison(comparison: Comparison, baseline_name: str) -> str:
-    """Format the comparison of a system with a baseline as one line of text."""
+    """Format the comparison of a system with a baseline as one line of text.
+
+    `mean` is the mean score of the bootstrap resamples, and `ci` is half of their 95 % confidence interval. The values
+    whose names begin with "other" belong to the baseline.
+    """
     system = f"{comparison['mean']:.2f} ± {comparison['ci']:.2f}"
     baseline = f"{comparison['other_score']:.2f}, {comparison['other_mean']:.2f} ± {comparison['other_ci']:.2f}"
     if comparison["score"] == comparison["other_score"]:
@@ -276,9 +281,10 @@ def _describe_beams(settings: GenerationConfig) -> list[str]:
 
 def _describe_length_limit(settings: GenerationConfig) -> str | None:
     """Describe the maximum length of a translation, such as "at most 20 tokens". Return None if there is no maximum."""
-    # An explicit limit has precedence over a limit that depends on the length of the source.
     offset = getattr(settings, "max_length_offset", None)
-    if offset is not None and not limits_length(settings):
+    # limits_length() returns True if `max_new_tokens` or `max_length` takes precedence over the offset.
+    offset_applies = offset is not None and not limits_length(settings)
+    if offset_applies:
         return f"at most source + {offset} tokens"
     max_tokens = settings.max_new_tokens or settings.max_length
     if not max_tokens:

@@ -171,7 +171,7 @@ class SacreBleuMetric(evaluate.Metric, ABC):
         Args:
             predictions: translations of the system.
             references: one reference, or a list of references, for each prediction.
-            against: translations of the baseline.
+            against: translations of the baseline. They are ignored if `can_be_resampled` is False.
             **scorer_options: arguments of `make_scorer`.
         """
         reference_streams = _make_reference_streams(references)
@@ -210,6 +210,7 @@ def _make_reference_streams(references: Sequence[References | None]) -> list[lis
         if isinstance(alternatives, str):
             references_by_prediction.append([alternatives])
         else:
+            # None becomes an empty list, which is rejected below.
             references_by_prediction.append(alternatives or [])
     counts = {len(alternatives) for alternatives in references_by_prediction}
     counts_differ = len(counts) > 1
@@ -395,7 +396,8 @@ class Ter(SacreBleuMetric):
         character_pattern = _UNSPACED_CHARACTER_OR_KANA if asian_support else UNSPACED_CHARACTER
         # Only the references decide whether text is split, so that all systems get the same signature.
         has_unspaced_text = any(character_pattern.search(text) for text in flatten_references(references))
-        if not split_characters or not has_unspaced_text:
+        counts_characters = split_characters and has_unspaced_text
+        if not counts_characters:
             return super()._compute(predictions, references, against=against, asian_support=asian_support, **options)
 
         # TER counts words, which are separated by spaces. With spaces around it, a character is a word.
@@ -467,7 +469,8 @@ def select_metrics(*requested: str) -> list[str]:
     """Return the names of the metrics to compute: the default metrics, and the requested additional metrics."""
     names = []
     for name, metric in METRICS.items():
-        if not metric.is_on_request or name in requested:
+        is_default = not metric.is_on_request
+        if is_default or name in requested:
             names.append(name)
     return names
 
@@ -629,6 +632,7 @@ def _choose_metric_options(tokenize: str | None, lowercase: bool) -> dict[str, o
 def _list_references(references: Sequence[References]) -> list[list[str]]:
     """Return a list of references for each translation. Raise TypeError unless all references are strings."""
     has_lists = isinstance(references, Sequence) and any(isinstance(item, (list, tuple)) for item in references)
+    # If one of the items is a list, all of them must be lists: `check_strings` raises TypeError for a single string.
     if has_lists:
         return [list(check_strings("references", alternatives)) for alternatives in references]
     # `check_strings` raises TypeError for an item that is not a string.

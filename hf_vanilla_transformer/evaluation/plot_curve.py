@@ -54,7 +54,7 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
         # A grid of panels with at most two columns. A panel is 5 inches wide and 3.5 inches high.
         columns = min(len(metrics), 2)
         rows = math.ceil(len(metrics) / columns)
-        figure = new_figure(5 * columns, 3.5 * rows)
+        figure = new_figure(width=5 * columns, height=3.5 * rows)
         for panel_number, metric in enumerate(metrics, start=1):
             axes = figure.add_subplot(rows, columns, panel_number)
             validation_lines = _draw_panel(axes, metric, curves, colors.lines)
@@ -90,7 +90,8 @@ def _draw_panel(
     validation_lines = []
     for name, curve in curves.items():
         marker, color = next(styles)
-        validation_lines.append(_draw_run(axes, metric, name, curve, color, marker))
+        validation_line = _draw_run(axes, metric, name=name, curve=curve, color=color, marker=marker)
+        validation_lines.append(validation_line)
     axes.set_xlabel("training time (minutes, without evaluations)")
     axes.set_ylabel(_LABELS[metric])
     if metric == "perplexity":

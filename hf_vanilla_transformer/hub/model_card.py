@@ -90,7 +90,8 @@ class About:
             metric_types.append(metric.hub_type)
             eval_results.append(self._make_eval_result(name, metric))
 
-        # The Hub accepts None for missing values, but not empty lists, so `or None` replaces these.
+        # The Hub accepts None for missing values, but not empty lists, so `or None` replaces these. The model's name
+        # belongs to the metadata about scores.
         return ModelCardData(
             language=self._hub_languages() or None,
             license=self.license,
@@ -118,9 +119,10 @@ class About:
         # The scores are a dict here, because there is a score to describe.
         scores: Any = self.scores
         # The metadata needs a type even if the dataset is not on the Hub. `BUILT_IN` is the corpus of this package.
-        dataset_type = _find_hub_name(self.dataset) or "own-files"
         if self.dataset == BUILT_IN:
             dataset_type = BUILT_IN
+        else:
+            dataset_type = _find_hub_name(self.dataset) or "own-files"
         return EvalResult(
             task_type="translation",
             dataset_type=dataset_type,
@@ -166,11 +168,13 @@ def fill_model_card(
         from ..evaluation.metrics import describe_exact_match
 
         exact_match = describe_exact_match(about.scores)
+    # The template puts this text behind the location in its calls of `from_pretrained`.
     at_revision = ""
     if about.revision:
         at_revision = f', revision="{about.revision}"'
     template_path = _INSTALLED_TEMPLATE
     if not template_path.is_file():
+        # In a checkout, the template is in the root folder instead of the package.
         template_path = _CHECKOUT_TEMPLATE
     # The keyword arguments after `template_path` are the variables of the template, under the names that it uses.
     return ModelCard.from_template(
@@ -240,6 +244,7 @@ def argument_facts(args: TrainingArguments) -> Facts:
         facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all"
     else:
         facts["warm-up updates"] = int(args.warmup_steps)
+    # Several optimizers are variants of Adam, for example "adamw_torch_fused".
     if "adam" in args.optim:
         facts["beta_1, beta_2, epsilon"] = f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"
     if args.label_smoothing_factor:
@@ -266,7 +271,8 @@ def _model_facts(config: PreTrainedConfig, parameters: int, converted: bool) -> 
     # A converted model has this field only as a default for further training. It does not describe its own training.
     if not converted:
         facts["label smoothing"] = config.label_smoothing
-    # The default configuration is the paper's.
+    # The default configuration is the paper's. A converted model may differ from it in these fields, for example in
+    # `activation_function`.
     paper_config = type(config)()
     for field in _FIELDS_OF_CONVERTED_MODELS:
         if getattr(config, field) != getattr(paper_config, field):

@@ -78,7 +78,8 @@ def check_links(files: Iterable[Path]) -> None:
         # `snapshots`.
         blobs = folder.parent.parent / "blobs"
         target = file.resolve()
-        if not target.is_relative_to(folder) and not target.is_relative_to(blobs):
+        is_allowed = target.is_relative_to(folder) or target.is_relative_to(blobs)
+        if not is_allowed:
             raise InputError(
                 f"{file} is a link to {target}, outside its folder; replace the link by the file if others may have it."
             )
@@ -194,8 +195,9 @@ def _move_files(source: Path, target: Path) -> None:
 def _remove_earlier_run(folder: Path, new_names: Collection[str]) -> None:
     """Remove the files of an earlier run from a folder, including its int8 weights.
 
-    Weights are removed first, so that the folder never contains weights without the configuration that belongs to them.
-    Files that are about to be replaced, because their names are in `new_names`, are kept unless they contain weights.
+    All weights are removed, and they are removed first, so that the folder never contains weights without the
+    configuration that belongs to them. Other files are kept if their names are in `new_names`, because the new files
+    are about to replace them.
     """
     _remove_int8(folder)
     weights, other_files = _separate_weights(files_of_a_run(folder))
@@ -208,6 +210,7 @@ def _remove_earlier_run(folder: Path, new_names: Collection[str]) -> None:
 
 def _remove_int8(folder: Path) -> None:
     """Remove the int8 weights of an earlier run and the files saved with them. Any other files are kept."""
+    # If there is no such folder, both lists are empty.
     int8_folder = folder / INT8
     weights, other_files = _separate_weights(files_of_a_run(int8_folder))
     for path in weights + other_files:

@@ -30,6 +30,7 @@ def native_folder(name: str, revision: str | None = None, token: str | None = No
     """
     folder = source_folder(name, revision, token)
     model_type = str(read_json(folder / "config.json").get("model_type"))
+    # An importer is a function that converts models of one type, such as "marian".
     if model_type not in IMPORTERS:
         return folder
     # The importers are part of this package, so the result depends on no version of another library.

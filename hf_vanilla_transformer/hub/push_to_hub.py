@@ -50,7 +50,7 @@ def prepare_repository(
     page = f"{api.endpoint}/settings/tokens"
     advice = f"create one with write access at {page}, then run `hf auth login` or set HF_TOKEN."
     try:
-        return _create_repository(api, name, metadata, private, revision)
+        return _create_repository(api, name, metadata, private=private, revision=revision)
     except LocalTokenNotFoundError as error:
         raise PermissionError(f"there is no token to push to {name}; {advice}") from error
     except HfHubHTTPError as error:
@@ -165,6 +165,7 @@ def _paths_to_push(folder: Path) -> list[Path]:
 
     Raises ValueError if the folder does not contain a model, or if a file is a link that leads outside the folder.
     """
+    # The files in NOT_TO_SHARE are the arguments of the training, which may contain paths on this machine.
     paths = [path for path in files_of_a_run(folder) if path.name not in NOT_TO_SHARE]
     has_config = any(path.name == "config.json" for path in paths)
     has_weights = any(path.suffix == ".safetensors" for path in paths)
@@ -175,7 +176,11 @@ def _paths_to_push(folder: Path) -> list[Path]:
 
 
 def _load_from_hub_in_card(card: Path, repo_id: str, revision: str | None) -> None:
-    """Change the example in a model card so that it loads the model from a repository on the Hub."""
+    """Change the example in a model card so that it loads the model from a repository on the Hub.
+
+    For example, `from_pretrained("runs/mine", ...)` becomes `from_pretrained("user/name", ...)`. A card that does not
+    have the example stays as it is.
+    """
     arguments = f'"{repo_id}", trust_remote_code=True'
     if revision:
         arguments = f'"{repo_id}", revision="{revision}", trust_remote_code=True'

@@ -39,7 +39,7 @@ def convert_once(
     target.parent.mkdir(parents=True, exist_ok=True)
     # A second process that converts the same folder waits here for the first one.
     with FileLock(target.parent / f"{target.name}.lock"):
-        # Without this file, the result of an interrupted conversion is converted again.
+        # CERTIFICATE is "parity.json". After an interrupted conversion it is missing, and the conversion is repeated.
         is_complete = (target / CERTIFICATE).is_file()
         if not is_complete:
             logger.info("converting %s into %s", folder, target)
@@ -57,6 +57,7 @@ def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, ob
         folders: folders whose files determine the result.
         settings: other values that determine the result, by name.
     """
+    # These are one dict for each folder, from file names to hashes, and one dict of settings and versions.
     determining_values: list[Mapping[str, object]] = []
     for folder in folders:
         # Weights, configurations and vocabularies. The other files do not change the result.
@@ -72,7 +73,10 @@ def result_folder(label: str, folders: Iterable[Path], settings: Mapping[str, ob
 
 
 def hashes(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the SHA-256 hash of each file's content in hexadecimal, by the file's name without its folder."""
+    """Return the SHA-256 hash of each file's content in hexadecimal, by the file's name without its folder.
+
+    If several files have the same name, the result contains only the last of them in sorted order.
+    """
     digests = {}
     for path in sorted(paths):
         with path.open("rb") as file:

@@ -37,7 +37,8 @@ def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
     """Yield the strings in an argument, and check each of them before it is yielded.
 
     Raises TypeError unless the argument is an iterable of strings. Raises ValueError if a string cannot be encoded as
-    UTF-8, because it contains lone surrogates.
+    UTF-8, because it contains lone surrogates. This is a generator, so the errors are raised only when the caller reads
+    the strings.
     """
     if isinstance(texts, str):
         raise TypeError(f"{name} is one string; give a list of sentences.")
@@ -59,6 +60,7 @@ def reason_of(error: Exception) -> str:
     The error's own text may be empty, or it may consist only of the name of a missing key.
     """
     if isinstance(error, KeyError):
+        # The text of a KeyError is the key in quotation marks.
         return f"a file lacks {error}"
     # split() splits at all white space, so this joins the lines of the message with single spaces.
     message = " ".join(str(error).split())

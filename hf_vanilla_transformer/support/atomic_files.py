@@ -86,7 +86,7 @@ def _replace_file(target: Path, temporary: Path, sync: bool) -> None:
 
 @contextmanager
 def _discarded_after_error(temporary: Path, target: Path, keeps_part: bool) -> Iterator[None]:
-    """Discard a temporary file if the block raises an error.
+    """Remove a temporary file if the block raises an error. If `keeps_part` is True, keep the file if it has content.
 
     A disk error that does not name a file is raised again with the name of `target`.
     """
@@ -170,6 +170,7 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
     Returns False for files, for folders and for paths that do not exist.
     """
+    # A stream may have been redirected to a file, so the beginning of its path decides, such as "/dev/std".
     if str(Path(path).absolute()).startswith(_STREAMS):
         return True
     try:

@@ -36,7 +36,8 @@ def mark_complete(checkpoint: Path) -> None:
     flush(checkpoint)
     flush(checkpoint.parent)
 
-    # The mark is written last, so that it exists only if all other files are already on the disk.
+    # The mark is written last, so that it exists only if all other files are already on the disk. Its content is, for
+    # example, {"files": {"config.json": 1024}}.
     with whole_file(mark, sync=True) as file:
         file.write(json.dumps({"files": sizes}, indent=2) + "\n")
     flush(checkpoint)
@@ -61,7 +62,10 @@ def newest_complete(folder: Path) -> Path | None:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return all checkpoints in a folder, complete or not, sorted by their numbers of updates."""
+    """Return all checkpoints in a folder, such as `checkpoint-500`, sorted by their numbers of updates.
+
+    Incomplete checkpoints are included.
+    """
     checkpoints = []
     for path in folder.glob(f"{_PREFIX}*"):
         number = path.name.removeprefix(_PREFIX)
@@ -76,7 +80,10 @@ def step_of(checkpoint: Path) -> int:
 
 
 def fault_of(checkpoint: Path) -> str | None:
-    """Return the reason why a checkpoint is incomplete, or None if it is complete."""
+    """Return the reason why a checkpoint is incomplete, such as "trainer_state.json: missing or truncated".
+
+    Returns None if the checkpoint is complete.
+    """
     # `mark_complete` has written the size of each file to the mark.
     try:
         mark = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))

@@ -161,7 +161,8 @@ def new_figure(
     """
     from matplotlib.figure import Figure
 
-    # `Figure` does not open a window, unlike pyplot. The title has a margin of 0.2 inches on both sides.
+    # `Figure` does not open a window, unlike pyplot. The title's font is 2 points larger than other text, as `styled`
+    # sets it, and the title has a margin of 0.2 inches on both sides.
     title_width = width_of([title], FONT_SIZE + 2) + 0.4
     figure = Figure(figsize=(max(width, title_width), height), layout=layout)
     if title:

@@ -56,7 +56,7 @@ def _find_input_files(inputs: Iterable[str | Path | None]) -> list[Path]:
     """
     paths = [Path(path) for path in inputs if path is not None]
     input_files = list(paths)
-    # If a path is not a folder, glob() finds nothing.
+    # Weights, for example, match the pattern "*.safetensors". If a path is not a folder, glob() finds nothing.
     for folder in paths:
         for pattern in _MODEL_FILES:
             input_files.extend(folder.glob(pattern))
@@ -88,7 +88,8 @@ def open_output(path: str | None) -> Iterator[IO[Any]]:
     block raises an error, the text that was already written stays in a temporary file in the same folder.
     """
     if path is None:
-        # The system's locale may set a different encoding.
+        # The system's locale may set a different encoding. A notebook replaces standard output by an object whose
+        # encoding cannot be changed.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")
         yield sys.stdout

@@ -230,7 +230,10 @@ def format_recipe(arguments: Mapping[str, object]) -> str:
 
 
 def _read(config: str) -> _Content:
-    """Read a bundled recipe or a file. Raises InputError if the content is not a mapping from names to values."""
+    """Read a bundled recipe or a file twice: the values as texts, and the values with their Python types.
+
+    Raises InputError if the content is not a mapping from names to values.
+    """
     try:
         text = _read_text(config)
         if config.lower().endswith(".json"):
@@ -295,12 +298,13 @@ def _make_object(members: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _arguments_of(arguments_class: type) -> dict[str, _Argument]:
-    """Return the arguments in an argument class by their names."""
+    """Return the type and the default of each argument in an argument class, by the argument's name."""
     arguments = {}
     for dataclass in dataclasses_in(arguments_class):
         # A field's own `type` is a string if its module postpones the evaluation of annotations.
         annotations = get_type_hints(dataclass)
         for argument_field in fields(dataclass):
+            # A field with init=False cannot be passed to the class, so it is no argument.
             if argument_field.init:
                 arguments[argument_field.name] = _describe(argument_field, annotations[argument_field.name])
     return arguments

@@ -32,6 +32,7 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[str | in
     for file in _weight_files(folder):
         try:
             with safe_open(file, framework="pt") as tensors:
+                # These are the names of the tensors, in the order in which the file stores them.
                 for name in tensors.offset_keys():
                     # This object reads the values only when it is indexed.
                     tensor_slice = tensors.get_slice(name)
