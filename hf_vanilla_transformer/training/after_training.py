@@ -149,10 +149,11 @@ def finish_run(run: TrainedRun) -> None:
         for line in describe_scores(saved_model.test_scores):
             logger.info(line)
     logger.info("the model is in %s", settings.output_folder)
-    if settings.args.results:
+    results_path = settings.args.results
+    if results_path:
         scores = collect_scores(run, saved_model)
         results = collect_results(run, facts, saved_model.weights, scores)
-        write_results(settings.args.results, results)
+        write_results(results_path, results)
     # Pushing comes last, because it uploads the files that the steps before it have written.
     if settings.args.push_to_hub:
         push(settings, facts.updates, saved_model.test_scores)
@@ -162,26 +163,28 @@ def complete_saved_model(run: TrainedRun) -> SavedModel:
     """Choose the saved model's weights and search settings, evaluate it and, after distillation, save an int8 copy.
 
     The order matters: the weights must be final before the search settings are chosen for them, and both must be saved
-    before the model is evaluated or copied.
+    before the model is evaluated or copied. Without test pairs, the scores are None.
     """
     settings = run.settings
     weights = choose_weights(run)
-    search = None
+    # A text about the chosen search settings for the model card; None if they are not chosen.
+    search_text = None
     if settings.evaluation.choose_search and "validation" in run.pairs:
-        search = save_chosen_search(settings, run.pairs)
+        search_text = save_chosen_search(settings, run.pairs)
     test_scores = evaluate_saved("test", settings, run.pairs)
     # A student of a teacher is meant to be fast, so it is also saved in int8.
     has_int8_copy = bool(settings.distillation.teacher)
     int8_scores = None
     if has_int8_copy:
         int8_scores = save_int8(settings, run.pairs)
-    return SavedModel(weights, search, test_scores, has_int8_copy, int8_scores)
+    return SavedModel(weights, search_text, test_scores, has_int8_copy, int8_scores)
 
 
 def write_cards(run: TrainedRun, saved_model: SavedModel, facts: TrainingFacts) -> None:
     """Write the saved model's card and, if there is an int8 copy, a second card in the copy's folder."""
     output = run.settings.output_folder
     tokenizer = cast(PreTrainedTokenizerBase, run.trainer.processing_class)
+    # The facts about the model, such as its title and its languages. The second card has other test scores.
     about = describe_trained_model(run.settings, run.pairs, tokenizer, saved_model.test_scores)
     validation_scores = None
     if saved_model.weights.comparison is not None:
@@ -201,6 +204,7 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
     """
     output = run.settings.output
     if output.average_last is None:
+        # The weights of the last update are saved already. Only the arguments and the curve are missing.
         return SavedWeights([], comparison=None, is_last_kept=False, curve=save_arguments_and_curve(run))
 
     # The names of the averaged checkpoints, the last one at the end.
@@ -213,7 +217,7 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
     # A negative gain means that the average has a lower BLEU than the last checkpoint.
     keeps_last_checkpoint = output.keep_better and comparison.gain < 0
     if keeps_last_checkpoint:
-        # An average of a single checkpoint has the weights of this checkpoint.
+        # The saved average is replaced in turn. An average of one checkpoint has the weights of this checkpoint.
         averaged, curve = replace_by_average(run, count=1)
     return SavedWeights(averaged, comparison, is_last_kept=keeps_last_checkpoint, curve=curve)
 
@@ -237,7 +241,10 @@ def save_arguments_and_curve(run: TrainedRun) -> Curve | None:
 
 
 def compare_average(settings: Settings, pairs: DatasetDict, checkpoint_name: str) -> AverageComparison:
-    """Evaluate the saved average and the last of its checkpoints on the validation pairs, and log which is better."""
+    """Evaluate the saved average and the last of its checkpoints on the validation pairs, and log which is better.
+
+    The saved model is not changed. With `keep_better`, the caller keeps the last checkpoint if it is better.
+    """
     checkpoint = settings.output_folder / checkpoint_name
     count = len(pairs["validation"])
     logger.info("comparing the average with %s on %s validation pairs", checkpoint_name, f"{count:,}")
@@ -296,18 +303,22 @@ def save_chosen_search(settings: Settings, pairs: DatasetDict) -> str:
     # `choose_search` keeps the search settings that the user has given, and tries values only for the others.
     given_search = settings.decoding.generate_kwargs()
     chosen_search, bleu_by_search = choose_search(model, tokenizer, sample, settings.scoring, **given_search)
-    for search, bleu in bleu_by_search.items():
-        logger.info("validation BLEU %.2f: %s", bleu, search)
+    # The keys are descriptions of all searches that were tried.
+    for description, bleu in bleu_by_search.items():
+        logger.info("validation BLEU %.2f: %s", bleu, description)
     model.generation_config.update(**chosen_search)
     # The weights have not changed, so only the generation configuration is saved.
     with staged(settings.output_folder) as folder:
         model.generation_config.save_pretrained(folder)
-    candidates = len(bleu_by_search)
-    return f"the best of {candidates} on {len(sample):,} validation pairs: {describe_search(model)}"
+    tried_count = len(bleu_by_search)
+    return f"the best of {tried_count} on {len(sample):,} validation pairs: {describe_search(model)}"
 
 
 def save_int8(settings: Settings, pairs: DatasetDict) -> Scores | None:
-    """Save an int8 copy of the saved model, and return the copy's test scores, or None if there are no test pairs."""
+    """Save an int8 copy of the saved model in a folder inside the model's folder. An earlier copy is replaced.
+
+    Returns the test scores of the copy, or None if there are no test pairs.
+    """
     folder = settings.output_folder / INT8
     # Of the full-precision model, only the tokenizer is needed.
     tokenizer, _ = load(str(settings.output_folder), "cpu")
@@ -331,7 +342,7 @@ def describe_int8(scores: Scores | None) -> str:
 
 
 def collect_facts(run: TrainedRun, saved_model: SavedModel) -> TrainingFacts:
-    """Collect the facts about the training for the table in the model card."""
+    """Collect the facts about the training for the table in the model card. Texts that do not apply are None."""
     args = run.settings.args
     state = run.trainer.state
     weights = saved_model.weights
@@ -365,10 +376,11 @@ def collect_facts(run: TrainedRun, saved_model: SavedModel) -> TrainingFacts:
 
 
 def collect_scores(run: TrainedRun, saved_model: SavedModel) -> dict[str, Scores | None]:
-    """Collect the scores for the results file, as a dict from the name of a split to the scores on this split.
+    """Collect the scores for the results file.
 
-    They are the saved model's scores on the validation and test pairs. If the run compared the average with the last
-    checkpoint, the validation scores of the last checkpoint are included.
+    The keys `"validation"` and `"test"` have the saved model's scores, or None if there are no such pairs. If the run
+    compared the average with the last checkpoint, the key `"validation_of_last_checkpoint"` has the scores of the
+    latter.
     """
     comparison = saved_model.weights.comparison
     # The comparison evaluated the average that was saved at that time. Since then, the last checkpoint may have

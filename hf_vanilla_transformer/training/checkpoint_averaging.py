@@ -116,7 +116,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
 
 
 def _name_folders(checkpoints: Sequence[_Checkpoint]) -> list[str]:
-    """Return the checkpoints' folder names. If two are equal, add the parent folders, as in `run1/checkpoint-9`."""
+    """Return the checkpoints' folder names. If two are equal, every name gets its parent: `run1/checkpoint-9`."""
     folders = [checkpoint.folder.resolve() for checkpoint in checkpoints]
     names = [folder.name for folder in folders]
     if len(set(names)) < len(names):
@@ -207,6 +207,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     model_type = stored_config.get("model_type")
     if model_type != VanillaTransformerConfig.model_type:
         raise InputError(f"{folder} holds a {model_type} model; give {VanillaTransformerConfig.model_type} models.")
+    # The keys of both dicts are names of tensors. The values of `layout` are dtypes with shapes: ("F32", 512, 2048).
     tensor_files, layout = read_layout(folder)
 
     # Checkpoints can be averaged only if they agree in all these values. The keys are names of configuration fields, of
@@ -229,8 +230,8 @@ def _check_is_complete(folder: Path) -> None:
     """
     # Saved models, and checkpoints of a Trainer without `CompleteCheckpoints`, have no marks to check. A checkpoint
     # without a mark is incomplete only if other checkpoints of its run have marks.
-    has_mark = (folder / MARK).exists()
-    if not has_mark and not _is_of_run_with_marks(folder.resolve()):
+    must_have_mark = (folder / MARK).exists() or _is_of_run_with_marks(folder.resolve())
+    if not must_have_mark:
         return
     # `fault_of` returns what is wrong with a checkpoint that should have a mark, or None.
     fault = fault_of(folder)
@@ -251,7 +252,10 @@ def _is_of_run_with_marks(folder: Path) -> bool:
 
 
 def _read_tokenizer(folder: Path) -> dict[str, object]:
-    """Read a tokenizer's files into a dict from file names to contents, so that two tokenizers can be compared."""
+    """Read a tokenizer's files into a dict from file names to contents, so that two tokenizers can be compared.
+
+    Files that the tokenizer does not have are left out.
+    """
     contents: dict[str, object] = {}
     for name in TOKENIZER_FILES:
         path = folder / name
@@ -261,6 +265,7 @@ def _read_tokenizer(folder: Path) -> dict[str, object]:
             # Only the special tokens matter. Other fields depend on the version of transformers.
             contents[name] = {field: value for field, value in read_json(path).items() if field.endswith("_token")}
         elif path.suffix == ".json":
+            # For example, tokenizer.json contains the padding of the tokenizer's last call, which may differ.
             contents[name] = _drop_fields_that_may_differ(read_json(path))
         else:
             contents[name] = path.read_bytes()

@@ -157,6 +157,7 @@ def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:
     surplus = max(0, len(checkpoints) - limit)
     removable = unmarked + marked
     for checkpoint in removable[:surplus]:
+        # A checkpoint that cannot be removed must not stop the training.
         shutil.rmtree(checkpoint, ignore_errors=True)
 
 
@@ -211,6 +212,7 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
             [`CompleteCheckpoints`]. To resume from such a checkpoint, pass its path to `trainer.train`.
     """
     folder = Path(output_dir)
+    # `complete_checkpoints` yields the newest checkpoint first, and logs the warnings.
     newest = next(complete_checkpoints(folder), None)
     if newest is not None:
         return str(newest)
@@ -329,10 +331,12 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
     """
     if (checkpoint / MARK).exists():
         return False
-    # The Trainer writes `trainer_state.json` last, so a checkpoint without this file is incomplete.
+    # The Trainer writes `trainer_state.json` last, so a checkpoint without this file is incomplete. With
+    # `save_only_model`, it writes no random state, and no run can resume.
     state_path = checkpoint / _STATE
     has_random_state = any(checkpoint.glob("rng_state*.pth"))
-    if not _is_whole(state_path) or not has_random_state:
+    looks_complete = _is_whole(state_path) and has_random_state
+    if not looks_complete:
         return False
     # Runs of `train` mark every complete checkpoint, so a checkpoint of theirs without a mark is incomplete. The state
     # names the callbacks of its run, and only runs of `train` have the callback `RecordFacts`.

@@ -51,7 +51,8 @@ class Corpus(NamedTuple):
     def drop_pairs_over(self, max_tokens: int | None) -> "Corpus":
         """Return a copy without the training pairs that have more than `max_tokens` tokens on either side.
 
-        The number of training pairs is estimated: it is multiplied by the fraction of the sample that remains.
+        The number of training pairs is estimated: it is multiplied by the fraction of the sample that remains. If
+        `max_tokens` is None, all pairs remain.
 
         Raises:
             ValueError: if no pair remains.
@@ -95,6 +96,9 @@ class Corpus(NamedTuple):
     def count_padded_tokens(self, batches: list[list[int]]) -> NDArray[np.int64]:
         """Count the source and target tokens of each batch, padding included.
 
+        Args:
+            batches: the indices of the sampled pairs in each batch.
+
         Returns:
             `np.ndarray` of shape `(batches,)`: number of tokens of each batch.
         """
@@ -122,7 +126,10 @@ class MeasuredPairs:
     tokenized_sample: DatasetDict
 
     def drop_pairs_over(self, max_tokens: int | None) -> "MeasuredPairs":
-        """Return a copy without the training pairs that have more than `max_tokens` tokens on either side."""
+        """Return a copy without the training pairs that have more than `max_tokens` tokens on either side.
+
+        If `max_tokens` is None, all pairs remain.
+        """
         short_corpus = self.corpus.drop_pairs_over(max_tokens)
         # Select the same training pairs from the tokenized sample. The validation pairs stay.
         remaining_rows = self.corpus.find_rows_up_to(max_tokens)

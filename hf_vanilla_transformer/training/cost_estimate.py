@@ -75,7 +75,7 @@ def estimate_costs(settings: Settings, updates: int, measured_pairs: MeasuredPai
             it is None, they are measured on this machine by a trial run.
     """
     corpus = measured_pairs.corpus
-    # The meta device allocates no memory for the weights.
+    # Only the sizes of this model are needed. The meta device allocates no memory for its weights.
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(settings.model.make_config(measured_pairs.tokenizer))
 
@@ -89,8 +89,15 @@ def estimate_costs(settings: Settings, updates: int, measured_pairs: MeasuredPai
 
     parameters = model.num_parameters()
     disk = _estimate_disk_space(settings, updates, parameters)
-    target_tokens = round(corpus.training_pairs * float(corpus.target_lengths.mean()))
-    return Costs(parameters, target_tokens, updates, time_and_memory.seconds, time_and_memory.memory, disk)
+    target_tokens_per_epoch = round(corpus.training_pairs * float(corpus.target_lengths.mean()))
+    return Costs(
+        parameters=parameters,
+        tokens=target_tokens_per_epoch,
+        updates=updates,
+        seconds=time_and_memory.seconds,
+        memory=time_and_memory.memory,
+        disk=disk,
+    )
 
 
 def _measure_time_and_memory(
@@ -185,6 +192,7 @@ def _count_checkpoints_on_disk(settings: Settings, updates: int) -> int:
     written_checkpoints = _count_occurrences(args.save_strategy, args.save_steps, updates)
     limit = args.save_total_limit
     if limit is None:
+        # The run sets the same limit when it starts.
         limit = choose_checkpoint_limit(settings.output.average_last)
     if limit == 0:
         # In `save_total_limit`, 0 means no limit.
@@ -253,6 +261,7 @@ def _estimate_translation_lengths(measured_pairs: MeasuredPairs) -> _Translation
     if corpus.validation_pairs > 0:
         # Validation sentences from other documents can be much longer than training sentences.
         source_lengths, target_lengths = pair_lengths(measured_pairs.tokenized_sample["validation"])
+    # The search stops a translation that has this many tokens more than its source.
     maximum = float(source_lengths.mean()) + PAPER_MAX_LENGTH_OFFSET
     return _TranslationLengths(usual=float(target_lengths.mean()), maximum=maximum)
 
@@ -278,6 +287,7 @@ def _estimate_greedy_tokens(
 
 def _count_beam_sentences(settings: Settings, corpus: Corpus) -> int:
     """Count the sentences that are translated with beam search after the training. A sentence may count repeatedly."""
+    # The saved model translates each test pair once.
     sentences = corpus.test_pairs
     if settings.output.average_last:
         # Both the averaged weights and the last checkpoint translate the validation pairs.

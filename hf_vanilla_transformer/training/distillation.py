@@ -91,7 +91,7 @@ class Teacher:
         self.folders = _find_teacher_folders(settings)
         tokenizer = AutoTokenizer.from_pretrained(self.folders[0])
         target_language = find_target_language(settings.data, tokenizer)
-        # The code that is put before each source, or None if the teacher translates into a single language.
+        # The code that is put before each source, or "" if the teacher translates into a single language.
         self._target_language_code = TargetCodes(tokenizer, target_language).default
         self._cache_folder = _find_cache_folder(self._arguments, self.folders, self._target_language_code)
 
@@ -130,20 +130,21 @@ class Teacher:
         Raises InputError if no translation remains.
         """
         new_sources = self._select_new_sources(pairs)
-        # The number of monolingual sources that occur in the evaluation pairs.
+        # The number of monolingual sources that occur in evaluation pairs. `_EVALUATED` states this reason in words.
         left_out_count = len(self._monolingual_sources) - len(new_sources)
         log_removed({_EVALUATED: left_out_count}, len(self._monolingual_sources), "monolingual sources")
+        # `removed_counts` has the number of removed translations for each reason in words.
         distilled, removed_counts = self._make_distilled_pairs(pairs, new_sources)
 
         # Other columns, such as `references`, would not fit the translated pairs.
         train = pairs["train"].select_columns(["source", "target"])
         if self._arguments.distilled_only:
             new_train = distilled
-            given_targets = "none with the given targets"
+            phrase_about_given = "none with the given targets"
         else:
             new_train = concatenate_datasets([train, distilled])
-            given_targets = f"{len(train):,} with the given targets"
-        logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {given_targets}")
+            phrase_about_given = f"{len(train):,} with the given targets"
+        logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {phrase_about_given}")
 
         all_removed_counts = {**removed_counts, f"monolingual sources {_EVALUATED}": left_out_count}
         model_card_rows = self._make_model_card_rows(len(distilled), all_removed_counts)
@@ -190,6 +191,7 @@ class Teacher:
         hypotheses_by_source = self._translate_all(sources)
 
         columns: dict[str, list[str]] = {"source": [], "target": []}
+        # For example, {"truncated at the length limit": 0, "caught in a loop": 0}.
         removed_counts = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
         for source, reference in zip(sources, references, strict=True):
             hypothesis = self._choose_hypothesis(hypotheses_by_source[source], reference, sentence_bleu)
@@ -199,7 +201,7 @@ class Teacher:
                 columns["target"].append(hypothesis.text)
             else:
                 removed_counts[reason] += 1
-        # `all` is also True if no translation is left.
+        # The caller removes blank translations, so nothing would remain. `all` is also True for an empty list.
         translations = columns["target"]
         if all(is_blank(translation) for translation in translations):
             raise InputError(self._describe_why_none_remains(removed_counts, blank_count=len(translations)))
@@ -224,16 +226,17 @@ class Teacher:
 
         Args:
             translated_count: the number of training pairs with targets by the teacher.
-            removed_counts: the number of sentences that were removed for each reason in words. It may be 0.
+            removed_counts: the number of sentences that were removed for each reason in words. A reason with 0 gets no
+                text.
         """
         targets = f"{translated_count:,}"
         if self._arguments.teacher_num_beams is not None:
             targets += f" with {self._arguments.teacher_num_beams} beams"
         if self._arguments.nearest_to_reference:
             targets += ", the hypothesis nearest to the reference"
-        removed_parts = [f"{count:,} {reason}" for reason, count in removed_counts.items() if count]
-        if removed_parts:
-            targets += f"; removed {', '.join(removed_parts)}"
+        removed_phrases = [f"{count:,} {reason}" for reason, count in removed_counts.items() if count]
+        if removed_phrases:
+            targets += f"; removed {', '.join(removed_phrases)}"
         teacher_names = [str(name_of_base(name)) for name in self._teacher_names]
         return {
             "teacher": ", ".join(teacher_names),
@@ -307,7 +310,8 @@ class Teacher:
     ) -> Hypothesis:
         """Choose the hypothesis on which the student is trained.
 
-        It is the first hypothesis or, with `nearest_to_reference`, the one with the highest sentence BLEU.
+        With `nearest_to_reference`, it is the hypothesis with the highest sentence BLEU, provided that there is a
+        reference. Otherwise it is the first hypothesis, which is the best one according to the teacher.
         """
         if reference is None or not self._arguments.nearest_to_reference:
             return hypotheses[0]
@@ -435,8 +439,9 @@ def _find_cache_folder(arguments: DistillationArguments, folders: Sequence[Path]
     Args:
         arguments: the search settings.
         folders: the folders of the teacher models.
-        target_code: the code of the target language that is put before each source, or None if there is none.
+        target_code: the code of the target language that is put before each source. It is empty if there is none.
     """
+    # The folder's name contains a hash of these values and of their keys.
     search_settings: dict[str, object] = {
         "engine": arguments.teacher_engine,
         # With `nearest_to_reference`, all hypotheses of a source are stored, and not only the first one.

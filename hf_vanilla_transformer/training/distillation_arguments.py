@@ -35,6 +35,7 @@ class DistillationArguments:
 
     def __post_init__(self) -> None:
         """Raise InputError if the arguments contradict each other."""
+        # This raises an error unless the argument is None or a whole number of at least 1.
         check_optional(self, "teacher_num_beams")
         if self.teacher is None:
             self._check_nothing_needs_a_teacher()

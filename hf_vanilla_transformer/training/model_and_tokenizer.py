@@ -181,6 +181,7 @@ def train_new_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTr
     sources = pairs["train"]["source"]
     targets = pairs["train"]["target"]
     if model_args.tokenizer_type == "sentencepiece":
+        # SentencePiece has one vocabulary and its own normalization, so it does not need the other arguments.
         return train_sentencepiece(chain(sources, targets), model_args.vocab_size)
     options: dict[str, Any] = {
         "vocab_size": model_args.vocab_size,

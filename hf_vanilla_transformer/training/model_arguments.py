@@ -99,7 +99,10 @@ class ModelArguments(LoadingArguments):
             )
 
     def _check_fine_tuning(self) -> None:
-        """Raise InputError if an existing model is given together with arguments for a new model."""
+        """Raise InputError if an existing model is given together with arguments for a new model.
+
+        Sizes such as `d_model` are allowed here. `check_sizes` compares them with the existing model.
+        """
         if self.model_name_or_path is None:
             return
         for name in _NEW_MODEL_ARGUMENTS:
@@ -114,7 +117,10 @@ class ModelArguments(LoadingArguments):
         return getattr(self, name) != default
 
     def get_regularization(self) -> dict[str, float]:
-        """Return the given dropout and label smoothing. Fine-tuning may change only these two configuration fields."""
+        """Return dropout and label smoothing, the only two configuration fields that fine-tuning may change.
+
+        The keys are the names of the fields. A field that the user has not given is left out.
+        """
         values = {}
         if self.dropout is not None:
             values["dropout"] = self.dropout
@@ -164,6 +170,7 @@ class ModelArguments(LoadingArguments):
         for name, size in sizes.items():
             if size is not None:
                 values[name] = size
+        # `__post_init__` has replaced a JSON string by a dict.
         overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
         if tokenizer is not None:
             values.update(_config_values_for(tokenizer, overrides))
@@ -177,6 +184,7 @@ def _parse_overrides(text: str) -> dict[str, object]:
     try:
         overrides = json.loads(text)
     except json.JSONDecodeError:
+        # None is not a dict, so the error below is raised.
         overrides = None
     if not isinstance(overrides, dict):
         raise InputError(
@@ -222,9 +230,10 @@ def _check_overrides_fit_tokenizer(
         special_ids: the ids of the tokenizer's special tokens, by configuration field.
     """
     for name, needed_id in sorted(special_ids.items()):
-        # Any token may be the start token.
-        may_differ = name == "decoder_start_token_id"
-        if name in overrides and overrides[name] != needed_id and not may_differ:
+        if name == "decoder_start_token_id":
+            # Any token may be the start token.
+            continue
+        if name in overrides and overrides[name] != needed_id:
             raise InputError(f"config_overrides has {name} {overrides[name]}, but the tokenizer needs {needed_id}.")
     for name, needed_size in sorted(needed_sizes.items()):
         size = overrides.get(name)

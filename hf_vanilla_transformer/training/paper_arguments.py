@@ -56,7 +56,7 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     ddp_timeout: int = option(_DAY, "Seconds that processes wait for each other, on GPUs and CPUs.")
 
     def __post_init__(self) -> None:
-        """Check `ddp_timeout`, and make it take effect on CPUs as well."""
+        """Check `ddp_timeout`, a number of seconds, and make it take effect on CPUs as well."""
         # Python and PyTorch cannot represent durations that are much longer than a year.
         check_number("ddp_timeout", self.ddp_timeout, 1, _YEAR)
         if self.use_cpu:
@@ -81,8 +81,8 @@ def describe_precision(args: TrainingArguments) -> str:
     """
     if args.mixed_precision == "no":
         return "float32"
-    if args.mixed_precision != "fp16":
-        return "bfloat16 autocast"
-    if args.device.type == "cpu":
-        return "float32, because accelerate does not use float16 on CPUs"
-    return "float16 autocast"
+    if args.mixed_precision == "fp16":
+        if args.device.type == "cpu":
+            return "float32, because accelerate does not use float16 on CPUs"
+        return "float16 autocast"
+    return "bfloat16 autocast"

@@ -182,6 +182,8 @@ class _PlannedDevice:
         # The meta device allocates no memory for the weights.
         with torch.device("meta"):
             model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
+        # This calls the function of the module `update_batches`. If the memory is None, as on CPUs, the result is a
+        # fixed number.
         return count_tokens_that_fit(model, settings.args, memory)
 
     def describe_source_of_costs(self) -> str:
@@ -263,10 +265,10 @@ def _choose_arguments(
     chosen_arguments = fit_recipe(
         recipe,
         measured_pairs.corpus,
-        settings.args.world_size,
-        given_arguments,
-        targets_per_source,
-        tokens_that_fit,
+        processes=settings.args.world_size,
+        given_arguments=given_arguments,
+        targets_per_source=targets_per_source,
+        tokens_that_fit=tokens_that_fit,
     )
 
     # Estimate the costs of a run with these arguments.
@@ -287,12 +289,15 @@ def _estimate_costs_only(settings: Settings, pairs: DatasetDict, device: _Planne
 
 def choose_recipe(pairs: int, has_gpu: bool) -> str:
     """Return the name of the recipe for a number of training pairs. Without a GPU, the result is never `"base"`."""
+    # This is the result also if there are fewer pairs than any recipe needs.
     chosen_name = "tiny"
     # `FEWEST_PAIRS` maps the recipes, from the smallest to the largest, to the numbers of pairs that they need. The
     # largest recipe for which there are enough pairs is chosen.
     for name, fewest_pairs in FEWEST_PAIRS.items():
-        is_too_slow = name == "base" and not has_gpu
-        if pairs >= fewest_pairs and not is_too_slow:
+        if name == "base" and not has_gpu:
+            # Without a GPU, this recipe would be too slow.
+            continue
+        if pairs >= fewest_pairs:
             chosen_name = name
     return chosen_name
 
@@ -433,7 +438,7 @@ def _forecast_run(
         tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the run is for this machine.
     """
     # Pairs with more tokens on a side are removed before the training. Without `max_tokens`, a pair must fit into a
-    # batch.
+    # batch. If batches have a fixed number of pairs instead of tokens, the limit is None, and no pair is removed.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     short_pairs = measured_pairs.drop_pairs_over(max_tokens)
     # If the settings have a number of tokens per update, the update is now split into batches.
@@ -559,6 +564,7 @@ def _drop_replaced(recipe: Arguments, given_arguments: Arguments) -> dict[str, A
     """Return a copy of a recipe's arguments, without the arguments that a given argument replaces or excludes."""
     replaced_names: set[str] = set()
     # `_REPLACED_BY` maps an argument that the user may give to the names of the recipe arguments that it replaces.
+    # For example, a given `num_train_epochs` replaces the recipe's `max_steps`.
     for argument, names in _REPLACED_BY.items():
         if given_arguments.get(argument):
             replaced_names.update(names)
@@ -569,6 +575,8 @@ def _fit_batches(
     recipe: Arguments, corpus: Corpus, processes: int, given_arguments: Arguments, tokens_that_fit: int
 ) -> dict[str, int]:
     """Choose batch sizes so that an update has the recipe's number of tokens, regardless of the number of processes.
+
+    The result may include arguments that the user has given or excluded. The caller removes them.
 
     Args:
         recipe: the recipe's arguments.
@@ -582,10 +590,10 @@ def _fit_batches(
     # If batches have a fixed number of pairs, longer sentences are not removed, but they need not fit into this budget.
     longest_sentence = min(corpus.longest_sentence, recipe["max_tokens"])
     batches = split_update(
-        update_size.tokens,
-        processes,
-        update_size.most_tokens_per_batch,
-        longest_sentence,
+        tokens_per_update=update_size.tokens,
+        processes=processes,
+        tokens_that_fit=update_size.most_tokens_per_batch,
+        longest_sentence=longest_sentence,
         tokens_per_batch=given_tokens_per_batch,
         gradient_accumulation_steps=given_arguments.get("gradient_accumulation_steps"),
     )
@@ -644,6 +652,7 @@ def _choose_length(
     """
     updates = _choose_updates(recipe, given_arguments, updates_per_epoch)
     chosen: dict[str, object] = {}
+    # With a given number of epochs, the Trainer computes the number of updates itself.
     if "num_train_epochs" not in given_arguments:
         chosen["max_steps"] = updates
     # How often the model reads each source.

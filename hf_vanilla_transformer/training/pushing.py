@@ -32,6 +32,7 @@ def prepare_push(settings: Settings) -> str:
         return name
     return prepare_repository(
         name,
+        # The Hub checks the metadata of the future model card.
         describe_run_for_card(settings).metadata(),
         token=args.hub_token,
         private=args.hub_private_repo,

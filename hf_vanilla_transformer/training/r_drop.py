@@ -284,6 +284,7 @@ class RDropTrainer(TokenMetricsTrainer):
     """
 
     def __init__(self, *args: Any, r_drop_alpha: float, **kwargs: Any):
+        # With `not`, this also rejects NaN, with which all comparisons are false.
         if not r_drop_alpha > 0:
             raise InputError(
                 f"r_drop_alpha is {r_drop_alpha}; it must be above 0. Use Seq2SeqTrainer to train without R-Drop."

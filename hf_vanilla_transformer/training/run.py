@@ -177,6 +177,7 @@ def run(settings: Settings) -> Path:
     if checkpoint is not None:
         earlier_facts = RecordFacts.read_checkpoint(checkpoint)
     needs_plan = settings.needs_plan and checkpoint is None
+    # These are the settings before a plan completes them.
     requested = settings.for_target_language()._replace(needs_plan=needs_plan)
 
     # Check everything that can be checked before the pairs are loaded, which may take long.
@@ -313,7 +314,7 @@ def plan_inputs(inputs: RunInputs) -> RunInputs:
     common_plan = make_common_plan(complete_inputs)
     log_plan(common_plan, complete_inputs)
 
-    # The given arguments take precedence over the plan's arguments.
+    # The given arguments take precedence over the plan's arguments, which are {} if the run needs no plan.
     arguments = {**common_plan.arguments, **complete_inputs.settings.given_arguments}
     planned_settings = Settings.from_arguments(**arguments).for_target_language()
     check_choices(planned_settings)
@@ -334,19 +335,21 @@ def log_plan(common_plan: Plan, inputs: RunInputs) -> None:
     if not settings.preview.dry_run:
         check_free_space(settings.output_folder, common_plan.costs.disk, "make room, or name another --output_dir")
     if inputs.teacher is not None:
+        # This translates a sample to measure the teacher's speed.
         logger.info(inputs.teacher.describe_work(inputs.pairs))
 
 
 def hold_out_validation_pairs(inputs: RunInputs) -> RunInputs:
     """Hold out some training pairs for validation if there are no validation pairs.
 
-    The number of these pairs becomes a given argument, so that it is saved with the run and a resumed run holds out the
-    same pairs.
+    The number of pairs that are held out becomes a given argument, so that it is saved with the run and a resumed run
+    holds out the same pairs. A single training pair is not held out.
     """
     training_pairs = len(inputs.pairs["train"])
     if "validation" in inputs.pairs or training_pairs <= 1:
         return inputs
     validation_size = held_out_size(training_pairs)
+    # Cleaning took place when the pairs were loaded. With these arguments, pairs are only held out.
     pairs = prepare_pairs(inputs.pairs, TrainingDataArguments(validation_size=validation_size))
     given_arguments = {**inputs.settings.given_arguments, "validation_size": validation_size}
     settings = inputs.settings._replace(given_arguments=given_arguments)

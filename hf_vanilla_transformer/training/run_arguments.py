@@ -142,6 +142,7 @@ class RunArguments(PaperTrainingArguments):
         # This comes after `use_cpu`, on which it depends.
         if self.bf16 is None:
             self.bf16 = not self.fp16 and is_faster_in_bfloat16(self.use_cpu)
+        # Without a value, the run reports to no service.
         if not self.report_to:
             self.report_to = ["none"]
 
@@ -166,7 +167,8 @@ class RunArguments(PaperTrainingArguments):
         """
         saves_by_steps = SaveStrategy(self.save_strategy) == SaveStrategy.STEPS
         evaluates_by_steps = IntervalStrategy(self.eval_strategy) == IntervalStrategy.STEPS
-        if not saves_by_steps or not evaluates_by_steps:
+        both_use_steps = saves_by_steps and evaluates_by_steps
+        if not both_use_steps:
             return
         eval_steps = self.eval_steps
         if not eval_steps:
@@ -408,7 +410,7 @@ class Settings(NamedTuple):
         unknown name.
         """
         _check_accepted(arguments)
-        # The result is {} unless the run resumes.
+        # The result is {} unless the run resumes from a checkpoint in its own output folder.
         saved_arguments = _read_saved_arguments(arguments)
         merged_arguments = _merge_arguments(saved_arguments, arguments)
         is_resumed = bool(saved_arguments)
@@ -453,9 +455,9 @@ class Settings(NamedTuple):
         If the run will not compute BLEU, the settings are returned unchanged.
         """
         # A data set on the Hub may have test pairs.
-        may_have_test_pairs = self.data.test_file or self.data.dataset_name
+        may_have_test_pairs = bool(self.data.test_file or self.data.dataset_name)
         # Each of these options computes the BLEU on the validation pairs, during or after the training.
-        scores_validation_pairs = (
+        scores_validation_pairs = bool(
             self.args.predict_with_generate
             or self.args.results
             or self.output.average_last
@@ -485,6 +487,7 @@ def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
     resumed_from = arguments.get("resume_from_checkpoint")
     if not resumed_from:
         return {}
+    # "trainer_output" is the Trainer's default.
     folder = Path(arguments.get("output_dir") or "trainer_output")
     # "last" and "auto" stand for a checkpoint in the output folder.
     is_path = resumed_from not in ("last", "auto")
@@ -532,7 +535,8 @@ def _add_defaults(arguments: Arguments, needs_plan: bool) -> dict[str, Any]:
         # A run with a plan cleans the pairs. The plan chooses `max_tokens`.
         complete_arguments.setdefault("clean", True)
     elif _is_split_by_memory(arguments):
-        # Without `max_tokens`, the memory of the device would decide which pairs are too long.
+        # The memory of the device determines the batch size. Without `max_tokens`, it would also determine which pairs
+        # are too long.
         complete_arguments.setdefault("max_tokens", min(arguments["tokens_per_update"], TOKENS_PER_PROCESS))
     if arguments.get("load_best_model_at_end"):
         complete_arguments.update(_find_missing_strategies(arguments))

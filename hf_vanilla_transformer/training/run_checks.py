@@ -134,9 +134,9 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
         return
     # With "auto", a job that was killed while it wrote its first checkpoint starts from scratch.
     has_no_results = has_only_unfinished_checkpoints(output) and not _model_files(output)
-    starts_again = settings.args.resume_from_checkpoint == "auto" and has_no_results
-    if not starts_again:
-        check_holds_no_run(output)
+    if settings.args.resume_from_checkpoint == "auto" and has_no_results:
+        return
+    check_holds_no_run(output)
 
 
 def _check_base_model_stays(base_model: str | None, output: Path) -> None:
@@ -152,10 +152,12 @@ def check_results_file(settings: Settings, results: str) -> None:
     """Raise an error if the results file cannot be written, or would replace an input or a file of the model."""
     path = Path(results)
     output_folder = settings.output_folder.resolve()
+    # `check_can_write` skips names that are None.
     inputs = [*settings.data.paths(), settings.model.model_name_or_path, settings.model.tokenizer_name]
     # The run creates the output folder and its parents, so they need not exist yet.
     check_can_write(results, inputs=inputs, made=(output_folder, *output_folder.parents))
     is_in_output_folder = path.absolute().parent.resolve() == output_folder
+    # The patterns match the names of the files that a run writes into its folder, such as "config.json".
     has_name_of_model_file = any(path.match(pattern) for pattern in FILES_OF_A_RUN)
     if is_in_output_folder and has_name_of_model_file:
         raise InputError(f"{path} is a file of the trained model; write the results to another file.")
@@ -239,6 +241,7 @@ def _check_best_metric(args: RunArguments) -> None:
     if args.predict_with_generate:
         choices.extend(translation_metrics)
     chosen_metric = args.metric_for_best_model or "loss"
+    # The Trainer accepts the names of metrics with and without the prefix "eval_".
     if chosen_metric.removeprefix("eval_") not in choices:
         quoted_metrics = " or ".join(f'"{name}"' for name in translation_metrics)
         raise InputError(
@@ -255,8 +258,8 @@ def check_average(settings: Settings) -> None:
         if settings.output.keep_better:
             raise InputError("keep_better chooses between an average and the last checkpoint; give --average_last.")
         return
-    writes_regularly = args.save_strategy in ("steps", "epoch")
-    if not writes_regularly or args.save_only_model:
+    writes_complete_checkpoints = args.save_strategy in ("steps", "epoch") and not args.save_only_model
+    if not writes_complete_checkpoints:
         raise InputError(
             f'average_last is {average_last}, which needs complete checkpoints; give --save_strategy "steps" or '
             '"epoch", and leave out --save_only_model.'
@@ -266,7 +269,7 @@ def check_average(settings: Settings) -> None:
 
     needed_checkpoints = average_last
     if args.metric_for_best_model is not None:
-        # The best checkpoint is kept as well, and takes the slot of a newer one.
+        # The best checkpoint is kept as well, and takes the place of a newer one.
         needed_checkpoints += 1
     limit = args.save_total_limit
     # A limit of 0 or None keeps all checkpoints.

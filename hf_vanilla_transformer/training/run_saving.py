@@ -32,7 +32,8 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
     Every process must call this function.
     """
     if not trainer.is_world_process_zero():
-        # This writes nothing, but the main process may need weights that are in this process.
+        # This writes nothing, but the main process may need weights that are in this process. `_internal_call` means
+        # that the Trainer must not push the model.
         trainer.save_model(_internal_call=True)
         return
     try:

@@ -209,7 +209,8 @@ def make_callbacks(
 def digest(data: Dataset) -> str:
     """Compute a hash of tokenized pairs, with which a resumed run checks that its training pairs are the same.
 
-    The hash covers the lengths of all pairs, and the tokens of 1,000 evenly spaced pairs.
+    The hash covers the lengths of all pairs, and the tokens of 1,000 evenly spaced pairs. It is shortened to 16
+    hexadecimal digits.
     """
     rows = pick_evenly_spaced_rows(len(data), _DIGESTED_PAIRS)
     sampled_tokens = data.select(rows).select_columns(["input_ids", "labels"]).to_dict()
@@ -290,6 +291,7 @@ def make_run_trainer(
     else:
         trainer = TokenMetricsTrainer(**trainer_options)
 
+    # This replaces some of the Trainer's methods.
     _adapt_trainer(trainer, args)
     if trainer.is_fsdp_enabled:
         # FSDP2 does not accept a matrix that belongs to two modules, such as the embeddings of both stacks. This call

@@ -62,6 +62,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         # (sentences, length)
         labels = inputs.get("labels")
         start_time = time.monotonic()
+        # If nothing needs the logits, this adds `skip_logits=True`, so that the model returns token sums instead.
         model_inputs = with_skip_logits(self, model, inputs, return_outputs)
         # The metrics need the outputs, so the Trainer is always asked to return them, too.
         loss, outputs = super().compute_loss(model, model_inputs, True, *args, **kwargs)
@@ -152,7 +153,10 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
 
     # The two base classes declare different types for the loss, the first item of the result.
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Run the Trainer's evaluation step. Collect token metrics from the forward pass that computes the loss."""
+        """Run the Trainer's evaluation step. Collect token metrics from the forward pass that computes the loss.
+
+        Returns the Trainer's tuple of loss, predictions and labels.
+        """
         labels = inputs.get("labels")
         if labels is None:
             # Without labels, there are no metrics.
@@ -162,6 +166,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         measured_model = _MeasuredModel(model, labels)
         with _keeping_length_limit(self.model):
             result = super().prediction_step(measured_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
+        # The wrapper has stored these sums when the Trainer called it.
         self._add_evaluation_sums(measured_model.token_sums)
         return result
 
@@ -208,7 +213,7 @@ class _MeasuredModel:
 
 @contextmanager
 def _keeping_length_limit(model: object) -> Iterator[None]:
-    """Restore the `max_length` of a model's generation settings at the end of the block.
+    """Restore the `max_length` of a model's generation settings, if it has any, at the end of the block.
 
     In an evaluation step, the Trainer sets `max_length` to 20. Unless it is restored, `generate()` would warn about
     this limit in the next step.

@@ -43,8 +43,9 @@ def _set_language(tokenizer: PreTrainedTokenizerBase, field: str, language: str)
 def set_longest_source(tokenizer: PreTrainedTokenizerBase, data: Dataset, is_fine_tuned: bool) -> None:
     """Store the length in tokens of the longest training source, so that `translate()` can split longer sources.
 
-    The field is not added to a fine-tuned model that does not have it, such as one from OPUS-MT, because earlier
-    training may have used longer sources.
+    It is stored in `tokenizer.init_kwargs`, which `save_pretrained` writes to `tokenizer_config.json`. The field is not
+    added to a fine-tuned model that does not have it, such as one from OPUS-MT, because earlier training may have used
+    longer sources.
     """
     if is_fine_tuned and _LONGEST_SOURCE_FIELD not in tokenizer.init_kwargs:
         return
@@ -57,6 +58,8 @@ def set_longest_source(tokenizer: PreTrainedTokenizerBase, data: Dataset, is_fin
 
 def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_fine_tuned: bool) -> None:
     """Store the fraction of training pairs that change a source without letters, such as "3.5" into "3,5".
+
+    It is stored in `tokenizer.init_kwargs`, which `save_pretrained` writes to `tokenizer_config.json`.
 
     If a model is fine-tuned, the larger fraction of its earlier and its present training is stored, because the model
     does not forget what it has learned. If the earlier fraction is unknown, for example in a model from OPUS-MT, a
@@ -71,6 +74,7 @@ def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_
     if earlier_share is not None:
         tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = max(present_share, earlier_share)
     elif teaches_letterless(present_share):
+        # Enough pairs change such sources for the model to learn it, whatever the earlier fraction was.
         tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = present_share
 
 

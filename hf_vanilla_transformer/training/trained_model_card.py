@@ -112,6 +112,7 @@ def describe_run_for_card(settings: Settings, scores: Scores | None = None) -> A
     if settings.args.push_to_hub and settings.args.hub_model_id:
         folder_or_repository = settings.args.hub_model_id
     source_language, target_language = settings.data.languages()
+    # The title is the last part of a path or of "user/name". `absolute` gives a name to the path ".".
     return About(
         title=Path(folder_or_repository).absolute().name,
         dataset=settings.data.dataset_name,

@@ -307,6 +307,7 @@ def _describe_update_size(args: TrainingArguments) -> str:
     if tokens_per_batch:
         tokens_per_update = tokens_per_batch * batches_per_update
         return f"at most {tokens_per_update:,} tokens on each side"
+    # `train_batch_size` is the number of sentences in one batch of one process.
     sentences_per_update = args.train_batch_size * batches_per_update
     return f"{sentences_per_update} sentences"
 

@@ -66,6 +66,7 @@ def _clean_splits(pairs: DatasetDict, data_args: TrainingDataArguments) -> Datas
     """
     cleaned = DatasetDict(pairs)
     evaluation_pairs = [pairs[split] for split in ("validation", "test") if split in pairs]
+    # `skipped_rules` lists the cleaning rules that the user has switched off, such as "long lines".
     cleaned["train"], removed = clean_pairs(pairs["train"], evaluation_pairs, data_args.skipped_rules)
     log_removed(removed, len(pairs["train"]))
     if "validation" in pairs and "long lines" not in data_args.skipped_rules:
@@ -143,5 +144,5 @@ def log_removed(counts: Mapping[str, int], total: int, unit: str = "training pai
     removed = sum(counts.values())
     if removed == 0:
         return
-    reasons = [f"{count:,} {rule}" for rule, count in counts.items() if count]
-    logger.info(f"removed {removed:,} of {total:,} {unit}: {', '.join(reasons)}")
+    phrases = [f"{count:,} {reason}" for reason, count in counts.items() if count]
+    logger.info(f"removed {removed:,} of {total:,} {unit}: {', '.join(phrases)}")

@@ -248,7 +248,7 @@ class _TrialUpdates:
         """
         updates = len(self.peaks)
         if updates <= _FEWEST_UPDATES or updates >= _UPDATES:
-            # There is no growth to measure, or nothing to extrapolate.
+            # After too few updates, there is no growth to measure. After all updates, there is nothing to extrapolate.
             return 0
         # The growth between two updates m and n is `growth_per_root * (n**0.5 - m**0.5)`.
         measured_growth = self.peaks[-1] - self.peaks[_FEWEST_UPDATES - 1]
@@ -289,6 +289,7 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
 
     # The longest pair may need more memory than everything before, so the peak is read after its evaluation.
     trainer.evaluate(longest_pairs)
+    # The peak is 0 if the system does not report it.
     memory = peak_memory(args.device) or 0
     if keeps_freed_memory:
         memory += updates.extrapolate_memory_growth()
@@ -322,6 +323,7 @@ def _make_updates(trainer: Seq2SeqTrainer, batches: list[list[TokenizedPair]]) -
         update_seconds = _measure_update(trainer, model, optimizer, batch)
         padded_tokens = batch["input_ids"].numel() + batch["labels"].numel()
         seconds_per_token.append(update_seconds / padded_tokens)
+        # The peak is 0 if the system does not report it.
         peaks.append(peak_memory(trainer.args.device) or 0)
 
         updates = len(peaks)
@@ -335,9 +337,9 @@ def _make_updates(trainer: Seq2SeqTrainer, batches: list[list[TokenizedPair]]) -
 def _measure_update(
     trainer: Seq2SeqTrainer, model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
 ) -> float:
-    """Make one update with a single batch, and return how many seconds it takes."""
+    """Make one update with a single batch, and return how many seconds it takes. This changes the model's weights."""
     start = time.perf_counter()
-    # `training_step` divides the loss by this number.
+    # `training_step` computes the loss, divides it by this number, and computes the gradients.
     target_tokens = (batch["labels"] != IGNORED_LABEL).sum()
     loss = trainer.training_step(model, batch, target_tokens)
     # Reading the loss waits until a GPU has finished the backward pass.

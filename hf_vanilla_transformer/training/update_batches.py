@@ -212,17 +212,19 @@ def split_update(
         processes: number of processes that train together.
         tokens_that_fit: number of tokens on each side of a batch that fit into the memory of each process's device.
         longest_sentence: number of tokens in the longest source or target of the training pairs.
-        tokens_per_batch: the batch size that the user has set, if any. It is kept.
+        tokens_per_batch: the batch size that the user has set, if any. It is kept, even if it does not fit into memory.
         gradient_accumulation_steps: the number of batches per process that the user has set, if any. It is kept.
     """
     # The number of batches comes first, because the size of a batch is computed from it.
-    if gradient_accumulation_steps is None:
+    batches_per_process = gradient_accumulation_steps
+    if batches_per_process is None:
         largest_batch = tokens_per_batch or max(tokens_that_fit, longest_sentence)
-        gradient_accumulation_steps = math.ceil(tokens_per_update / (processes * largest_batch))
-    if tokens_per_batch is None:
-        share_of_update = tokens_per_update // (processes * gradient_accumulation_steps)
-        tokens_per_batch = max(share_of_update, longest_sentence)
-    return UpdateBatches(tokens_per_batch, gradient_accumulation_steps)
+        batches_per_process = math.ceil(tokens_per_update / (processes * largest_batch))
+    batch_size = tokens_per_batch
+    if batch_size is None:
+        share_of_update = tokens_per_update // (processes * batches_per_process)
+        batch_size = max(share_of_update, longest_sentence)
+    return UpdateBatches(tokens_per_batch=batch_size, gradient_accumulation_steps=batches_per_process)
 
 
 def with_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sentence: int) -> Settings:
@@ -240,10 +242,10 @@ def with_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sen
         return settings
 
     batches = split_update(
-        args.tokens_per_update,
-        args.world_size,
-        tokens_that_fit,
-        longest_sentence,
+        tokens_per_update=args.tokens_per_update,
+        processes=args.world_size,
+        tokens_that_fit=tokens_that_fit,
+        longest_sentence=longest_sentence,
         tokens_per_batch=args.tokens_per_batch,
         # `args.gradient_accumulation_steps` is 1 if the user has not set it, so it does not show whether they have.
         gradient_accumulation_steps=settings.given_arguments.get("gradient_accumulation_steps"),
