@@ -115,9 +115,8 @@ def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
     if "notranslate" in class_names.split():
         return False
     if "translate" in element.attributes:
-        # Values other than "yes", "no" and the empty value have no effect.
-        value = element.attributes["translate"] or "yes"
-        value = value.lower()
+        # An empty value means "yes". Values other than "yes" and "no" have no effect.
+        value = (element.attributes["translate"] or "yes").lower()
         if value == "yes":
             return True
         if value == "no":
@@ -149,7 +148,7 @@ def _keep_texts(block: Node, escape: Callable[[str], str]) -> None:
     children: list[Node | str] = []
     for child in block.children:
         if isinstance(child, str):
-            children.append(Node(Role.BLOCK, escape(child)))
+            children.append(Node(Role.BLOCK, raw=escape(child)))
         else:
             children.append(child)
     block.children = children
@@ -179,7 +178,7 @@ def _separate_lines(children: list[Node | str]) -> list[Node | str]:
         start_of_line = 0
         for line_break in _LINE_BREAKS.finditer(child):
             separated.append(child[start_of_line : line_break.start()])
-            separated.append(Node(Role.BLOCK, line_break[0]))
+            separated.append(Node(Role.BLOCK, raw=line_break[0]))
             start_of_line = line_break.end()
         separated.append(child[start_of_line:])
     return separated

@@ -306,7 +306,8 @@ class TagPlacement:
 
         The weight depends on how many links of the word lead to source words inside and outside the element. For
         example, a word with two links into the element and one link to a word outside has the weight 1/3 if
-        `is_strict`, and 2/3 otherwise.
+        `is_strict`, and 2/3 otherwise. A word without links has a small negative weight, and a word whose links all
+        lead outside has the weight -1.
 
         Args:
             word: the word of the translation.
@@ -385,6 +386,7 @@ class TagPlacement:
         for source_word in reversed(nearest_words):
             linked_words = self._linked_words_in(words, source_word)
             if linked_words:
+                # The place is after the last linked word, because the list is in the order of the translation.
                 return linked_words[-1] + 1
         return None
 
@@ -402,6 +404,7 @@ class TagPlacement:
         for source_word in nearest_words:
             linked_words = self._linked_words_in(words, source_word)
             if linked_words:
+                # The place is before the first linked word, because the list is in the order of the translation.
                 return linked_words[0]
         return None
 
