@@ -304,7 +304,8 @@ class TextTranslator:
             if not self._is_copied(sentence):
                 sentences_to_translate.append(sentence)
 
-        # The next two steps change the sentences in place. Copied sentences need neither phrase sizes nor token ids.
+        # The next two steps change the sentences in place. Copied sentences need neither phrase sizes, by which batches
+        # are split, nor token ids.
         if self._glossary is not None:
             for sentence in sentences_to_translate:
                 sentence.sizes = self._glossary.sizes(sentence.source.text)

@@ -38,7 +38,7 @@ def _assign_roles_inside(parent: Node, escape: Callable[[str], str], is_sentence
     if parent.name in PREFORMATTED:
         _keep_line_breaks(parent)
     # Elements next to text are part of a sentence.
-    has_sentence = is_sentence or _has_text(parent)
+    children_are_in_sentence = is_sentence or _has_text(parent)
     # Comments are nodes without names. They already have a role.
     elements = [child for child in parent.children if isinstance(child, Node) and child.name]
     for element in elements:
@@ -49,7 +49,7 @@ def _assign_roles_inside(parent: Node, escape: Callable[[str], str], is_sentence
             continue
         element.is_translated = _is_translated_inside(element, parent.is_translated)
         # Elements such as <b> belong to a sentence even without text next to them, and blocks such as <p> never do.
-        belongs_to_sentence = has_sentence or element.name in PHRASING
+        belongs_to_sentence = children_are_in_sentence or element.name in PHRASING
         may_be_inline = belongs_to_sentence and element.name not in BLOCKS
         # This sets the role of the element, and calls this function for what is inside it.
         _assign_role(element, escape, may_be_inline, is_in_ruby)

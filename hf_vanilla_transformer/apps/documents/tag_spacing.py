@@ -283,9 +283,9 @@ class SpacedText:
                 element.follows_word = self._follows_word(element)
 
     def _record_joints(self, gap: _Gap) -> None:
-        """Record the white space around the tags and protected elements between two words of the source.
+        """Record the joints between two words of the source: the white space and tags around protected elements.
 
-        `write` looks it up to restore this white space in the translation.
+        `write` looks them up to restore this white space in the translation.
         """
         for joint in gap.joints:
             # A joint without tags in a gap without elements is only white space between two words. Nothing is recorded
@@ -436,7 +436,8 @@ class SpacedText:
 def _join_for_model(gaps: list[_Gap]) -> str:
     """Return the text that the model sees, and set the attributes `start` and `end` of all elements in the gaps.
 
-    The text has the white space of each gap, without its tags and protected elements, and the word after the gap.
+    A gap contains the white space, tags, and protected elements between two words. The text has the white space of each
+    gap, without its tags and protected elements, and the word after the gap.
     """
     text = ""
     for gap in gaps:

@@ -334,8 +334,9 @@ class PhraseStates:
         tracked_tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
         continuations = self._compare_letters(states, tracked_tokens)  # each (active, hypotheses, tracked)
 
-        # The next token of a position is its own token, so the position is matched whenever it may be matched. These
-        # groups assign each position to its own token, and to its phrase.
+        # The next token of a position is its own token, so the position is matched whenever it may be matched. If
+        # letters meet, the next token continues a word, so no phrase may begin with it. These groups assign each
+        # position to its own token, and to its phrase.
         groups = self._groups_by_tracked_token
         letters_meet = groups.at_positions(continuations.letters_meet)  # (active, hypotheses, positions)
         # In `follow`, padding is never matched because it differs from the next token. Here, no tokens are compared, so
@@ -451,7 +452,7 @@ class PhraseStates:
 
         # A phrase occurs if the last position of one of its alternatives is matched.
         ends_alternative = matched & self._tables.is_last  # (active, hypotheses, positions)
-        new_occurrences = groups.any_in_group(ends_alternative).long()
+        new_occurrences = groups.any_in_group(ends_alternative).long()  # (active, hypotheses, next_tokens, phrases)
 
         # All tensors below have shape (active, hypotheses, next_tokens, phrases). The product of a count and a flag is
         # the count where the flag is True, and 0 elsewhere.
@@ -477,9 +478,9 @@ class PhraseStates:
             groups (`_PositionGroups`): the next token and the phrase of each position.
         """
         tokens_of_missing = self._tokens_of_missing(counts.missing)  # (active, hypotheses, next_tokens)
-        saves_tokens = matched & self._may_save_tokens(counts, groups)  # (active, hypotheses, positions)
+        is_saving = matched & self._may_save_tokens(counts, groups)  # (active, hypotheses, positions)
         # The product is the number of saved tokens where the flag is True, and 0 elsewhere.
-        saved_tokens = self._tables.saved_tokens * saves_tokens  # (active, hypotheses, positions)
+        saved_tokens = self._tables.saved_tokens * is_saving  # (active, hypotheses, positions)
         most_saved = groups.largest_of_next_token(saved_tokens)  # (active, hypotheses, next_tokens)
         return tokens_of_missing - most_saved
 
@@ -728,7 +729,8 @@ class ConstrainedBeamSearch(BeamSearch):
         self._eos = eos
         self._phrases = PhraseStates(phrases, letter_edges, eos)
 
-        # At first, each sentence has a single hypothesis, its prompt. The axis of hypotheses has size 1.
+        # At first, all sentences of the batch are active, and each has a single hypothesis, its prompt. The axis of
+        # hypotheses has size 1.
         prompt_states = self._follow_prompts(prompts)
         needed_after_prompt = self._phrases.needed(prompt_states)[:, 0]  # (batch,)
         self._check_limits(needed_after_prompt)
@@ -869,6 +871,7 @@ class ConstrainedBeamSearch(BeamSearch):
     def _best_running(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose the next running hypotheses from all banks in turn, and update `self._running_states`.
 
+        A bank consists of the candidates that need the same number of tokens for their phrases.
         The arguments and the result are as in [`BeamSearch._best_running`].
         """
         # All tensors below have shape (active, beams).
