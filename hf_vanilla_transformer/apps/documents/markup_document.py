@@ -71,9 +71,8 @@ class Document:
     def _read_block(self, block: Node) -> None:
         """Divide the children of a block into inner blocks and the inline runs between them.
 
-        An inline run is text with its inline elements.
-
-        The result is stored in `self._contents[block]`. Inner blocks are divided in the same way.
+        An inline run is text with its inline elements. The result is stored in `self._contents[block]`. Inner blocks
+        are divided in the same way.
         """
         self._add_attributes(block)
         contents: list[Node | _InlineRun] = []
