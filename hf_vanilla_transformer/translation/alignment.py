@@ -50,7 +50,8 @@ class Aligner:
         for_tags: bool = False,
     ):
         runtime = runtime_of(model, tokenizer)
-        # Words are aligned by the attention weights of these heads. The list is empty if the model gives no weights.
+        # Words are aligned by the attention weights of the heads in `alignment_heads`. The list is empty if the model
+        # gives no weights.
         self.has_attention = len(runtime.alignment_heads) > 0
         self.words = words
         # Links that place markup tags are chosen more strictly; see `link`.
@@ -99,7 +100,7 @@ def link(
         for_tags (`bool`): whether the links will place markup tags.
 
     Returns:
-        `Links`: the linked words, sorted.
+        `Links`: the links in sorted order. Each is a pair of the index of a source word and the index of a target word.
     """
     weights = attention
     if shift:
@@ -120,7 +121,9 @@ def _link_targets(
 ) -> set[tuple[int, int]]:
     """Link the words of each target token to the words of the source token with the largest weight in its row.
 
-    `weights` has the shape `(target, source)`. Target tokens whose largest weight is below `least_weight` get no link.
+    Target tokens whose largest weight is below `least_weight` get no link. `weights` has the shape `(target, source)`.
+    `source_words` and `target_words` contain, for each token, the indices of its words. A link is a pair of the index
+    of a source word and the index of a target word.
     """
     # For each target token, its largest weight and the index of the source token with this weight: `(target,)` each.
     largest_weights, best_sources = weights.max(dim=1)
@@ -143,8 +146,9 @@ def _link_unlinked_sources(
     """Return additional links, for the source tokens that have no link in `links` yet.
 
     A source token has a link if one of its words has one. Otherwise, its words are linked to the words of the target
-    token that attends to it most, unless this weight is too small. `weights` has the shape `(target, source)`, so a
-    source token is a column.
+    token that attends to it most, if this weight is large enough. `weights` has the shape `(target, source)`, so a
+    source token is a column. `source_words` and `target_words` contain, for each token, the indices of its words. A
+    link is a pair of the index of a source word and the index of a target word.
     """
     linked_source_words = {source_word for source_word, _ in links}
     # For each source token, the largest weight in its column and the index of the target token that has this weight:
@@ -196,7 +200,8 @@ def align(
         reason = runtime_of(model, tokenizer).reason_without_alignments
         raise InputError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
-    # The longest pairs come first, so the links are collected by the index of their pair, and sorted at the end.
+    # The longest pairs come first. Therefore, the links are collected under `pair.row`, which is the index of the pair
+    # in the input, and are put in the order of the input at the end.
     links_of_rows = {}
     for pair in compute_attention(inference, sources, targets):
         links_of_rows[pair.row] = aligner(pair.source, pair.target, pair.attention)
@@ -220,7 +225,10 @@ class PairAttention(NamedTuple):
 
 
 def compute_attention(inference: Inference, sources: Iterable[str], targets: Iterable[str]) -> Iterator[PairAttention]:
-    """Compute the cross-attention weights of sentence pairs by forced decoding, and yield the longest pairs first."""
+    """Compute the cross-attention weights of sentence pairs by forced decoding, and yield the longest pairs first.
+
+    The field `row` of a result is the index of its pair in `sources` and `targets`.
+    """
     tokenized_sources, tokenized_targets = inference.tokenize_pairs(sources, targets)
     with evaluating(inference.model):
         forced_targets = forced_decoding(

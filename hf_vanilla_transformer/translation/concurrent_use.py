@@ -59,6 +59,7 @@ def evaluating(model: PreTrainedModel | Engine) -> Iterator[None]:
     modules = list(model.modules())
     # The lock is held only while modes change, so that several threads can be inside their blocks at the same time.
     with _saved_modes_lock:
+        # This also counts the open blocks of each module. Only the first block saves the mode of a module.
         _save_modes(modules)
         # This changes the modes, so it must come after they are saved. It needs the lock, because a thread that is just
         # leaving its block would otherwise restore training mode after this call.
@@ -84,7 +85,8 @@ def _save_modes(modules: list[nn.Module]) -> None:
 def _restore_modes(modules: list[nn.Module]) -> None:
     """Close an `evaluating()` context of some modules. The last context of a module restores its training mode.
 
-    The caller must hold `_saved_modes_lock`, and must have called [`_save_modes`] with the same modules.
+    `_saved_modes` contains the number of open contexts of each module, and its mode before the first of them. The
+    caller must hold `_saved_modes_lock`, and must have called [`_save_modes`] with the same modules.
     """
     for module in modules:
         saved_mode = _saved_modes[module]

@@ -52,7 +52,7 @@ class DecodingArguments:
             if setting is not None:
                 arguments[field.name] = setting
         if self.early_stopping is not None:
-            # The command line has only strings, but `generate()` expects booleans for two of the three values. This
-            # replaces the string that the loop has put there.
+            # The command line has only strings, but `generate()` expects booleans for "true" and "false". This replaces
+            # the string that the loop has put there.
             arguments["early_stopping"] = _EARLY_STOPPING[self.early_stopping]
         return arguments

@@ -108,8 +108,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         # transformers passes the cache as `cache`, or as `past_key_values` in versions before 5.24.
         joined_cache = self._cache_of_all_models(either_cache(cache, past_key_values))
 
-        # For each model, (batch, target, vocabulary).
-        logits = []
+        logits_of_models = []  # for each model, (batch, target, vocabulary)
         states_of_models = self._split_states(joined_states)
         # Each model writes its keys and values to its own layers of `joined_cache`, which the output returns.
         caches_of_models = self._split_cache(joined_cache)
@@ -123,9 +122,9 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                 use_cache=model_cache is not None,
                 logits_to_keep=logits_to_keep,
             )
-            logits.append(output.logits)
+            logits_of_models.append(output.logits)
         return Seq2SeqLMOutput(
-            logits=_mean_of_log_probs(logits), cache=joined_cache, encoder_last_hidden_state=joined_states
+            logits=_mean_of_log_probs(logits_of_models), cache=joined_cache, encoder_last_hidden_state=joined_states
         )
 
     def log_probabilities(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -149,6 +148,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         """
         decoders: list[StepDecoder] = []
         for model, model_states in zip(self.models, self._split_states(states), strict=True):
+            # This is the function for a single model, and not the method itself.
             decoder = new_cpu_decoder(model, model_states, mask, num_beams)
             if decoder is None:
                 return None
@@ -166,7 +166,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         """Prepare a caller's cache for the ensemble: add layers until each decoder layer of each model has its own.
 
         Layers are added in place, for both self-attention and cross-attention. If the cache is only for self-attention,
-        the result combines it with a new cache for cross-attention.
+        the result combines it with a new cache for cross-attention. The result is None if there is no cache.
 
         Raises:
             ValueError: if the cache has a different number of layers, for example because it was made for one model.
@@ -275,10 +275,10 @@ def _combine_configurations(configurations: Sequence[VanillaTransformerConfig]) 
     """
     # Only learned positions limit the sequence length, because sinusoids can be computed for any position. If no model
     # has learned positions, all configurations are compared.
-    limiting = [config for config in configurations if config.position_embedding_type == "learned"]
-    if not limiting:
-        limiting = list(configurations)
-    strictest = min(limiting, key=lambda config: config.max_position_embeddings)
+    limiting_configurations = [config for config in configurations if config.position_embedding_type == "learned"]
+    if not limiting_configurations:
+        limiting_configurations = list(configurations)
+    strictest = min(limiting_configurations, key=lambda config: config.max_position_embeddings)
 
     combined = copy.deepcopy(strictest)
     # transformers creates a cache with this number of layers.

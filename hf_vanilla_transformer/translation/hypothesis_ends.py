@@ -41,7 +41,7 @@ class HypothesisEnds:
 
         The result ends with the first EOS token, if there is one.
         """
-        # The slice is a copy, so the caller's list does not change below.
+        # The slice leaves out the start token. It is a copy, so the caller's list does not change below.
         token_ids = sequence[1:]
         for position, token in enumerate(token_ids):
             if token in self._eos_token_ids:
@@ -62,7 +62,8 @@ class HypothesisEnds:
         """
         ends_in_eos = bool(token_ids) and token_ids[-1] in self._eos_token_ids
         has_stop_string = any(stop_string in text for stop_string in self._stop_strings)
-        if not ends_in_eos and not has_stop_string:
+        has_end_mark = ends_in_eos or has_stop_string
+        if not has_end_mark:
             return True
         # The search may have forced EOS at the length limit.
         return len(token_ids) >= self._length_of_forced_eos(source_length)

@@ -70,7 +70,8 @@ class Inference:
     ) -> tuple[list[TokenizedText], list[TokenizedText]]:
         """Tokenize source sentences and their translations.
 
-        If the model needs a target-language code, the token ids of each source begin with this code.
+        If the model needs a target-language code, the token ids of each source begin with this code. The text of the
+        source stays unchanged.
 
         Returns:
             The tokenized sources, and the tokenized targets.
@@ -151,8 +152,9 @@ def forced_decoding(
     lengths = []
     for source, target in zip(sources, targets, strict=True):
         lengths.append(max(len(source.token_ids), len(target.token_ids)))
-    for batch in inference.batches(lengths, task, "pairs"):
-        source_ids = [sources[row].token_ids for row in batch]
-        target_ids = [targets[row].token_ids for row in batch]
+    # The rows of a batch are the indices of its pairs.
+    for rows in inference.batches(lengths, task, "pairs"):
+        source_ids = [sources[row].token_ids for row in rows]
+        target_ids = [targets[row].token_ids for row in rows]
         forced_targets = runtime.decode_forced(source_ids, target_ids, with_attention)
-        yield from zip(batch, forced_targets, strict=True)
+        yield from zip(rows, forced_targets, strict=True)

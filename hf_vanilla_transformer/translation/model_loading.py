@@ -88,10 +88,10 @@ def _check_file(folder: Path, file: str) -> None:
     """
     if (folder / file).is_file():
         return
-    checkpoint = newest_complete(folder)
+    newest_checkpoint = newest_complete(folder)
     advice = "name the folder of a complete model"
-    if checkpoint:
-        advice = f"name one of its checkpoints, such as {checkpoint}"
+    if newest_checkpoint is not None:
+        advice = f"name one of its checkpoints, such as {newest_checkpoint}"
     raise FileNotFoundError(f"{folder} holds no {file}; {advice}.")
 
 
@@ -103,7 +103,7 @@ def load(
     Args:
         name (`str`): the folder, or the name on the Hub.
         device (`str` or `torch.device`, *optional*): device of the model. The default is an accelerator such as a GPU
-            if PyTorch finds one, or else the CPU.
+            if PyTorch finds one, or else the CPU. An empty string means the CPU as well.
         **options: arguments of `from_pretrained`.
 
     Raises:
@@ -117,7 +117,6 @@ def load(
     if device is None:
         chosen_device = _default_device()
     else:
-        # An empty string means the CPU.
         chosen_device = torch.device(device or "cpu")
     if chosen_device.type == "cpu":
         # Logits are large. Without this, the allocator would return their memory to the OS at every step.
@@ -197,7 +196,8 @@ def _check_files(name: str | Path, is_quantized: bool, options: Mapping[str, Any
     describe more weights than fit in memory.
     """
     if Path(name).is_dir() and not is_quantized:
-        # This raises an error that names the file if a file of weights is damaged.
+        # This raises an error that names the file if a file of weights is damaged. It would also reject the dtypes of
+        # quantized weights, such as int8.
         read_layout(Path(name))
     meta_options = {**options, "device_map": "meta", "output_loading_info": True}
     with _quiet():

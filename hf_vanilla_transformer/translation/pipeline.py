@@ -39,7 +39,9 @@ class TranslationPipeline(PlainTranslationPipeline):
         self.tokenizer.save_pretrained(save_directory, **kwargs)
 
     def language_parameters(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
-        """Check a source and a target language, and return the arguments of `preprocess` that select them.
+        """Check both languages, and return the argument of `preprocess` that selects the target language.
+
+        The source language is only checked. Without a target language, there are no arguments.
 
         Raises:
             ValueError: if the model does not support one of the languages.

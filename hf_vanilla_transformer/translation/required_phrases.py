@@ -69,8 +69,9 @@ class RequiredPhrases(Protocol):
 def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: int) -> list[list[int]]:
     """Split a batch into parts whose phrases fit in memory and need little padding.
 
-    Within a part, the phrases of all sentences are padded to the largest sizes. A sentence starts a new part if the
-    part's cells, including this sentence and padding, would exceed one of two limits:
+    The cost of a sentence is measured in cells, the values that the search computes per step and hypothesis. Within a
+    part, the phrases of all sentences are padded to the largest sizes. A sentence starts a new part if the part's
+    cells, including this sentence and padding, would exceed one of two limits:
 
     - `most_cells`. A single sentence with more cells is a part of its own.
     - Twice the cells that the sentences need without padding, plus `CELLS_PER_TOKEN` for each sentence. Because of the

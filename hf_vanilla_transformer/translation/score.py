@@ -75,10 +75,10 @@ def score(
             tokens = target_tokenizer.convert_ids_to_tokens(tokenized_targets[row].token_ids)
             log_probs = forced_target.log_probs
             total = sum(log_probs)
-            # `length_penalty` returns lp(Y) for the number of tokens, `</s>` included.
+            # `length_penalty` returns the divisor lp(Y) for a number of tokens, `</s>` included.
             normalized = total / length_penalty(len(log_probs))
             if math.isnan(total):
                 # If a weight is NaN or infinite, this raises an error that names it.
                 check_weights(model)
-            scores[row] = Score(tokens, log_probs, total, normalized)
+            scores[row] = Score(tokens, log_probs, total=total, normalized=normalized)
     return [scores[row] for row in range(len(scores))]

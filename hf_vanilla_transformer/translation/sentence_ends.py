@@ -215,7 +215,8 @@ def _ends_at_period(stem: str, after: str, language: str) -> bool:
     """Return True if the period after a word ends a sentence. `stem` is the word without this period.
 
     After an abbreviation, a pair of initials or an ordinal, the period ends a sentence only if the next word is one
-    that often begins sentences.
+    that often begins sentences. For initials and ordinals, this rule needs a letter at the
+    start of `after`. Without one, the period ends the sentence.
     """
     if _is_abbreviation(stem, language):
         return _begins_with_opener(after, language)
@@ -282,9 +283,10 @@ def _begins_with_opener(text: str, language: str) -> bool:
 
 
 def _begins_with_capital(text: str) -> bool:
-    """Return True if a capital is the first letter of a text, not counting letters without upper and lower case.
+    """Return True if the first letter of a text is a capital.
 
-    If so, the text's sentences begin with capitals, so a lower-case letter does not begin a new sentence.
+    Letters without upper and lower case, such as Chinese ones, are skipped. If the first letter is a capital, the
+    text's sentences begin with capitals, so a lower-case letter does not begin a new sentence.
     """
     for letter in text:
         if letter.isupper():

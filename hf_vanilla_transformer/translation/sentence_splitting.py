@@ -78,7 +78,8 @@ def split_into_pieces(
             text begins with this code, so does the first piece that is not just white space.
 
     Returns:
-        `list[Piece]`: at least one piece, even if the text is empty.
+        `list[Piece]`: at least one piece, even if the text is empty. A piece consists of a text and the white space
+            after it.
     """
     source_language = language or tokenizer_language(tokenizer, "src_lang")
     most_tokens = longest_training_source(tokenizer) if max_tokens is None else max_tokens
@@ -121,7 +122,7 @@ def _put_code_before(pieces: list[Piece], prefix: str) -> list[Piece]:
     leading_space = prefix.removesuffix(code_with_space)
     coded_pieces = []
     if leading_space:
-        coded_pieces.append(Piece("", leading_space))
+        coded_pieces.append(Piece(text="", space=leading_space))
     first_piece = pieces[0]
     coded_pieces.append(first_piece._replace(text=code_with_space + first_piece.text))
     coded_pieces += pieces[1:]
@@ -140,6 +141,7 @@ def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> 
         fits (`Callable[[str], bool]`): returns True if a sentence or a part is short enough.
     """
     code = (language or "en").lower()
+    # For example, "zh-tw" becomes "zh". An unknown code stays as it is.
     short_code = language_of(code) or code
     pieces: list[Piece] = []
     for line in _LINE_ENDS.split(text):
@@ -160,8 +162,8 @@ def _split_line(line: str, language: str) -> list[str]:
     sentence_start = 0
     position = 0
     for segment in _divide_into_segments(line, language):
-        is_sentence_empty = position == sentence_start
-        if not is_sentence_empty:
+        has_current_sentence = position > sentence_start
+        if has_current_sentence:
             # Does the current sentence end before this segment? The test reads only the two ends of the sentence.
             shortened_sentence = _without_middle(line, sentence_start, position)
             if is_sentence_end(shortened_sentence, segment, language):
@@ -203,12 +205,12 @@ def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
     """
     text = sentence.strip()
     if not text:
-        return [Piece("", sentence)]
+        return [Piece(text="", space=sentence)]
 
     pieces = []
     space_before = sentence[: len(sentence) - len(sentence.lstrip())]
     if space_before:
-        pieces.append(Piece("", space_before))
+        pieces.append(Piece(text="", space=space_before))
 
     parts = split_at_clauses(text, fits)
     # `text` lacks the white space after the sentence, so it is added to the last part. In the loop, `_trailing_space`
@@ -384,7 +386,8 @@ def join_without_alternatives(
         words (`re.Pattern[str]`): matches the words that alignments link.
 
     Returns:
-        `Translation`: the joined translation. Its alignment is None if the alignment of any piece is None.
+        `Translation`: the joined translation. Its alignment is None if the alignment of any piece is None. It has the
+            flags of all pieces, and also the flag "split" if a sentence was split into parts.
     """
     tokens: list[str] = []
     log_probs: list[float] = []

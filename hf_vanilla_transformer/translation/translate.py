@@ -304,7 +304,8 @@ class TextTranslator:
             if not self._is_copied(sentence):
                 sentences_to_translate.append(sentence)
 
-        # The next two steps change the sentences in place. Copied sentences need neither phrase sizes nor token ids.
+        # The next two steps change the sentences in place. Copied sentences need neither phrase sizes, by which batches
+        # are split, nor token ids.
         if self._glossary is not None:
             for sentence in sentences_to_translate:
                 sentence.sizes = self._glossary.sizes(sentence.source.text)
@@ -335,18 +336,18 @@ class TextTranslator:
         phrase_sizes = [sentence.sizes for sentence in sentences]
         # The maximum number of cells (see `PhraseSizes.cells`) per batch. It grows with the token budget of the batch.
         most_cells = self._inference.tokens_per_batch * _CELLS_PER_SOURCE_TOKEN
-        # `inference.batches` groups the indices of sentences by length, and shows a progress bar. A batch without
-        # required phrases is not divided further.
-        for indices_by_length in self._inference.batches(source_lengths, "translating", "sentences"):
-            for indices_of_batch in split_by_phrases(indices_by_length, phrase_sizes, most_cells):
+        # `inference.batches` groups the indices of sentences of similar length, and shows a progress bar. A batch
+        # without required phrases is not divided further.
+        for indices_of_similar_length in self._inference.batches(source_lengths, task="translating", unit="sentences"):
+            for indices_of_batch in split_by_phrases(indices_of_similar_length, phrase_sizes, most_cells):
                 yield [sentences[index] for index in indices_of_batch]
 
     def _translate_batch(self, batch: list[_Sentence]) -> list[Translation]:
         """Translate a batch with one call of `generate()`, and return the translations with their details."""
-        # (sentences, hypotheses, target), with the best hypothesis of each sentence first.
-        sequences = self._search(batch)
-        # (sentences, target)
-        best_sequences = sequences[:, 0]
+        # The best hypothesis of each sentence comes first.
+        sequences = self._search(batch)  # (sentences, hypotheses, target)
+        best_sequences = sequences[:, 0]  # (sentences, target)
+        # This raises an error if a translation is empty because weights of the model are NaN or infinite.
         check_generated(self._inference.model, self._inference.tokenizer, best_sequences)
 
         # The words of a source are counted in the text as the user wrote it, with its target-language code.
@@ -482,8 +483,8 @@ def _collect_search_settings(model: PreTrainedModel | Engine, generate_kwargs: d
     model's own `generation_config`. Only the settings in `_DESCRIBING_SETTINGS`, which this module needs, are
     determined in this way. All other settings have the model's values.
     """
-    # Later values override earlier ones, so the source with the highest priority comes last. The copy keeps the model's
-    # own settings unchanged.
+    # The calls below change the copy, and leave the model's own settings unchanged. Later values override earlier ones,
+    # so the source with the highest priority comes last.
     settings: GenerationConfig = copy.copy(model.generation_config)
     config_of_call: GenerationConfig | None = generate_kwargs.get("generation_config")
     if config_of_call:

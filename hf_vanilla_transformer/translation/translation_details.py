@@ -48,7 +48,10 @@ class DetailLevel(StrEnum):
 
     @classmethod
     def from_argument(cls, return_details: bool | str) -> "DetailLevel":
-        """Convert the argument `return_details` into a level. Raise ValueError if it is an unknown string."""
+        """Convert the argument `return_details` into a level: True into `ALL`, and False into `TEXT`.
+
+        A level, or a string with the value of one, is accepted as well. Raises ValueError for any other string.
+        """
         # A `DetailLevel` is also a `str`, so this branch accepts both levels and their values.
         if isinstance(return_details, str):
             names_of_levels = [level.value for level in cls]
@@ -292,7 +295,7 @@ def has_loop(tokens: Sequence[Hashable], most_tokens: int = 8, least_times: int 
 
 
 def _repeats_tokens(tokens: Sequence[Hashable], distance: int, needed_tokens: int) -> bool:
-    """Return True if enough tokens in a row are equal to the token that is `distance` positions before them."""
+    """Return True if `needed_tokens` tokens in a row are equal to the tokens `distance` positions before them."""
     repeated_tokens = 0
     for position in range(distance, len(tokens)):
         if tokens[position] == tokens[position - distance]:

@@ -146,6 +146,7 @@ class TokenTexts:
         # The unknown token may also be a special token, so it must be tested first. Unlike other special tokens, it
         # stands for text.
         if token_id == self._unknown_id:
+            # This is a byte that no text contains, so it is never equal to a byte of a word.
             return _UNKNOWN
         if token_id in self._ids_without_text:
             return b""
@@ -268,6 +269,7 @@ def _match_bytes(tokens: bytes, text: bytes) -> list[slice]:
     """
     if tokens == text:
         return [slice(position, position + 1) for position in range(len(text))]
+    # The tokens contain no ASCII white space, but a no-break space, for example, may be left.
     if _OTHER_WHITE_SPACE.search(tokens) is not None:
         return _match_without_white_space(tokens, text)
     return _match_different_bytes(tokens, text)

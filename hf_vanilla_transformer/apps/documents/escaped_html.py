@@ -34,7 +34,7 @@ def replace_escaped_html(element: Node) -> None:
         # White space around the section is not part of the HTML.
         text = cdata_section["content"]
     if _is_html(text):
-        element.children = [Node(Role.ESCAPED_HTML, element.raw_content, html=text)]
+        element.children = [Node(Role.ESCAPED_HTML, raw=element.raw_content, html=text)]
 
 
 def write_escaped_html(node: Node, translated_html: str) -> str:
@@ -47,6 +47,7 @@ def write_escaped_html(node: Node, translated_html: str) -> str:
     cdata_section = _CDATA.fullmatch(node.raw or "")
     if cdata_section is None or "]]>" in allowed_html:
         return escape_xml(allowed_html)
+    # `before` and `after` are the marks at both ends of the section, with the white space around the section.
     return f"{cdata_section['before']}{allowed_html}{cdata_section['after']}"
 
 

@@ -163,6 +163,8 @@ def _set_ranges(content: Sequence[str | Element], start: int) -> int:
 def _protect_elements(content: list[str | Element], text: str, text_has_letters: bool) -> list[str | Element]:
     """Protect elements that have nothing to translate, and join protected elements that belong together.
 
+    A protected element is hidden from the model, and is written unchanged.
+
     Args:
         content: the content of the whole text or of one of its elements; the elements are changed.
         text: the whole text, to which the ranges of the elements refer.
@@ -176,6 +178,7 @@ def _protect_elements(content: list[str | Element], text: str, text_has_letters:
             continue
         if _has_nothing_to_translate(child, text, text_has_letters):
             child.is_protected = True
+            # The element is written from its node, which keeps the content.
             child.children = []
         else:
             child.children = _protect_elements(child.children, text, text_has_letters)
@@ -239,15 +242,15 @@ def _join_protected(content: list[str | Element]) -> list[str | Element]:
     For example, "<kbd>Ctrl</kbd>+<kbd>C</kbd>" becomes one protected element, so that the model cannot move the "+".
     """
     joined: list[str | Element] = []
-    start = 0
-    while start < len(content):
-        last = _find_last_member(content, start)
-        if last == start:
+    first = 0
+    while first < len(content):
+        last = _find_last_member(content, first)
+        if last == first:
             # There is nothing to join.
-            joined.append(content[start])
+            joined.append(content[first])
         else:
-            joined.append(_protect_as_group(content[start : last + 1]))
-        start = last + 1
+            joined.append(_protect_as_group(content[first : last + 1]))
+        first = last + 1
     return joined
 
 
@@ -267,8 +270,9 @@ def _find_last_member(content: list[str | Element], first: int) -> int:
 def _find_next_member(content: list[str | Element], index: int) -> int | None:
     """Return the index of the protected element that is joined with the protected element at `index`.
 
-    At most one string may be between the two elements, and it must be a joining text, such as "+". The result is None
-    if there is no such element, or if there is no visible protected element at `index`.
+    At most one string may be between the two elements, and it must be a joining text, such as "+". Only protected
+    elements with visible letters or digits are joined. The result is None if there is no such element at `index`, or
+    none that follows it in this way.
     """
     if not _is_visible(content[index]):
         return None
@@ -359,7 +363,7 @@ def _protect_as_group(members: list[str | Element]) -> Element:
             children += member.node.children
         else:
             children.append(member.node)
-    return Element(Node(Role.KEPT, "", children=children), is_protected=True)
+    return Element(Node(Role.KEPT, raw="", children=children), is_protected=True)
 
 
 def _iterate_texts(node: Node | str) -> Iterator[str]:
@@ -423,7 +427,7 @@ def _group_placeholders(nodes: Sequence[Node | str]) -> list[Node | str]:
     end_of_last_placeholder = 0
     for start, end in find_placeholders(text_with_nodes.text):
         grouped += text_with_nodes.children_between(end_of_last_placeholder, start)
-        grouped.append(Node(Role.KEPT, "", children=text_with_nodes.children_between(start, end)))
+        grouped.append(Node(Role.KEPT, raw="", children=text_with_nodes.children_between(start, end)))
         end_of_last_placeholder = end
     grouped += text_with_nodes.children_between(end_of_last_placeholder, len(text_with_nodes.text))
     return grouped

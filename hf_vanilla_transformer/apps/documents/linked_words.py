@@ -137,6 +137,7 @@ class LinkedWords:
         all_source_words: set[int] = set()
         for parts in linked_source_words:
             all_source_words.update(parts)
+        # A source word is split if it has several parts.
         split_source_words = [parts for parts in linked_source_words if len(parts) > 1]
         if not split_source_words:
             return [_TargetWord(word, all_source_words)]
@@ -208,7 +209,10 @@ class LinkedWords:
 
 
 def _split_words(text: str, borders: set[int]) -> list[list[CharacterRange]]:
-    """Find the words of a text, and split them at the borders. Returns the parts of each word."""
+    """Find the words of a text, and split them at the borders. Returns the parts of each word.
+
+    The borders are the positions of the text at which elements start or end.
+    """
     sorted_borders = sorted(borders)
     parts_of_words: list[list[CharacterRange]] = []
     for match in WORDS_AND_LETTERS.finditer(text):
@@ -235,10 +239,11 @@ def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[Charact
 
 
 def _link_skipped_characters(characters: CharacterRange, skipped_parts: range) -> list[_TargetWord]:
-    """Return the part of a translated word that is between two matches, or an empty list if there is none.
+    """Return the characters between two matches as a part of a translated word, or an empty list if there are none.
 
-    It is linked with the first source part that was not found there, if any. For example, if the source parts are "H",
-    "2" and "O", and the word is "HxO", then "x" is linked with "2".
+    A match is a part of the source word that was found in the translated word. The characters are linked with the first
+    source part that was not found between the matches, if any. For example, if the source parts are "H", "2" and "O",
+    and the word is "HxO", then "x" is linked with "2".
 
     Args:
         characters: the characters between the two matches.
@@ -294,6 +299,7 @@ def _pair_names(source: str, target: str) -> list[tuple[int, int]]:
     names_in_target = _find_names(target)
     links: list[tuple[int, int]] = []
     for name, source_words in names_in_source.items():
+        # This is an empty list if the name does not occur in the translation.
         target_words = names_in_target[name]
         if len(source_words) == len(target_words):
             links += zip(source_words, target_words, strict=True)

@@ -71,7 +71,8 @@ class Document:
     def _read_block(self, block: Node) -> None:
         """Divide the children of a block into inner blocks and the inline runs between them.
 
-        The result is stored in `self._contents[block]`. Inner blocks are divided in the same way.
+        An inline run is text with its inline elements. The result is stored in `self._contents[block]`. Inner blocks
+        are divided in the same way.
         """
         self._add_attributes(block)
         contents: list[Node | _InlineRun] = []
@@ -92,7 +93,10 @@ class Document:
         self._contents[block] = contents
 
     def _end_run(self, inline_nodes: list[Node | str], contents: list["Node | _InlineRun"]) -> None:
-        """Add an inline run with the given nodes to the contents of a block. Do nothing if there are no nodes."""
+        """Add an inline run with the given nodes to the contents of a block. Do nothing if there are no nodes.
+
+        If the run has text to translate, it is also added to `self._runs`.
+        """
         if not inline_nodes:
             return
         run = _InlineRun(inline_nodes)
@@ -100,6 +104,7 @@ class Document:
         has_text_to_translate = run.text != ""
         if has_text_to_translate:
             self._runs.append(run)
+        # This adds the attributes that have text to translate, such as `alt`, to `self._attributes`.
         for node in _iterate_inline_nodes(inline_nodes):
             self._add_attributes(node)
 
@@ -308,7 +313,10 @@ class _StrippedContent:
 
 
 def _strip_space(content: Sequence[str | Element]) -> _StrippedContent:
-    """Separate the white space at both ends of some content from the content."""
+    """Separate the white space at both ends of some content from the content.
+
+    If the content is a single string of white space, all of it counts as space before the content.
+    """
     stripped = list(content)
     space_before = ""
     space_after = ""

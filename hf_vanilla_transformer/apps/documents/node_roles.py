@@ -38,7 +38,7 @@ def _assign_roles_inside(parent: Node, escape: Callable[[str], str], is_sentence
     if parent.name in PREFORMATTED:
         _keep_line_breaks(parent)
     # Elements next to text are part of a sentence.
-    has_sentence = is_sentence or _has_text(parent)
+    children_are_in_sentence = is_sentence or _has_text(parent)
     # Comments are nodes without names. They already have a role.
     elements = [child for child in parent.children if isinstance(child, Node) and child.name]
     for element in elements:
@@ -49,7 +49,7 @@ def _assign_roles_inside(parent: Node, escape: Callable[[str], str], is_sentence
             continue
         element.is_translated = _is_translated_inside(element, parent.is_translated)
         # Elements such as <b> belong to a sentence even without text next to them, and blocks such as <p> never do.
-        belongs_to_sentence = has_sentence or element.name in PHRASING
+        belongs_to_sentence = children_are_in_sentence or element.name in PHRASING
         may_be_inline = belongs_to_sentence and element.name not in BLOCKS
         # This sets the role of the element, and calls this function for what is inside it.
         _assign_role(element, escape, may_be_inline, is_in_ruby)
@@ -115,9 +115,8 @@ def _is_translated_inside(element: Node, is_translated_outside: bool) -> bool:
     if "notranslate" in class_names.split():
         return False
     if "translate" in element.attributes:
-        # Values other than "yes", "no" and the empty value have no effect.
-        value = element.attributes["translate"] or "yes"
-        value = value.lower()
+        # An empty value means "yes". Values other than "yes" and "no" have no effect.
+        value = (element.attributes["translate"] or "yes").lower()
         if value == "yes":
             return True
         if value == "no":
@@ -149,7 +148,7 @@ def _keep_texts(block: Node, escape: Callable[[str], str]) -> None:
     children: list[Node | str] = []
     for child in block.children:
         if isinstance(child, str):
-            children.append(Node(Role.BLOCK, escape(child)))
+            children.append(Node(Role.BLOCK, raw=escape(child)))
         else:
             children.append(child)
     block.children = children
@@ -179,7 +178,7 @@ def _separate_lines(children: list[Node | str]) -> list[Node | str]:
         start_of_line = 0
         for line_break in _LINE_BREAKS.finditer(child):
             separated.append(child[start_of_line : line_break.start()])
-            separated.append(Node(Role.BLOCK, line_break[0]))
+            separated.append(Node(Role.BLOCK, raw=line_break[0]))
             start_of_line = line_break.end()
         separated.append(child[start_of_line:])
     return separated

@@ -74,6 +74,8 @@ def _end_of_placeholder(match: re.Match[str], closing_braces: dict[int, int]) ->
         match: a match of `_PLACEHOLDER`. For an argument with a format, it ends after the format.
         closing_braces: the position of the closing brace for each position of an opening brace.
     """
+    # The group `formatted` is the start of an argument with a format, such as "{count, plural". It is None for other
+    # placeholders, which end where the match ends.
     if match["formatted"] is None:
         return match.end()
     opening_brace = match.start() + match["formatted"].index("{")

@@ -36,7 +36,8 @@ def read_html(markup: str) -> Node:
     doctype = doctype_match["doctype"] if doctype_match else ""
     first_node = _parse(markup)
     children = list(_read_siblings(first_node, doctype, depth=1, is_html=True))
-    root = Node(Role.BLOCK, "", children=children)
+    root = Node(Role.BLOCK, raw="", children=children)
+    # In HTML, elements with unknown names are part of a sentence even if there is no text next to them.
     assign_roles(root, escape_html, is_sentence=True)
     return root
 
@@ -54,8 +55,9 @@ def _parse(markup: str) -> "LexborNode | None":
     options = LexborDocumentOptions.WO_EVENTS
     is_page = _START_OF_PAGE.match(markup) is not None
     if not is_page:
-        parent = _parent_of_fragment(markup)
-        return LexborHTMLParser(markup, is_fragment=True, fragment_tag=parent, options=options).root
+        # For example, a fragment that starts with <td> must be parsed as the content of a "tr".
+        name_of_parent = _parent_of_fragment(markup)
+        return LexborHTMLParser(markup, is_fragment=True, fragment_tag=name_of_parent, options=options).root
 
     html_element = LexborHTMLParser(markup, options=options).root
     assert html_element is not None
@@ -89,9 +91,9 @@ def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, i
             yield _read_element(lexbor_node, depth, is_html)
         elif lexbor_node.tag == "-doctype":
             # This is lexbor's name for a document type.
-            yield Node(Role.KEPT, doctype)
+            yield Node(Role.KEPT, raw=doctype)
         else:
-            yield Node(Role.KEPT, _read_comment(lexbor_node))
+            yield Node(Role.KEPT, raw=_read_comment(lexbor_node))
         lexbor_node = lexbor_node.next
 
 

@@ -63,6 +63,7 @@ def read_xml(markup: str) -> Node:
     Raises:
         ValueError: if the XML is not well-formed, or if elements are nested more than 200 levels deep.
     """
+    # The prolog is an XML declaration, such as <?xml version="1.0"?>, or everything up to the document type.
     prolog_match = _PROLOG.match(markup)
     prolog = prolog_match[0] if prolog_match else ""
     # The document is parsed inside a wrapper element, which must not contain a prolog. Therefore, spaces replace the
@@ -164,7 +165,7 @@ def _build_tree(events: list[_Event], source: bytes) -> Node:
         events: the events, including the tags of the wrapper element, which is not part of the tree.
         source: the wrapped document in UTF-8.
     """
-    root = Node(Role.BLOCK, "")
+    root = Node(Role.BLOCK, raw="")
     # The root, and the elements whose end tags have not been reached yet, each inside the one before it.
     open_nodes = [_OpenNode(root, content_start=len(_WRAPPER_START))]
     # The first and the last event are the wrapper's tags, so neither of them is visited as `event`.
@@ -176,7 +177,7 @@ def _build_tree(events: list[_Event], source: bytes) -> Node:
             _append_text(parent, event.data)
         elif event.type == "other":
             # Comments and processing instructions are written unchanged.
-            parent.children.append(Node(Role.KEPT, event_source))
+            parent.children.append(Node(Role.KEPT, raw=event_source))
         elif event.type == "start":
             check_depth(len(open_nodes), event_source)
             element = _read_start_tag(event, event_source)

@@ -186,8 +186,8 @@ class TagPlacement:
     def _place_children(self, parent: _PlacedElement) -> list[_PlacedElement]:
         """Choose for each child of an element the range of translated words that it encloses.
 
-        No two ranges overlap. A child gets an empty range if it contains no words in the source, or if none of its
-        words has a translation that it could enclose.
+        No two ranges overlap. A child gets an empty range, which marks its place, if it contains no words in the
+        source, or if none of its words has a translation that it could enclose.
 
         Returns:
             `list[_PlacedElement]`: the child elements with their words, in the order of the translation.
@@ -260,7 +260,7 @@ class TagPlacement:
         has_all_source_words = source_words == self._source_words_of(parent.element)
         if has_all_source_words and not taken_words:
             # In the source, the parent has no words outside the child. Therefore, the child encloses all words of the
-            # parent in the translation, too.
+            # parent in the translation, too, unless a different child has taken some of them.
             return parent.words
         return self._find_best_range(source_words, parent.words, taken_words, is_strict)
 
@@ -306,7 +306,8 @@ class TagPlacement:
 
         The weight depends on how many links of the word lead to source words inside and outside the element. For
         example, a word with two links into the element and one link to a word outside has the weight 1/3 if
-        `is_strict`, and 2/3 otherwise.
+        `is_strict`, and 2/3 otherwise. A word without links has a small negative weight, and a word whose links all
+        lead outside has the weight -1.
 
         Args:
             word: the word of the translation.
@@ -338,7 +339,8 @@ class TagPlacement:
         """Find the place of an element without words, and return the index of the translated word after this place.
 
         The place is either before the translation of the word that follows the element in the source, or after the
-        translation of the word that precedes the element.
+        translation of the word that precedes the element. Without words before the element in the parent, it is the
+        start of the parent. Without words after it, or without linked words, it is the end of the parent.
         """
         # The source words inside the parent: `words_before` the element, and `words_after` it.
         source_words = self._source_words_of(parent.element)
@@ -385,6 +387,7 @@ class TagPlacement:
         for source_word in reversed(nearest_words):
             linked_words = self._linked_words_in(words, source_word)
             if linked_words:
+                # The place is after the last linked word, because the list is in the order of the translation.
                 return linked_words[-1] + 1
         return None
 
@@ -402,6 +405,7 @@ class TagPlacement:
         for source_word in nearest_words:
             linked_words = self._linked_words_in(words, source_word)
             if linked_words:
+                # The place is before the first linked word, because the list is in the order of the translation.
                 return linked_words[0]
         return None
 

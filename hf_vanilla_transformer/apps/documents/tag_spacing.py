@@ -283,9 +283,9 @@ class SpacedText:
                 element.follows_word = self._follows_word(element)
 
     def _record_joints(self, gap: _Gap) -> None:
-        """Record the white space around the tags and protected elements between two words of the source.
+        """Record the joints between two words of the source: the white space and tags around protected elements.
 
-        `write` looks it up to restore this white space in the translation.
+        `write` looks them up to restore this white space in the translation.
         """
         for joint in gap.joints:
             # A joint without tags in a gap without elements is only white space between two words. Nothing is recorded
@@ -310,7 +310,7 @@ class SpacedText:
         if joint_before.is_at_start:
             # There is no word before the element.
             return False
-        # Neighbors are closest without space, and closer with a no-break space than with an ordinary one.
+        # The closeness is 2 without any space, 1 with only no-break spaces, and 0 with ordinary spaces.
         if joint_before.closeness <= joint_after.closeness:
             return False
         preceding_element = joint_before.element_before
@@ -332,6 +332,7 @@ class SpacedText:
         written: list[str] = []
         for gap in _divide_tokens(tokens):
             spaces = self._choose_spaces(gap)
+            # The joints of a gap contain its white space and tags. They alternate with the protected elements.
             for joint, space in zip(gap.joints, spaces, strict=True):
                 written.append(self._write_joint(joint, space, escape))
                 if joint.element_after is not None:
@@ -340,7 +341,10 @@ class SpacedText:
         return "".join(written)
 
     def _write_joint(self, joint: _Joint, space: str, escape: Callable[[str], str]) -> str:
-        """Return the markup of the tags in a joint of the translation, and distribute `space` around these tags."""
+        """Return the markup of a joint of the translation: its tags, with `space` distributed around them.
+
+        A joint is the white space and tags between two neighbors, which may be words or protected elements.
+        """
         # The joint of the source that has the same tags between the same neighbors.
         source_joint = self._source_joints.get(joint.key)
         if source_joint is not None and source_joint.expected_space == space:
@@ -371,8 +375,9 @@ class SpacedText:
         if words_are_separated or not word_space:
             return spaces
 
-        # The model separates the two words, but no space around the elements does so yet. The space is placed after the
-        # elements if they directly follow a word in the source, as a footnote mark does, and otherwise before them.
+        # The model separates the two words, but no space around the elements does so yet. (There is an element, because
+        # the only space of a gap without elements is `word_space`.) The space is placed after the elements if they
+        # directly follow a word in the source, as a footnote mark does, and otherwise before them.
         first_element = gap.elements[0]
         source_joint = self._source_joint_before[first_element]
         if _can_have_suffix(source_joint.character_before):
@@ -388,7 +393,7 @@ class SpacedText:
         protected elements in the source decides.
 
         Args:
-            joint: the joint.
+            joint: the white space and tags between the two neighbors.
             word_space: the white space that the translation has between the words before and after the gap.
         """
         element_before = joint.element_before
@@ -398,12 +403,20 @@ class SpacedText:
         if element_after is not None:
             source_joint = self._source_joint_before[element_after]
             return _choose_space_beside(
-                element_after, joint.side_before, source_joint.side_before, source_joint.space, word_space
+                element_after,
+                side=joint.side_before,
+                source_side=source_joint.side_before,
+                source_space=source_joint.space,
+                word_space=word_space,
             )
         if element_before is not None:
             source_joint = self._source_joint_after[element_before]
             return _choose_space_beside(
-                element_before, joint.side_after, source_joint.side_after, source_joint.space, word_space
+                element_before,
+                side=joint.side_after,
+                source_side=source_joint.side_after,
+                source_space=source_joint.space,
+                word_space=word_space,
             )
         # The joint is between two words.
         return word_space
@@ -423,7 +436,8 @@ class SpacedText:
 def _join_for_model(gaps: list[_Gap]) -> str:
     """Return the text that the model sees, and set the attributes `start` and `end` of all elements in the gaps.
 
-    The text has the white space of each gap, without its tags and protected elements, and the word after the gap.
+    A gap contains the white space, tags, and protected elements between two words. The text has the white space of each
+    gap, without its tags and protected elements, and the word after the gap.
     """
     text = ""
     for gap in gaps:
@@ -549,6 +563,7 @@ def _end_gap(gap: _Gap, text: str) -> _Gap:
     space_before, _, space_after = text.partition(word)
     gap.add_space(space_before)
     gap.end_before(word)
+    # A joint is the white space and tags between two neighbors. The first joint of the next gap follows the word.
     next_gap = _Gap(joints=[_Joint(character_before=word[-1])])
     next_gap.add_space(space_after)
     return next_gap

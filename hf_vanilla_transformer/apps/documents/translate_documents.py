@@ -204,6 +204,7 @@ def _write_document(document: Document, translations: list[Translation]) -> Tran
     Details are, for example, tokens and scores.
     """
     translated_texts = [translation.text for translation in translations]
+    # A translation may lack an alignment if there are no tags to place.
     links = [translation.alignment or [] for translation in translations]
     translated_document = document.render(translated_texts, links)
     if len(translations) == 1:

@@ -207,8 +207,8 @@ class _PositionGroups:
     def any_in_group(self, flags: torch.Tensor) -> torch.Tensor:
         """Return True for each group in which a position has the flag True.
 
-        The flags have shape `(active, hypotheses, positions)`, and the result
-        `(active, hypotheses, next_tokens, phrases)`.
+        A group consists of all positions with the same next token and the same phrase. The flags have shape
+        `(active, hypotheses, positions)`, and the result `(active, hypotheses, next_tokens, phrases)`.
         """
         num_active, num_hypotheses, _ = flags.shape
         num_groups = self.num_next_tokens * self.num_phrases
@@ -287,12 +287,16 @@ class PhraseStates:
         )
 
     def follow(self, states: States, tokens: torch.Tensor) -> States:
-        """Return the states after each hypothesis is extended by one token; `tokens` is `(active, hypotheses)`."""
+        """Return the states after each hypothesis is extended by one token; `tokens` is `(active, hypotheses)`.
+
+        The positions are the tokens of all alternatives of a sentence's phrases.
+        """
         # The methods below allow several next tokens for each hypothesis. Here it has one, so this axis has size 1.
         next_tokens = tokens[:, :, None]  # (active, hypotheses, 1)
         continuations = self._compare_letters(states, next_tokens)
 
         # A position is matched if it may follow the positions that were matched before, and its token is the next one.
+        # If letters meet, the next token continues a word, so no phrase may begin with it.
         has_next_token = self._tables.token_of_position == next_tokens  # (active, hypotheses, positions)
         matched = self._may_match(states, continuations.letters_meet) & has_next_token
         counts = self._update_counts(states, matched, continuations, self._groups_for_one_token)
@@ -330,8 +334,9 @@ class PhraseStates:
         tracked_tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
         continuations = self._compare_letters(states, tracked_tokens)  # each (active, hypotheses, tracked)
 
-        # The next token of a position is its own token, so the position is matched whenever it may be matched. These
-        # groups assign each position to its own token, and to its phrase.
+        # The next token of a position is its own token, so the position is matched whenever it may be matched. If
+        # letters meet, the next token continues a word, so no phrase may begin with it. These groups assign each
+        # position to its own token, and to its phrase.
         groups = self._groups_by_tracked_token
         letters_meet = groups.at_positions(continuations.letters_meet)  # (active, hypotheses, positions)
         # In `follow`, padding is never matched because it differs from the next token. Here, no tokens are compared, so
@@ -346,7 +351,8 @@ class PhraseStates:
         """Return how many tokens each hypothesis will need after tokens that are in no phrase; see [`needed`].
 
         The tokens and the result have shape `(active, hypotheses, next_tokens)`. The tokens match no position, so the
-        result depends only on whether they begin with a letter that continues a word.
+        result depends only on whether they begin with a letter that continues a word. Such a letter revokes the
+        occurrences of phrases that `states.counts.revocable` counts.
         """
         counts = states.counts  # each (active, hypotheses, 1, phrases)
         # If letters meet, the revocable occurrences end inside a word, so their phrases are missing again.
@@ -446,7 +452,7 @@ class PhraseStates:
 
         # A phrase occurs if the last position of one of its alternatives is matched.
         ends_alternative = matched & self._tables.is_last  # (active, hypotheses, positions)
-        new_occurrences = groups.any_in_group(ends_alternative).long()
+        new_occurrences = groups.any_in_group(ends_alternative).long()  # (active, hypotheses, next_tokens, phrases)
 
         # All tensors below have shape (active, hypotheses, next_tokens, phrases). The product of a count and a flag is
         # the count where the flag is True, and 0 elsewhere.
@@ -472,9 +478,9 @@ class PhraseStates:
             groups (`_PositionGroups`): the next token and the phrase of each position.
         """
         tokens_of_missing = self._tokens_of_missing(counts.missing)  # (active, hypotheses, next_tokens)
-        saves_tokens = matched & self._may_save_tokens(counts, groups)  # (active, hypotheses, positions)
+        is_saving = matched & self._may_save_tokens(counts, groups)  # (active, hypotheses, positions)
         # The product is the number of saved tokens where the flag is True, and 0 elsewhere.
-        saved_tokens = self._tables.saved_tokens * saves_tokens  # (active, hypotheses, positions)
+        saved_tokens = self._tables.saved_tokens * is_saving  # (active, hypotheses, positions)
         most_saved = groups.largest_of_next_token(saved_tokens)  # (active, hypotheses, next_tokens)
         return tokens_of_missing - most_saved
 
@@ -527,8 +533,9 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
     # Each token of each alternative is a position.
     positions = _lay_out(distinct_phrases, device)
     num_positions = len(positions.tokens)
-    # For example, the tokens [7, 5, 7] of the positions and the EOS token 2 have the distinct tokens [2, 5, 7], among
-    # which they have the indices [2, 1, 2, 0].
+    # The search considers the tokens of phrases and the EOS tokens at every step. They are called tracked tokens. For
+    # example, the tokens [7, 5, 7] of the positions and the EOS token 2 have the distinct tokens [2, 5, 7], among which
+    # they have the indices [2, 1, 2, 0].
     all_tokens = torch.cat([positions.tokens, eos.to(device)])  # (positions + num_eos,)
     tracked_tokens, tracked_indices = all_tokens.unique(return_inverse=True)
     return Tables(
@@ -599,7 +606,7 @@ def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
     num_preceding = torch.arange(len(tokens), device=device) - starts[alternative_of_position]  # [0, 1, 0, 0, 1]
     num_following = lengths[alternative_of_position] - num_preceding - 1  # [1, 0, 0, 1, 0]
     phrase_of_position = phrase_of_alternative[alternative_of_position]  # [0, 0, 0, 1, 1]
-    return _Positions(tokens, phrase_of_position, num_preceding, num_following)
+    return _Positions(tokens, phrases=phrase_of_position, num_preceding=num_preceding, num_following=num_following)
 
 
 def _find_following_letters(positions: _Positions, begins_with_letter: torch.Tensor) -> torch.Tensor:
@@ -631,8 +638,8 @@ def _count_saved_tokens(positions: _Positions, phrase_lengths: torch.Tensor) -> 
     needed_after_position = positions.num_following
     # The rest of a long alternative may be longer than the shortest alternative. Then nothing is saved.
     saved_tokens = (needed_for_phrase - needed_after_position).clamp(min=0)
-    # After the last position, the phrase is not missing, so `needed` does not count its tokens. They must not be
-    # subtracted a second time.
+    # After the last position, the phrase is not missing, so `PhraseStates.needed` does not count its tokens. They must
+    # not be subtracted a second time.
     is_last = positions.num_following == 0
     return saved_tokens.masked_fill(is_last, 0)
 
@@ -722,7 +729,8 @@ class ConstrainedBeamSearch(BeamSearch):
         self._eos = eos
         self._phrases = PhraseStates(phrases, letter_edges, eos)
 
-        # At first, each sentence has a single hypothesis, its prompt. The axis of hypotheses has size 1.
+        # At first, all sentences of the batch are active, and each has a single hypothesis, its prompt. The axis of
+        # hypotheses has size 1.
         prompt_states = self._follow_prompts(prompts)
         needed_after_prompt = self._phrases.needed(prompt_states)[:, 0]  # (batch,)
         self._check_limits(needed_after_prompt)
@@ -763,7 +771,8 @@ class ConstrainedBeamSearch(BeamSearch):
         """Extend the running hypotheses by the best tokens and by all tracked tokens, and keep the best of each bank.
 
         The arguments and the result are as in [`BeamSearch.extend`], except that `do_sample` has no effect. The method
-        sets `self._candidates` and `self._banks`, whose tensors have shape `(active, candidates)`.
+        sets `self._candidates` and `self._banks`, whose tensors have shape `(active, candidates)`. Tracked tokens are
+        the tokens of the sentence's phrases, and EOS.
         """
         num_active, num_beams = self._running_scores.shape
         log_probs_by_beam = log_probs.view(num_active, num_beams, -1)  # (active, beams, vocabulary)
@@ -778,6 +787,7 @@ class ConstrainedBeamSearch(BeamSearch):
         beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_proposals).expand_as(tokens)
         # The bank of a candidate is the number of tokens that it still needs for its phrases.
         banks = proposals.needed.flatten(1)
+        # The other candidates stay in the tensors, but their scores mark them as nonexistent.
         scores_of_kept = self._keep_best_of_banks(scores, tokens, banks)
 
         self._candidates = Candidates(scores_of_kept, beams, tokens)
@@ -830,14 +840,18 @@ class ConstrainedBeamSearch(BeamSearch):
         num_best = min(self.num_candidates, vocab_size)
         _, tokens_of_rows = top_tokens(log_probs.flatten(0, 1), num_best)  # (active * beams, best)
         tokens = tokens_of_rows.view(num_active, num_beams, num_best)
-        # A tracked token among the best tokens would become a candidate twice, so it is one only as a tracked token.
-        # Its number in `needed` may be wrong, because it may match a phrase, but this number is not used.
+        # Tracked tokens, which are the tokens of phrases and EOS, are proposed separately. One of them among the best
+        # tokens would become a candidate twice, so here it is not a candidate. Its number in `needed` may be wrong,
+        # because it may match a phrase, but this number is not used.
         are_candidates = ~self._phrases.are_tracked(tokens)
         needed = self._phrases.needed_after_other_tokens(self._running_states, tokens)
         return _Proposals(tokens, are_candidates, needed)
 
     def _propose_tracked_tokens(self, num_beams: int) -> _Proposals:
-        """Return the tracked tokens of each sentence, which are the same for all of its running hypotheses."""
+        """Return the tracked tokens of each sentence: the tokens of its phrases, and EOS.
+
+        They are the same for all running hypotheses of the sentence.
+        """
         padded_tokens = self._phrases.tracked_tokens[:, None].expand(-1, num_beams, -1)  # (active, beams, tracked)
         is_padding = padded_tokens == _NO_TOKEN
         # Padding becomes a valid token, because tokens are used as indices. It is not a candidate.
@@ -857,6 +871,7 @@ class ConstrainedBeamSearch(BeamSearch):
     def _best_running(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose the next running hypotheses from all banks in turn, and update `self._running_states`.
 
+        A bank consists of the candidates that need the same number of tokens for their phrases.
         The arguments and the result are as in [`BeamSearch._best_running`].
         """
         # All tensors below have shape (active, beams).

@@ -141,7 +141,8 @@ def check_is_beam_search(settings: GenerationConfig) -> None:
 def _check_letter_edges(letter_edges: torch.Tensor | None, vocab_size: int) -> torch.Tensor:
     """Return `letter_edges` after checking its shape and dtype.
 
-    If it is None, return edges according to which no token begins or ends with a letter.
+    The three rows say whether a token begins with a letter, ends with a letter, and has no text. If `letter_edges` is
+    None, the result is False everywhere. No token has a letter at its edges then, so phrases may occur inside words.
     """
     if letter_edges is None:
         return torch.zeros(3, vocab_size, dtype=torch.bool)

@@ -134,7 +134,8 @@ class Glossary:
         tokens = 1
         for term, count in count_of_term.items():
             sizes_of_term = self._sizes[term]
-            # A term that occurs twice is one phrase of the search, but `ForcedPhrases` reads its alternatives twice.
+            # A term that occurs twice is one phrase of the search, so its distinct tokens count once. `ForcedPhrases`
+            # reads its alternatives twice, so their positions, one for each token, count twice.
             positions += count * sizes_of_term.positions
             tokens += sizes_of_term.tokens
         return PhraseSizes(positions, tokens, phrases=len(count_of_term))
@@ -173,6 +174,8 @@ def _read_forms(terms: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]
 
 def _check_term(term: object, translations: object) -> list[str]:
     """Check a glossary entry, and return the forms of the term's translation as a list.
+
+    `translations` is a single form or a sequence of forms.
 
     Raises:
         TypeError: if the term or a form is not a string.
@@ -218,7 +221,10 @@ def tokenize_in_contexts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[
 def _tokenize_forms(
     tokenizer: PreTrainedTokenizerBase, forms_of_terms: Mapping[str, list[str]]
 ) -> dict[str, list[list[int]]]:
-    """Return the phrase of each term. Its alternatives are all tokenizations of all forms of the translation."""
+    """Return the phrase of each term. Its alternatives are all tokenizations of all forms of the translation.
+
+    An alternative is a list of token ids. For example, the phrase [[5, 6], [7]] has the alternatives [5, 6] and [7].
+    """
     # Forms that several terms share are tokenized once. dict.fromkeys() removes repeated forms, and keeps the order.
     all_forms = chain.from_iterable(forms_of_terms.values())
     distinct_forms = list(dict.fromkeys(all_forms))
@@ -244,9 +250,9 @@ def _measure_phrase(phrase: Phrase) -> PhraseSizes:
 def _tokenize_all_in_contexts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[list[int]]]:
     """Tokenize several texts, each as [`tokenize_in_contexts`] does, with as few tokenizer calls as possible.
 
-    This takes a tenth of the time of one call per text.
+    This takes a tenth of the time of one call per text. A context precedes the text in a sentence, as "a " may do.
     """
-    # For each context, the tokens that are removed from the beginning of a text's tokens.
+    # For each context, the tokens that are removed from the beginning of a text's tokens: for "a ", the tokens of "a".
     removed_tokens = _encode_targets(tokenizer, [context.removed for context in _CONTEXTS])
 
     # All contexts of the first text, then all contexts of the second text, and so on.
