@@ -51,7 +51,8 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Compute scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, Eq. 1).
 
-    On CPUs, the result of the two matmuls can be differentiated twice. The fused attention has no second derivative.
+    CPUs use two matmuls where these are expected to be faster than torch's fused attention. The result of the matmuls
+    can be differentiated twice. The fused attention has no second derivative.
 
     Args:
         module (`nn.Module`): the attention layer. Without a mask, its attribute `is_causal` decides whether attention
@@ -119,6 +120,7 @@ def _attend_unfused(
     # A sum of exponentials in 16 bits would be imprecise, so the softmax is at least in float32.
     softmax_dtype = torch.promote_types(scores.dtype, torch.float32)
     weights = torch.softmax(scores, dim=-1, dtype=softmax_dtype)
+    # Outside training, the caller passes a dropout rate of 0.
     weights = drop(weights.to(value.dtype), dropout)
     heads = torch.matmul(weights, value)  # (batch, heads, target, d_v)
     return heads.transpose(1, 2).contiguous()
@@ -146,6 +148,7 @@ def _unfused_is_faster(query: Tensor, key: Tensor) -> bool:
     # The code of a compiled or exported model must not depend on the lengths of its example inputs.
     if query.device.type != "cpu" or is_traced() or not has_avx512():
         return False
+    # For other dtypes, the limit is 0, so the fused attention is used.
     longest_source = _LONGEST_UNFUSED.get(query.dtype, 0)
     if query.dtype == torch.float32 and not float32_matmuls_are_precise():
         # The matmuls are faster then, because oneDNN computes them.

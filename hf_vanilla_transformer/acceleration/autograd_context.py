@@ -48,7 +48,7 @@ def save_gradients(ctx: LossContext, gradients: Sequence[Tensor | None], inputs:
     """Save the gradients of states, weight and bias for the backward pass, with the dtypes of these inputs.
 
     `gradients` and `inputs` have three items each, in this order. A gradient is None if it is not needed, and the bias
-    is None if there is none.
+    is None if there is none. [`scale_saved_gradients`] reads both in the backward pass.
     """
     ctx.save_for_backward(*gradients)
     dtypes: list[torch.dtype | None] = []

@@ -56,6 +56,8 @@ def chunked_smoothed_cross_entropy(
     """
     all_states = states.flatten(0, 1)  # (batch * target, d_model)
     all_labels = labels.to(states.device).flatten()  # (batch * target,)
+    # The rows of which the loss is computed: their states, their labels, and which of them have no label. A row is one
+    # target token.
     if is_plain_cpu_tensor(all_states):
         rows = _select_rows_with_label(all_states, all_labels)
     else:
@@ -197,6 +199,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         )
         # The other terms need logits. Their gradients are added to `gradients` in place.
         label_probability = 1 - label_smoothing
+        # Each chunk adds a matrix (vocabulary, d_model) to the weight's gradient, so a wider model has larger chunks.
         chunk_rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * d_model)
         row_terms = _process_chunks(rows, projection, label_probability, chunk_rows, sum_dtype, gradients)
         loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, lacks_label, chunk_rows)
@@ -227,9 +230,10 @@ def _compute_mean_term(
     sum_dtype: torch.dtype,
     needs_gradients: Sequence[bool],
 ) -> tuple[Tensor, _Gradients]:
-    """Compute the part of the loss that depends on the mean logit of each row, and its gradients.
+    """Compute the term - epsilon mean(z) of the loss, where z are the logits of a row, and its gradients.
 
-    [`~.mean_logit_term.compute_mean_logit_term`] says how it is computed without logits.
+    The term is summed over all rows with a label. [`~.mean_logit_term.compute_mean_logit_term`] says how it is computed
+    without logits.
 
     Args:
         states: the decoder's output, `(rows, d_model)`; zeros in rows without a label.
@@ -261,6 +265,7 @@ def _compute_mean_term(
         grad_weight = grad_of_each_weight_row.repeat(vocabulary, 1)
     grad_bias = None
     if needs_bias:
+        # All elements are equal. The sum also accepts an int as `num_labels`.
         grad_bias = states.new_zeros(vocabulary, dtype=sum_dtype) + grad_logit * num_labels
     return mean_term.value, _Gradients(grad_states, grad_weight, grad_bias)
 
@@ -276,7 +281,8 @@ def _process_chunks(
     """Compute the terms of the loss that need logits, and add their gradients to `gradients` in place.
 
     Only the logits of one chunk of rows are in memory at a time. Returns three values for each row, from which the
-    caller computes the loss. These values are arbitrary for rows without a label.
+    caller computes the loss: log(sum(exp(logits))), the logit of the label, and the largest logit. They are arbitrary
+    for rows without a label.
 
     Args:
         rows: the rows of the batch, in the dtype of matmuls.
@@ -424,7 +430,8 @@ def _sum_rows(
     """Compute the loss and two token sums from the values of all rows.
 
     Args:
-        row_terms: the values of all rows. The values of rows without a label are overwritten.
+        row_terms: for each row, log(sum(exp(logits))), the logit of the label, and the largest logit, each `(rows, 1)`.
+            The values of rows without a label are overwritten.
         mean_term: the term - epsilon mean(z), summed over all rows, a scalar.
         label_probability: 1 - epsilon.
         lacks_label: `(rows, 1)`, True for rows without a label; None if every row has a label.

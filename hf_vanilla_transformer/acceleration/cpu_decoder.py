@@ -111,8 +111,9 @@ def _matches_config(attention: VanillaTransformerAttention) -> bool:
     has_all_heads = widths == [key_width, key_width, value_width]
 
     classes = {type(projection) for projection in projections}
-    bias_is_missing = {projection.bias is None for projection in projections}
-    are_alike = len(classes) == 1 and len(bias_is_missing) == 1
+    # Both values are in this set if some projections have a bias and others do not.
+    have_bias = {projection.bias is not None for projection in projections}
+    are_alike = len(classes) == 1 and len(have_bias) == 1
     return has_all_heads and are_alike
 
 
@@ -149,8 +150,9 @@ class CPUDecoder:
             may_attend = source_mask.bool()[:, None, None]  # (batch, 1, 1, source)
             self._source_mask = make_additive_mask(may_attend, torch.float32)
 
-        # The KV caches begin with slots for this many positions, and grow by as many. The mask and the caches of all
-        # layers must have the same number of slots, so they get the same numbers here.
+        # The KV caches begin with slots for this many positions, and grow by as many. _GROWTH is a number of slots, and
+        # a position has one slot per beam. The mask and the caches of all layers must have the same number of slots, so
+        # they get the same numbers here.
         growth = max(_GROWTH // num_beams, _MIN_GROWTH)
         # Says which slots of the KV caches each hypothesis attends to. All layers share it.
         self._slots = _SlotMask(len(source_states), growth, num_beams)
@@ -160,7 +162,7 @@ class CPUDecoder:
         # The number of positions that were decoded so far.
         self._length = 0
         # The positional encodings of these positions and of some later ones, (positions, d_model).
-        self._position_encodings = _encode_positions(self._decoder, 0, _GROWTH)
+        self._position_encodings = _encode_positions(self._decoder, begin=0, count=_GROWTH)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Compute the logits of the next token, `(rows, vocabulary)`, and add the newest tokens to the KV caches.
@@ -182,13 +184,13 @@ class CPUDecoder:
         return self._lm_head(self._decoder.normalize_output(x))
 
     def _make_room_for_position(self) -> None:
-        """Make sure that the next position has free slots and a positional encoding."""
+        """Make sure that the next position has free slots in the KV caches, one per beam, and a positional encoding."""
         if self._slots.all_are_used():
             # `select` drops the slots that no hypothesis needs, and adds free ones. Here, it keeps every sentence.
             every_sentence = torch.arange(self._slots.batch_size(), device="cpu")
             self.select(every_sentence)
         if self._length == len(self._position_encodings):
-            more_encodings = _encode_positions(self._decoder, self._length, _GROWTH)
+            more_encodings = _encode_positions(self._decoder, begin=self._length, count=_GROWTH)
             self._position_encodings = torch.cat([self._position_encodings, more_encodings])
 
     def _embed(self, tokens: Tensor, position_encoding: Tensor) -> Tensor:
@@ -213,9 +215,13 @@ class CPUDecoder:
     def select(self, sentences: Tensor) -> None:
         """Keep only the given sentences, and drop cache slots to which none of their hypotheses attends.
 
+        A slot holds the keys and values of one position of one hypothesis.
+
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
         """
+        # The slots to keep, (selected, slots), and the number of positions whose slots are used. All others are free.
+        # The mask and the caches of all layers must drop the same slots.
         kept_slots, num_positions = self._slots.select(sentences)
         for layer in self._layers:
             layer.select(sentences, kept_slots, num_positions)
@@ -269,6 +275,9 @@ class _SlotMask:
     def reorder(self, rows: Tensor) -> None:
         """Let each hypothesis attend to the used slots of the hypothesis that it continues.
 
+        A slot holds the keys and values of one position of one hypothesis. In `self._mask`, it has 0 for the hypotheses
+        that attend to it, and a very negative number for the others.
+
         Args:
             rows (`torch.LongTensor` of shape `(rows,)`): hypothesis i continues the hypothesis in row `rows[i]`, which
                 belongs to the same sentence.
@@ -287,6 +296,8 @@ class _SlotMask:
 
     def select(self, sentences: Tensor) -> tuple[Tensor, int]:
         """Keep only the given sentences, drop the slots that none of their hypotheses needs, and add free slots.
+
+        A slot holds the keys and values of one position of one hypothesis. Free slots are for later positions.
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
@@ -327,6 +338,8 @@ def _make_mask_of_free_slots(num_beams: int, num_positions: int) -> Tensor:
 
 def _find_needed_slots(used_mask: Tensor) -> tuple[Tensor, int]:
     """Find the used slots that at least one hypothesis attends to.
+
+    A slot holds the keys and values of one position of one hypothesis, so a position has one slot per beam.
 
     Sentences may need different numbers of slots, but the result has the same number for each: the largest, rounded up
     to whole positions of one slot per beam. Sentences that need fewer get other slots in addition, which stay masked.
@@ -432,14 +445,17 @@ class _Layer:
 def _make_cross_attention(
     attention: VanillaTransformerAttention, states: Tensor, mask: Tensor | None, num_beams: int
 ) -> "_Cross | _SingleSentenceCross":
-    """Make the cross-attention of a layer. A faster class is used for one short sentence without padding."""
+    """Make the cross-attention of a layer. A faster class is used for one short sentence without padding.
+
+    `states` is the encoder's output, `(batch, source, d_model)`. `mask` is 1 for its real tokens, or None if all are.
+    """
     batch_size, source_length, d_model = states.shape
-    is_single_sentence = batch_size == 1 and mask is None
+    has_single_unpadded_sentence = batch_size == 1 and mask is None
     # With _SingleSentenceCross, generate() of 32 tokens by the base model is 9 to 14 % faster for a source of 5 tokens,
     # up to 10 % for 15, and no faster for 30 (one thread of an AMD EPYC with AVX-512, float32 and bfloat16). Its
     # matrices, (source * heads, d_model), are smaller than the projections, (d_model, d_model), up to this length.
     is_short = attention.config.num_heads * source_length <= d_model
-    if is_single_sentence and is_short:
+    if has_single_unpadded_sentence and is_short:
         return _SingleSentenceCross(attention, states)
     return _Cross(attention, states, num_beams)
 
@@ -478,6 +494,8 @@ class _SlotCache:
 
     def select(self, sentences: Tensor, slots: Tensor, positions: int) -> None:
         """Keep only the given sentences, and only the given slots of each sentence.
+
+        A slot holds the keys, or the values, of one position of one hypothesis.
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
@@ -659,13 +677,15 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
 
     Args:
         query (`torch.Tensor` of shape `(batch, beams, heads, d_k)`): one position of every hypothesis.
-        keys, values (`torch.Tensor` of shape `(batch, slots, heads, d)`): the cache of each sentence.
+        keys, values (`torch.Tensor` of shape `(batch, slots, heads, d)`): the cache of each sentence. In
+            self-attention, a slot belongs to one position of one hypothesis, and in cross-attention to a source token.
         mask (`torch.Tensor` of shape `(batch, 1, beams or 1, slots)`, *optional*): added to the scores.
         scaling (`float`): 1 / sqrt(d_k).
     """
     batch_size, num_beams = query.shape[:2]
     num_slots = keys.shape[1]
     has_many_single_queries = num_beams == 1 and batch_size >= _MIN_SENTENCES_FOR_SUMS
+    # With one beam, there is one slot per position.
     if has_many_single_queries and num_slots <= _MAX_POSITIONS_FOR_SUMS:
         heads = _attend_by_sums(query.float(), keys, values, mask, scaling)
     else:
@@ -683,6 +703,8 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
 
 def _attend_by_sums(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
     """Compute attention (Eq. 1) for one hypothesis per sentence, by elementwise products and sums instead of matmuls.
+
+    A slot is a target position in self-attention, and a source token in cross-attention.
 
     Args:
         query (`torch.FloatTensor` of shape `(batch, 1, heads, d_k)`): one position of each hypothesis.
@@ -735,6 +757,7 @@ def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int
         # Even at the end of the table, compute one position, so that `add_positions` raises its error.
         end = max(end_in_table, begin + 1)
     position_ids = torch.arange(begin, end, device="cpu")
-    # The decoder can only add encodings to embeddings. Zeros get the encodings themselves, in float32.
+    # The decoder can only add encodings to embeddings. Zeros get the encodings themselves, in float32. In evaluation
+    # mode, no dropout follows.
     zero_embeds = torch.zeros(end - begin, decoder.config.d_model, dtype=torch.float32, device="cpu")
     return decoder.add_positions(zero_embeds, position_ids, bound=end)

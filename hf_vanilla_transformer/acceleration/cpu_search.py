@@ -93,6 +93,7 @@ def new_cpu_decoder(
     make_decoders = getattr(model, "new_cpu_decoder", None)
     if make_decoders is not None:
         return make_decoders(states, mask, num_beams)
+    # Type checkers know only the mixin, which is a part of the model's class.
     whole_model: Any = model
     if not supports_cpu_decoder(whole_model):
         return None
@@ -223,6 +224,7 @@ def _decode(
     # Logits processors and sampling depend on the rows of the whole batch.
     can_prune = pads_finished and not logits_processor and not settings.do_sample
 
+    # The criteria below decide when a sentence is finished, for example because it has ended with `</s>`.
     is_unfinished = input_ids.new_ones(batch_size, dtype=torch.bool)  # (batch,)
     num_unfinished = batch_size
     # The rows of the sentences that the decoder still computes, (active,). Pruning removes finished ones.

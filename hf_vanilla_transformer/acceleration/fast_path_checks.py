@@ -53,7 +53,10 @@ def is_unmodified(module: nn.Module) -> bool:
     # `module.compile()` sets `_compiled_call_impl`, which is None otherwise.
     if module._compiled_call_impl is not None:
         return False
-    return not _has_hooks(module) and not _hides_methods(module) and _has_plain_parameters(module)
+    if _has_hooks(module) or _hides_methods(module):
+        return False
+    # Sharded and quantized weights, for example, are not plain.
+    return _has_plain_parameters(module)
 
 
 def _hides_methods(module: nn.Module) -> bool:
@@ -128,7 +131,7 @@ def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
     Without support for a 16-bit dtype, torch computes matmuls in slow plain loops. For any other dtype, this function
     returns True, because every CPU supports matmuls in float32 and float64.
     """
-    # These are private operators of torch, which a later release may remove.
+    # These are private operators of torch, which a later release may remove. A removed operator counts as no support.
     if dtype == torch.bfloat16:
         is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     elif dtype == torch.float16:
@@ -157,6 +160,7 @@ def cpu_is_faster_in_bfloat16() -> bool:
     if has_bfloat16_instructions is None or not has_bfloat16_instructions():
         # oneDNN emulates bfloat16 on such an x86 CPU. For other processors, torch does not report bfloat16 matmuls.
         return False
+    # With these instructions and without AMX, AMD CPUs are faster in bfloat16, and Intel CPUs are slower.
     return not _is_intel_cpu()
 
 

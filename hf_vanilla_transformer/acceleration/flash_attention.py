@@ -48,12 +48,12 @@ def flash_attention_with_padding(
         The output, `(batch, target, heads, d_v)`, and None instead of attention weights.
     """
     must_cast = query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
-    if not must_cast:
-        return _attend(module, query, key, value, attention_mask, kwargs), None
-    heads = _attend(
-        module, query.to(_FLASH_DTYPE), key.to(_FLASH_DTYPE), value.to(_FLASH_DTYPE), attention_mask, kwargs
-    )
-    return heads.to(query.dtype), None
+    if must_cast:
+        heads = _attend(
+            module, query.to(_FLASH_DTYPE), key.to(_FLASH_DTYPE), value.to(_FLASH_DTYPE), attention_mask, kwargs
+        )
+        return heads.to(query.dtype), None
+    return _attend(module, query, key, value, attention_mask, kwargs), None
 
 
 def _attend(

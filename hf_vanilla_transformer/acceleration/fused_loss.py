@@ -204,6 +204,7 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         # The other terms need logits. Their gradients are written into `gradients`, chunk by chunk.
         totals = _Totals(loss=mean_term, unsmoothed=mean_term.new_zeros(()), num_highest=mean_term.new_zeros(()))
         label_probability = 1 - label_smoothing
+        # A row has one logit for each row of the weight, and logits have the weight's dtype.
         bytes_per_row = len(projection.weight) * projection.weight.element_size()
         chunk_rows = max(chunk_bytes // bytes_per_row, 1)
         for begin in range(0, len(states), chunk_rows):
@@ -266,7 +267,8 @@ class _Gradients(NamedTuple):
 def _prepare_projection(states: Tensor, weight: Tensor, bias: Tensor | None, lacks_label: Tensor) -> _Projection:
     """Cast the tensors to the dtype of matmuls, set states without a label to zero, and pad the vocabulary.
 
-    `lacks_label`, `(rows, 1)`, is True for rows without a label.
+    Weight and bias, `(vocabulary, ...)`, get rows of zeros at the end, up to a number of rows for which matmuls are
+    fast. `lacks_label`, `(rows, 1)`, is True for rows without a label.
     """
     # The states of padding add nothing to the weight's gradient, even if they are infinite.
     states_for_matmul = cast_to_matmul_dtype(states).masked_fill(lacks_label, 0)
@@ -284,9 +286,10 @@ def _compute_mean_term(
     sum_dtype: torch.dtype,
     needs_gradients: Sequence[bool],
 ) -> tuple[Tensor, _Gradients]:
-    """Compute the part of the loss that depends on the mean logit of each row, and its gradients.
+    """Compute the term - epsilon mean(z) of the loss, where z are the logits of a row, and its gradients.
 
-    [`~.mean_logit_term.compute_mean_logit_term`] says how it is computed without logits.
+    The term is summed over all rows with a label. [`~.mean_logit_term.compute_mean_logit_term`] says how it is computed
+    without logits.
 
     Args:
         projection: the tensors of the output projection, with zeros as states of rows without a label.
@@ -374,6 +377,7 @@ def _with_aligned_rows(matrix: Tensor) -> Tensor:
     the same code.
     """
     vocabulary = len(matrix)
+    # For a multiple of 8, cuBLAS is fast without padding. Any other number is padded to a multiple of 64.
     if vocabulary % _ALIGNED_ROWS == 0:
         return matrix
     # The number of rows that are missing to the next multiple, for example 55 for 37,001, which becomes 37,056.

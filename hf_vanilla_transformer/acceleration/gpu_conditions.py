@@ -64,7 +64,7 @@ def _loss_kernel_is_correct(device: torch.device, dtype: torch.dtype) -> bool:
     labels = torch.tensor([3, -100], device=device)
     # Both functions overwrite their logits with the gradient, so the formula gets a copy.
     expected = logits.clone()
-    replace_logits_by_gradient(expected, labels, 1.0)
-    replace_logits_by_gradient_in_triton(logits, labels, 1.0)
+    replace_logits_by_gradient(expected, labels, label_probability=1.0)
+    replace_logits_by_gradient_in_triton(logits, labels, label_probability=1.0)
     # 2 % is more than the rounding error of bfloat16. The absolute tolerance is for probabilities near 0.
     return torch.allclose(logits, expected, rtol=0.02, atol=1e-6)

@@ -26,10 +26,10 @@ _FEWEST_SCORES = 2**17
 def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Find the tokens with the highest scores in each row. On CPUs, only the best groups of tokens are searched.
 
-    The result is the same as for [`~.beam_search.top_tokens`]. Groups are used if there are many scores. Only the
-    `count` groups with the largest maxima are searched. The maxima of these groups are `count` tokens that are at least
-    as good as every token in the other groups, so no token of the other groups is needed. The tokens after the last
-    whole group are always searched.
+    The result is the same as for [`~.beam_search.top_tokens`]. A group is 64 tokens with adjacent ids. Groups are used
+    if there are many scores. Only the `count` groups with the largest maxima are searched. The maxima of these groups
+    are `count` tokens that are at least as good as every token in the other groups, so no token of the other groups is
+    needed. The tokens after the last whole group are always searched.
 
     Args:
         scores (`torch.FloatTensor` of shape `(rows, vocabulary)`): scores of the next token.
@@ -42,6 +42,7 @@ def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     has_enough_groups = vocabulary >= _GROUP_SIZE * count
     is_large = has_enough_groups and scores.numel() >= _FEWEST_SCORES
     if scores.device.type != "cpu" or not is_large:
+        # `plain` returns the operation that this function replaces.
         return plain(top_tokens)(scores, count)
 
     candidate_ids = _find_tokens_of_best_groups(scores, count)  # (rows, candidates)
@@ -54,6 +55,8 @@ def top_tokens_by_groups(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _find_tokens_of_best_groups(scores: Tensor, count: int) -> Tensor:
     """Return the ids of the tokens in the `count` groups with the largest maxima, and of the tokens after all groups.
+
+    A group is `_GROUP_SIZE` tokens with adjacent ids.
 
     The scores have the shape `(rows, vocabulary)`, and the result has the shape `(rows, candidates)`.
     """

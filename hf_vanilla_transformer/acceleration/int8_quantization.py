@@ -55,7 +55,8 @@ class Int8Linear(nn.Linear):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
-        # nn.Linear would allocate a floating-point matrix.
+        # nn.Linear would allocate a floating-point matrix. The tensors below have no values until `from_linear` or
+        # transformers fills them.
         nn.Module.__init__(self)
         self.in_features = in_features
         self.out_features = out_features
@@ -71,9 +72,10 @@ class Int8Linear(nn.Linear):
     @classmethod
     @torch.no_grad()
     def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
-        """Quantize a linear layer. The largest magnitude in each row of its matrix becomes 127.
+        """Quantize a linear layer: divide each row of its matrix by a scale, and round the quotients to integers.
 
-        The new layer shares the old layer's bias.
+        The scale of a row is chosen so that its largest magnitude becomes 127. The new layer shares the old layer's
+        bias.
         """
         weight = layer.weight
         quantized = cls(
@@ -97,8 +99,12 @@ class Int8Linear(nn.Linear):
 
     @torch.no_grad()
     def to_linear(self) -> nn.Linear:
-        """Dequantize the layer: return an ordinary linear layer with the matrix s W and the same bias."""
+        """Dequantize the layer: return an ordinary linear layer with the matrix s W and the same bias.
+
+        W are the integers, and s is the scale of each row.
+        """
         weight = self.float_weight()
+        # `skip_init` leaves the new layer's weights uninitialized, because they are replaced below.
         layer = nn.utils.skip_init(
             nn.Linear,
             self.in_features,
@@ -156,12 +162,15 @@ class Int8Quantizer(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
         """Replace each linear layer with an empty `Int8Linear` if the saved weights are already int8."""
-        if not hasattr(model, "state_dict_to_save"):
+        # All models of this package have this method.
+        is_own_model = hasattr(model, "state_dict_to_save")
+        if not is_own_model:
             raise InputError(
                 f"Int8Config is for the models of hf_vanilla_transformer, and {type(model).__name__} is not one; use "
                 "another quantization_config, such as TorchAoConfig."
             )
         if not self.pre_quantized:
+            # The model loads floating-point weights, which are quantized after loading.
             return
         for name, linear in _find_layers(model, nn.Linear):
             # The device "meta" allocates no memory. transformers fills the layer when it loads the saved weights.
@@ -176,7 +185,7 @@ class Int8Quantizer(HfQuantizer):
         self._untie_lm_head(model)
 
     def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:
-        """Quantize each linear layer, unless the saved weights were already int8."""
+        """Quantize each linear layer. If they were saved in int8, only disable the gradients of their scales."""
         if self.pre_quantized:
             for _, layer in _find_layers(model, Int8Linear):
                 # transformers enables gradients for all floating-point weights that it loads.

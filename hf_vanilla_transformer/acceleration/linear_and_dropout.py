@@ -60,13 +60,13 @@ def fast_drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
     # gives 6,554 values.
     num_dropping_values = round(rate * 2**16)
     drops_some_elements = 0 < num_dropping_values < 2**16
-    can_multiply_bits = x.element_size() in _INTEGER_DTYPE_BY_SIZE
-    if not (drops_some_elements and can_multiply_bits and is_plain_cpu_tensor(x)):
-        return nn.functional.dropout(x, p=rate)
-    keep = _draw_keep(x, num_dropping_values)
-    # 1 / (1 - rounded rate), so that the expected value of each element stays the same.
-    scale = 2**16 / (2**16 - num_dropping_values)
-    return _Dropout.apply(x, keep, scale)
+    has_integer_dtype = x.element_size() in _INTEGER_DTYPE_BY_SIZE
+    if drops_some_elements and has_integer_dtype and is_plain_cpu_tensor(x):
+        keep = _draw_keep(x, num_dropping_values)
+        # 1 / (1 - rounded rate), so that the expected value of each element stays the same.
+        scale = 2**16 / (2**16 - num_dropping_values)
+        return _Dropout.apply(x, keep, scale)
+    return nn.functional.dropout(x, p=rate)
 
 
 def _draw_keep(x: Tensor, num_dropping_values: int) -> Tensor:
@@ -207,7 +207,8 @@ class _Linear(torch.autograd.Function):
         grad_x = None
         grad_weight = None
         grad_bias = None
-        # To multiply by a matrix itself, pass its transpose.
+        # To multiply by a matrix itself, pass its transpose. The tensors that are needed here were saved, so only type
+        # checkers need the comparisons with None.
         if needs_x and weight is not None:
             grad_x = multiply_by_transpose(grad, weight.T)  # grad @ weight, (..., in)
         if needs_weight and x is not None:

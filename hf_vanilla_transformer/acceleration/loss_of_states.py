@@ -102,6 +102,7 @@ def _can_use_triton(states: Tensor, weight: Tensor, bias: Tensor | None) -> bool
         tensors.append(bias)
     if not are_on_one_nvidia_gpu(tensors):
         return False
+    # Under autocast, this is autocast's dtype for most tensors.
     dtype = dtype_for_matmul(states)
     for tensor in tensors:
         if dtype_for_matmul(tensor) != dtype:

@@ -60,7 +60,8 @@ def tabulated_positions(
             [`~.modeling_vanilla_transformer.sinusoidal_positions`].
     """
     if not is_plain_tensor(position_ids) or _is_capturing(position_ids.device):
-        # torch is compiling, tracing or capturing, and must not record a table or positions of this call.
+        # torch is compiling, tracing or capturing, and must not record a table or positions of this call. `plain`
+        # returns the formula, which this function replaces.
         return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
     if bound is not None and bound <= _LARGEST_TABLE:
         # All positions are smaller than `bound`, so the table has a row for each of them.
@@ -74,8 +75,8 @@ def tabulated_positions(
 def _compute_distinct_positions(position_ids: Tensor, d_model: int, exponent_divisor: int | None) -> Tensor:
     """Compute the encoding of each position in a batch only once, and look up the encodings of the tokens.
 
-    If the range of positions is not smaller than the number of tokens, the encodings are computed for the tokens
-    directly. Returns a tensor of shape `(batch, length, d_model)`.
+    This pays only if there are fewer positions, from the first to the last one, than tokens. Otherwise, the encodings
+    are computed for the tokens directly. Returns a tensor of shape `(batch, length, d_model)`.
     """
     first_tensor, last_tensor = position_ids.aminmax()
     first = int(first_tensor)

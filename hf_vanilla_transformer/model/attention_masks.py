@@ -35,8 +35,13 @@ def choose_mask_config(
     result is a copy of `config` with eager attention, because only eager attention returns weights. Otherwise, the
     result is `config` itself.
 
+    Args:
+        config (`VanillaTransformerConfig`): the model's configuration.
+        output_attentions (`bool`, *optional*): whether attention weights are requested.
+        *masks (`torch.Tensor`, *optional*): the masks that the caller of the model has passed. They are only checked.
+
     Raises:
-        ValueError: if the attention implementation accepts 2D masks only, and a mask has more dimensions.
+        ValueError: if the attention implementation accepts 2D masks only, and one of `masks` has more dimensions.
     """
     if output_attentions:
         # `config` belongs to the model, so only a copy may be changed. Eager attention also accepts 4D masks, so

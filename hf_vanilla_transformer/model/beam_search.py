@@ -102,6 +102,8 @@ class _EndedHypotheses:
     def add(self, sentences: Tensor, scores: Tensor, ends: Tensor) -> None:
         """Add new hypotheses of some sentences, and keep only the best `beams` hypotheses of each sentence.
 
+        A new entry whose score is `NO_HYPOTHESIS` is no hypothesis. It is kept only if there are too few others.
+
         Args:
             sentences (`torch.LongTensor` of shape `(active,)`): the indices of the sentences in the batch.
             scores (`torch.FloatTensor` of shape `(active, candidates)`): the new entries for `scores`.
@@ -111,6 +113,7 @@ class _EndedHypotheses:
         # (active, beams + candidates) and (active, beams + candidates, 3)
         all_scores = torch.cat([self.scores[sentences], scores], dim=1)
         all_ends = torch.cat([self.ends[sentences], ends], dim=1)
+        # Both are (active, beams), best first.
         best_scores, best_columns = all_scores.topk(num_beams)
         self.scores[sentences] = best_scores
         self.ends[sentences] = _select_ends(all_ends, best_columns)
@@ -249,6 +252,7 @@ class BeamSearch:
         # (active, beams * vocabulary), with `vocabulary` adjacent columns for each beam.
         all_scores = scores_by_beam.flatten(1)
 
+        # With a tiny vocabulary, there are fewer extensions than `self.num_candidates`.
         num_candidates = min(self.num_candidates, all_scores.shape[1])
         # The columns of the candidates in `all_scores`, (active, candidates). With a vocabulary of 100 tokens, for
         # example, column 205 is the candidate that extends beam 2 by token 5. multinomial() draws without replacement.
@@ -276,6 +280,7 @@ class BeamSearch:
         all_scores = scores_by_beam.flatten(1)
         all_tokens = best_tokens.view(num_active, -1)
 
+        # With a tiny vocabulary, there are fewer extensions than `self.num_candidates`.
         num_candidates = min(self.num_candidates, all_scores.shape[1])
         # Both have the shape (active, candidates). With 8 tokens per beam, for example, column 19 is the candidate that
         # extends beam 2 by its fourth-best token.
@@ -328,6 +333,8 @@ class BeamSearch:
         Both arguments have the shape `(active, candidates)`. They are True for the finished candidates, and for the
         candidates that are truncated but not finished.
         """
+        # On GPUs, `_may_contain_true` always returns True, because reading a tensor there takes long. To store no
+        # candidate is harmless.
         if _may_contain_true(is_finished):
             self._store(self._finished, is_finished)
             self._has_finished = True
@@ -341,6 +348,7 @@ class BeamSearch:
         """
         # The result of the last `extend`. Its tensors have the shape (active, candidates).
         candidates = self._candidates
+        # `exists` is False for a candidate that is no hypothesis: it extends an empty beam, or its token is forbidden.
         is_stored = has_ended & exists(candidates.scores) & ~self._is_done
         # log P / lp(Y). All candidates have `self.length` tokens.
         penalized_scores = candidates.scores / self.length_penalty(self.length)
@@ -376,6 +384,7 @@ class BeamSearch:
 
         self.rows = self._rows_of(beams).flatten()
         self.tokens = tokens.view(-1, 1)
+        # In the history, sentences that were pruned from the batch keep their rows, which get zeros.
         self._beams_by_step.append(self._expand_to_batch(beams))
         self._tokens_by_step.append(self._expand_to_batch(tokens))
 
@@ -416,6 +425,7 @@ class BeamSearch:
         # The scores of finished hypotheses, (batch, beams), are sorted, so this is the worst of the needed ones. The
         # index None adds the last axis: (active, 1).
         worst_needed = self._finished.scores[self._active, num_needed - 1, None]
+        # An empty slot has a score far below all others, so the worst score shows whether there are enough hypotheses.
         has_enough_finished = exists(worst_needed)
         if self.early_stopping is True:
             return has_enough_finished
@@ -442,7 +452,7 @@ class BeamSearch:
         return best_running / penalty
 
     def drop_finished(self) -> Tensor:
-        """Prune the batch: remove each sentence whose result can no longer change.
+        """Remove from the batch each sentence whose result can no longer change.
 
         Call this after [`prune`], when `rows` and `tokens` have been read, because they still belong to the larger
         batch. The caller must remove the same sentences from its own tensors.
@@ -483,15 +493,15 @@ class BeamSearch:
         gets empty ones, whose scores are lower than all others.
 
         Returns:
-            The generated tokens, `(batch * num_return_sequences, generated)`; the scores log P / lp(Y), `(batch *
-            num_return_sequences,)`; and, in the shape of the tokens, the row of the model's batch that produced each
-            token, or -1 after the end of a hypothesis.
+            The generated tokens, `(batch * num_return_sequences, generated)`, with the token `fill` after the end of a
+            hypothesis; the scores log P / lp(Y), `(batch * num_return_sequences,)`; and, in the shape of the tokens,
+            the row of the model's batch that produced each token, or -1 after the end of a hypothesis.
         """
         # `ends` holds three numbers per hypothesis. All others have the shape (batch, num_return_sequences).
         scores, ends = self._choose_results()
         # The order is the same as in `_store`, which stacks these three numbers.
         lengths, last_beams, last_tokens = ends.unbind(-1)
-        # An empty slot has no tokens, whatever its entry in `ends` is.
+        # A hypothesis that does not exist has no tokens, whatever its entry in `ends` is.
         lengths = lengths.where(exists(scores), 0)
         tokens, rows = self._trace_back(lengths, last_beams, last_tokens)
         return tokens.flatten(0, 1), scores.flatten(), rows.flatten(0, 1)
@@ -500,13 +510,15 @@ class BeamSearch:
         """Choose the hypotheses to return from all that have ended: first finished ones, then truncated ones.
 
         Returns:
-            The scores, `(batch, num_return_sequences)`, and the ends, `(batch, num_return_sequences, 3)`, as in
-            [`_EndedHypotheses`]. Slots without a hypothesis are last.
+            The scores, `(batch, num_return_sequences)`, and the ends, `(batch, num_return_sequences, 3)`, which are
+            the length, the last beam and the last token of each hypothesis. If a sentence has too few hypotheses, empty
+            slots with the score `NO_HYPOTHESIS` follow.
         """
         # (batch, 2 * beams) and (batch, 2 * beams, 3)
         all_scores = torch.cat([self._finished.scores, self._truncated.scores], dim=1)
         all_ends = torch.cat([self._finished.ends, self._truncated.ends], dim=1)
-        # A stable sort moves empty slots to the end, and keeps the order of the hypotheses.
+        # A stable sort moves empty slots to the end, and keeps the order of the hypotheses: finished ones first, and
+        # the best of the finished and of the truncated ones first.
         hypotheses_first = exists(all_scores).int().argsort(dim=1, descending=True, stable=True)
         columns = hypotheses_first[:, : self.num_return_sequences]
         return all_scores.gather(1, columns), _select_ends(all_ends, columns)

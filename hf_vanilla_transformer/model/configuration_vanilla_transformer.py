@@ -80,7 +80,8 @@ def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]
     transformers reads these fields to load a saved folder with `trust_remote_code=True`. When a model is saved,
     transformers copies the files of these classes, and the files that they import, into the folder.
     """
-    # The model's file imports this one, so it can be imported only when the function is called.
+    # The model's file imports this one, so it can be imported only when the function is called. `_class_reference`
+    # returns a name such as "modeling_vanilla_transformer.VanillaTransformerModel".
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .pipeline_vanilla_transformer import PlainTranslationPipeline
 
@@ -247,7 +248,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """
         for name in ("attn_implementation", "_attn_implementation"):
             implementation = config_dict.get(name)
-            # Code on the Hub is named by its repository, such as "kernels-community/flash-attn2".
+            # Code on the Hub is named by its repository, such as "kernels-community/flash-attn2". Names without a
+            # slash, such as "sdpa", and None are accepted.
             if "/" in str(implementation):
                 raise InputError(
                     f"config.json names {implementation}, code on the Hub, for its attention; remove it. If you trust "
@@ -264,16 +266,18 @@ class VanillaTransformerConfig(PreTrainedConfig):
         try:
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
-            if not _IS_REMOTE_CODE:
-                # This is the installed package, not the code in a saved folder. Only the saved file needs the field
-                # that `_add_shipped_code` has set. If the object kept it, transformers would ask the user to trust
-                # remote code.
+            is_installed_package = not _IS_REMOTE_CODE
+            if is_installed_package:
+                # Only the saved file needs the field that `_add_shipped_code` has set. If the object kept it,
+                # transformers would ask the user to trust remote code.
                 self.__dict__.pop("custom_pipelines", None)
 
     def _add_shipped_code(self) -> None:
         """Set the fields `auto_map` and `custom_pipelines`, which say how to load the model with the shipped code.
 
-        Entries of `auto_map` for other classes stay, such as those for a derived model.
+        `auto_map` maps a class of transformers to one of ours, for example "AutoModel" to
+        "modeling_vanilla_transformer.VanillaTransformerModel". Entries for other classes stay, such as those for a
+        derived model.
         """
         auto_map, self.custom_pipelines = _describe_shipped_code()
         shipped_classes = {_name_of_class(reference) for reference in auto_map.values()}
@@ -321,7 +325,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             if hasattr(defaults, name) or name == "attn_implementation":
                 continue
             advice = "give one of its fields"
-            similar_names = get_close_matches(name, vars(defaults), 1)
+            similar_names = get_close_matches(name, vars(defaults), n=1)
             if similar_names:
                 advice = f"give one of its fields, such as {similar_names[0]}"
             raise TypeError(f"{name} is no field of {cls.__name__}; {advice}.")
@@ -360,7 +364,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def _check_aliases(cls, arguments: Mapping[str, object]) -> None:
-        """Raise ValueError if two arguments are names of the same field and have different values."""
+        """Raise ValueError if two arguments are names of the same field and have different values.
+
+        For example, `hidden_size` is an alias of the field `d_model`. `attribute_map` has the field of each alias.
+        """
         # The name by which each field was given first.
         first_names: dict[str, str] = {}
         for name, value in arguments.items():
@@ -398,6 +405,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise InputError(f"{name} is {rate}; it must be a rate between 0 and 1.")
         for name in ("layer_norm_eps", "initializer_factor"):
             factor = getattr(self, name)
+            # This also rejects NaN, for which every comparison is False.
             if not factor > 0:
                 raise InputError(f"{name} is {factor}; it must be above 0.")
 
@@ -409,6 +417,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def _check_heads(self) -> None:
         """Raise ValueError if d_model cannot be split into heads, or if `alignment_heads` names an unknown head."""
+        # Without `d_k`, keys have the width d_model / num_heads, and without `d_v`, values have it.
         needs_default_width = self.d_k is None or self.d_v is None
         if needs_default_width and self.d_model % self.num_heads != 0:
             raise InputError(
@@ -417,7 +426,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
         if self.alignment_heads is None:
             return
-        if not self.alignment_heads or not all(self._is_decoder_head(pair) for pair in self.alignment_heads):
+        # An empty list is rejected as well, because an alignment needs at least one head.
+        names_known_heads = self.alignment_heads and all(self._is_decoder_head(pair) for pair in self.alignment_heads)
+        if not names_known_heads:
             raise InputError(
                 f"alignment_heads is {self.alignment_heads!r}; give None, or pairs of a decoder layer and a head, "
                 f"counted from 0. There are {self.decoder_layers} layers with {self.num_heads} heads each."
@@ -456,7 +467,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
 
     def _check_token_ids(self) -> None:
-        """Raise ValueError if a special token's id is outside a vocabulary, source or target, that needs the token."""
+        """Raise ValueError if a special token's id is outside a vocabulary, source or target, that needs the token.
+
+        A token without an id, which is None, is not checked.
+        """
         for name in _TOKEN_ID_FIELDS:
             size_name = "vocab_size"
             # A token that occurs on both sides must be in both vocabularies, so the smaller one sets the limit.

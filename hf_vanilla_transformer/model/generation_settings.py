@@ -120,7 +120,11 @@ class SettingsToSave(GenerationConfig):
         return settings_to_save
 
     def validate(self, strict: bool = False, **kwargs: Any) -> None:
-        """Check the settings as `GenerationConfig` does, but skip the settings of beam search if there is one beam."""
+        """Check the settings as `GenerationConfig` does, but skip the settings of beam search if there is one beam.
+
+        These settings are `early_stopping` and `length_penalty`. With one beam, `GenerationConfig` would complain about
+        them.
+        """
         settings_to_check = copy.copy(self)
         has_one_beam = self.num_beams is None or self.num_beams == 1
         if has_one_beam:
@@ -131,7 +135,10 @@ class SettingsToSave(GenerationConfig):
 
 
 def _remove_stock_defaults(settings: GenerationConfig) -> None:
-    """Set each setting that equals transformers' default to None, unless its `is_saved_as_default` is True."""
+    """Set each setting that equals transformers' default to None.
+
+    Settings with `is_saved_as_default` in `SEARCH_SETTINGS`, such as `num_beams`, are left as they are.
+    """
     saved_defaults = [name for name, setting in SEARCH_SETTINGS.items() if setting.is_saved_as_default]
     for name, default in GenerationConfig._get_default_generation_params().items():
         if name in saved_defaults:
@@ -159,6 +166,7 @@ def check_search(settings: Mapping[str, object]) -> None:
     """
     for name, setting in SEARCH_SETTINGS.items():
         number = settings.get(name)
+        # Settings without limits count nothing, and a setting of None is not set.
         if setting.limits is None or number is None:
             continue
         smallest, largest = setting.limits
@@ -194,7 +202,10 @@ def warn_of_many_beams(num_beams: int) -> None:
 
 
 def check_token_ids(settings: GenerationConfig, vocab_size: int) -> None:
-    """Raise ValueError if a special token's id is a float, or if a forced token is outside the vocabulary."""
+    """Raise ValueError if a special token's id is a float, or if a forced token is outside the vocabulary.
+
+    Each setting may be one id, a list of ids, or None. `_as_list` makes a list of each of them.
+    """
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
         setting = getattr(settings, name)
         for token_id in _as_list(setting):
@@ -228,10 +239,10 @@ def limits_length(settings: GenerationConfig) -> bool:
         return False
     # Only settings of this package's models have an offset, which could apply instead of a default.
     has_offset = hasattr(settings, "max_length_offset")
-    if has_offset and settings.max_length == _STOCK_MAX_LENGTH:
-        # If `Seq2SeqTrainer.predict` has written this default, the user did not choose it, and the offset applies.
-        return not has_defaults_of_predict(settings)
-    return True
+    is_stock_default = settings.max_length == _STOCK_MAX_LENGTH
+    # If `Seq2SeqTrainer.predict` has written this default, the user did not choose it, and the offset applies.
+    offset_applies = has_offset and is_stock_default and has_defaults_of_predict(settings)
+    return not offset_applies
 
 
 def create_default_generation_config(config: PreTrainedConfig) -> GenerationConfig:
@@ -269,12 +280,15 @@ def length_penalty_of(settings: GenerationConfig) -> Callable:
     """
     alpha = settings.length_penalty
     if alpha is None:
+        # This is transformers' default.
         alpha = 1.0
+    # The negated comparison also rejects NaN, for which every comparison is False.
     if not isinstance(alpha, (int, float)) or not abs(alpha) <= LARGEST_LENGTH_PENALTY:
         raise InputError(
             f"length_penalty is {alpha!r}; it must lie between -{LARGEST_LENGTH_PENALTY} and {LARGEST_LENGTH_PENALTY}, "
             f"and the paper's is {PAPER_ALPHA}."
         )
+    # Only this package adds the type. Settings without it mean transformers' own penalty.
     penalty_type = getattr(settings, "length_penalty_type", "hf")
     if penalty_type not in LENGTH_PENALTIES:
         raise InputError(

@@ -140,7 +140,10 @@ def _check_new_tokens(length: int, past_length: int) -> None:
 
 
 def _check_mask_of_prefix(mask: Tensor, prefix: Tensor | None) -> None:
-    """Raise ValueError unless the mask of a forced prefix of the target has the same shape as the prefix."""
+    """Raise ValueError if the mask of a forced prefix has a different shape than the prefix, or if there is no prefix.
+
+    A forced prefix consists of the target tokens that the caller passes as `decoder_input_ids`.
+    """
     if prefix is not None and prefix.shape == mask.shape:
         return
     if prefix is None:
@@ -356,7 +359,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save the model as `PreTrainedModel.save_pretrained` does, but accept any `generation_config.num_beams`.
 
-        transformers raises an error if beam search has settings and `num_beams` is 1.
+        transformers raises an error if beam search has settings and `num_beams` is 1. Therefore, the settings are
+        replaced by a copy that skips this check while the model is saved.
         """
         settings = self.generation_config
         self.generation_config = SettingsToSave.from_settings(settings)
@@ -439,8 +443,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> tuple[CallSettings, ModelKwargs]:
         """Merge the arguments of a call into a copy of the settings.
 
-        The settings that this package adds are removed from `arguments`, because transformers would ignore those that
-        neither the model's nor the caller's settings contain.
+        The settings that this package adds, such as `max_length_offset`, are removed from `arguments` and set
+        afterwards, because transformers would ignore those that neither the model's nor the caller's settings contain.
 
         Returns:
             The merged settings, and those arguments that are inputs of the model.
@@ -465,16 +469,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             raise InputError("prefill_chunk_size is for decoder-only models; leave it out.")
 
     def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: Mapping[str, object]) -> bool:
-        """Return True if a `generate()` call is limited by `max_length` or `max_new_tokens`, not `max_length_offset`.
+        """Return True if `max_length` or `max_new_tokens` limits a `generate()` call, so that no offset applies.
 
-        Arguments of the call take precedence over the caller's `generation_config`, which takes precedence over the
-        model's.
+        The offset is `max_length_offset`. Arguments of the call take precedence over the caller's `generation_config`,
+        which takes precedence over the model's.
         """
         if kwargs.get("max_length") is not None or kwargs.get("max_new_tokens") is not None:
             return True
         if kwargs.get("max_length_offset") is not None:
             return False
         if generation_config is not None:
+            # `limits_length` reads the same two limits, but ignores a default that `Seq2SeqTrainer.predict` has set.
             if limits_length(generation_config):
                 return True
             if getattr(generation_config, "max_length_offset", None) is not None:
@@ -604,6 +609,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if self.config.position_embedding_type == "learned":
             # The last generated token is never an input, so it needs no position.
             positions_left = self.config.max_position_embeddings + 1 - prompt_length
+            # A prompt that is too long for the table raises an error when its positions are looked up. Here, the limit
+            # only has to be positive.
             max_new_tokens = max(1, min(max_new_tokens, positions_left))
 
         settings.max_new_tokens = max_new_tokens

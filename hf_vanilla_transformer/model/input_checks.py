@@ -48,7 +48,10 @@ def can_read_values(x: Tensor) -> bool:
 
 
 def check_ids_or_embeds(stack: nn.Module, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
-    """Raise ValueError unless the encoder or decoder gets either token ids or embeddings, with at least one token."""
+    """Raise ValueError unless the encoder or decoder, `stack`, gets either token ids or embeddings.
+
+    Token ids must have at least one token.
+    """
     name = type(stack).__name__
     if input_ids is not None and inputs_embeds is not None:
         raise InputError(f"token ids and embeddings were both given to {name}; give one of them.")
@@ -205,6 +208,7 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
 
 def _check_numbers_of_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise ValueError if the tokenizer has more source tokens or target tokens than the model has embeddings for."""
+    # Both are `tokenizer` itself, unless it has two vocabularies.
     source_tokenizer, target_tokenizer = sides_of(tokenizer)
     num_source_tokens = len(source_tokenizer)
     # `len` counts only the source tokens of a FairseqTokenizer. Its target tokens are in `target_encoder`.
@@ -218,7 +222,7 @@ def _check_numbers_of_tokens(config: PreTrainedConfig, tokenizer: PreTrainedToke
 
 
 def _check_same_token_id(name: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError if a special token, such as "pad_token_id", has different ids in model and tokenizer."""
+    """Raise ValueError if a special token has different ids in model and tokenizer; `name` is, e.g., "pad_token_id"."""
     tokenizer_id = getattr(tokenizer, name)
     model_ids = getattr(config, name)
     # A model may have several EOS tokens.

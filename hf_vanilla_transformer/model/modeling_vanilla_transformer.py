@@ -1012,7 +1012,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Create decoder inputs for teacher forcing: `<s>`, followed by all labels but the last.
 
-        Labels and result have the shape `(batch, target)`.
+        Labels and result have the shape `(batch, target)`. In the result, the pad token takes the place of -100.
 
         Raises:
             ValueError: if the configuration lacks the pad token or the start token, or if labels are padded on the left
@@ -1070,8 +1070,10 @@ def label_smoothed_cross_entropy(
         ValueError: if a label is outside the vocabulary.
     """
     labels = labels.to(logits.device)
+    # From here on, -100 marks all positions without a target.
     labels = labels.masked_fill(labels == ignore_index, -100)
     check_labels(labels, vocab_size)
+    # The sum over all target tokens, which `per_token` divides by their number.
     loss_sum = smoothed_cross_entropy(logits, labels, label_smoothing)
     return per_token(loss_sum, labels, num_items_in_batch)
 

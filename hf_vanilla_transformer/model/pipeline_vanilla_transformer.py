@@ -127,6 +127,9 @@ class PlainTranslationPipeline(Pipeline):
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Split the arguments of a call into the arguments for `preprocess`, `_forward` and `postprocess`.
 
+        The arguments without a parameter here are for `generate()`, which `_forward` calls. `return_type`, 0 for token
+        ids or 1 for text, takes precedence over `return_tensors`.
+
         transformers also calls this method with the arguments that were passed when the pipeline was created.
         """
         preprocess_kwargs = self.language_parameters(src_lang, tgt_lang)
@@ -147,6 +150,7 @@ class PlainTranslationPipeline(Pipeline):
         if stop_sequence == "":
             raise InputError("stop_sequence is empty, which ends every text; give a text, or leave it out.")
         if stop_sequence is not None:
+            # `generate()` needs the tokenizer to find the text in the generated tokens.
             _, target_tokenizer = sides_of(self.tokenizer)
             generate_kwargs["stop_strings"] = [stop_sequence]
             generate_kwargs["tokenizer"] = target_tokenizer
@@ -179,7 +183,8 @@ class PlainTranslationPipeline(Pipeline):
             )
         if _has_surrogates(input_):
             raise InputError(f"the input is {input_!r}, which is not UTF-8 text; decode it with its encoding.")
-        return self.tokenize(input_, input_, **kwargs)
+        # A subclass may override `tokenize`, and put the code of a language before the text for the model.
+        return self.tokenize(input_, text_for_model=input_, **kwargs)
 
     def tokenize(self, text: str, text_for_model: str, **kwargs: Any) -> dict[str, Any]:
         """Tokenize a sentence, and decide whether it is copied instead of translated.
@@ -247,7 +252,7 @@ class PlainTranslationPipeline(Pipeline):
         # The text of a copied sentence, or None if the sentence is translated.
         copied_text = model_outputs["copied"]
         rows = self._remove_padding(model_outputs["token_ids"][0], is_copied=copied_text is not None)
-        # For a copied sentence, all translations are its own text.
+        # For a copied sentence, all translations are its own text. If no text is returned, `texts` is not used.
         texts = [copied_text] * len(rows)
         if return_text and copied_text is None:
             texts = self.tokenizer.batch_decode(

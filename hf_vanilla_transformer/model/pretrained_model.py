@@ -76,6 +76,7 @@ def check_quantizer(config: VanillaTransformerConfig) -> None:
     Without the package, transformers does not know the quantization method. It would skip the method, and use the
     integers as weights.
     """
+    # The field is a dictionary, as in config.json, or an object of transformers. Most models do not have it.
     quantization = getattr(config, "quantization_config", None)
     if isinstance(quantization, dict):
         method = quantization.get("quant_method")
@@ -152,6 +153,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             if self.config.output_attentions:
                 requested_attention = "eager"
             elif ATTENTION in ALL_ATTENTION_FUNCTIONS:
+                # Importing the package has registered its attention in this table of transformers.
                 requested_attention = ATTENTION
             else:
                 requested_attention = "sdpa"
@@ -164,6 +166,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: if tensor parallelism would split an attention head.
         """
+        # The number of processes among which each layer is split. It is 1 if there is no configuration.
         tp_size = getattr(distributed_config, "tp_size", 1)
         num_heads = model.config.num_heads
         if num_heads % tp_size != 0:
@@ -202,7 +205,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         because an untied model loads one matrix per embedding. Otherwise, the result is `state_dict`.
         """
         has_shared_matrix = hasattr(self.base_model, "shared")
-        if not has_shared_matrix or self.config.tie_word_embeddings:
+        was_untied = has_shared_matrix and not self.config.tie_word_embeddings
+        if not was_untied:
             return state_dict
         if not state_dict:
             state_dict = self.state_dict()

@@ -179,6 +179,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         Returns:
             The paths in `file_names`, followed by the paths of the two files.
         """
+        # `self.backend_tokenizer` is this tokenizer's own copy of the source tokenizer.
         backends = {
             "source_file": self.backend_tokenizer,
             "target_file": self.target_tokenizer.backend_tokenizer,
