@@ -64,6 +64,7 @@ def main(arguments: list[str]) -> Path:
         assert args.to_system is not None
         direction = "to"
         system = args.to_system
+    # "auto" stands for the system that the model's files belong to.
     if system == "auto":
         system = recognize(args.input, args.revision, args.token)
         print(f"{args.input} is a model of {system}", file=sys.stderr)

@@ -96,6 +96,9 @@ class TextLimits:
     def admit(self, texts: int) -> Iterator[None]:
         """Count a request's texts as in flight while the `with` block runs.
 
+        Args:
+            texts (`int`): the number of texts in the request.
+
         Raises:
             BusyError: if the server would have more texts in flight than `max_in_flight`.
         """
