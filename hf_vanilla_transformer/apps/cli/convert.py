@@ -82,8 +82,8 @@ def main(arguments: list[str]) -> Path:
 def _collect_options(args: ConvertArguments) -> dict[str, Any]:
     """Return the options that are passed to a conversion function, by name, without the input and the system.
 
-    Options that the user has not set are left out, so that the function's own defaults apply. The exception is `force`,
-    which is always included.
+    Options that the user has not set are left out, so that the function's own defaults apply. `force` is always
+    included, because it is False and not None if the user has not set it.
     """
     options = {}
     for name, value in vars(args).items():

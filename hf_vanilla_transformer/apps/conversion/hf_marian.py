@@ -94,6 +94,7 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
         tie_word_embeddings=True,
         attention_bias=True,
     )
+    # `source_vocab_size` is None if source and target have one vocabulary, of size `vocab_size`.
     has_joint_vocabulary = config.source_vocab_size is None
     source_size = config.source_vocab_size
     if source_size is None:

@@ -62,6 +62,7 @@ class ForwardPass(NamedTuple):
             return self.source_tokens, self.source_tokens
         if kind == "decoder":
             return self.target_tokens, self.read_tokens
+        # The type is "cross".
         return self.target_tokens, self.source_tokens
 
     def weights(self, kind: str) -> np.ndarray:
@@ -74,6 +75,7 @@ class ForwardPass(NamedTuple):
             return self.encoder
         if kind == "decoder":
             return self.decoder
+        # The type is "cross".
         return self.cross
 
 

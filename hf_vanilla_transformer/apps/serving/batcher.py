@@ -155,6 +155,7 @@ class Lane:
         """
         queued_texts = _create_queued_texts(texts, tokens, options)
         self._waiting.extend(queued_texts)
+        # This wakes `run`, which may be waiting for texts.
         self._arrived.set()
         # Each future receives the translation of its text.
         futures = [queued_text.translation for queued_text in queued_texts]
