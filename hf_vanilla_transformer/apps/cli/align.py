@@ -59,7 +59,8 @@ def main(arguments: list[str]) -> list[Links]:
     )
     with open_output(output) as file:
         for links in alignments:
-            # A link is a pair of word numbers. For example, the links [(0, 0), (1, 2)] become the line "0-0 1-2".
+            # A link is a pair of word numbers, counted from 0. For example, the links [(0, 0), (1, 2)] become the line
+            # "0-0 1-2".
             line = " ".join(f"{source}-{target}" for source, target in links)
             file.write(f"{line}\n")
     return alignments
@@ -70,6 +71,7 @@ def _load_pairs(align_args: AlignArguments, data_args: DataArguments) -> tuple[l
 
     Raises InputError if there are both sentences and data, or if a source has no target.
     """
+    # The sentences on the command line, in which sources and targets alternate.
     sentences = align_args.pairs
     if not sentences:
         split = align_args.split or "test"
@@ -84,7 +86,6 @@ def _load_pairs(align_args: AlignArguments, data_args: DataArguments) -> tuple[l
     lacks_target = len(sentences) % 2 == 1
     if lacks_target:
         raise InputError(f"there are {len(sentences)} sentences; give pairs, each source before its target.")
-    # Sources and targets alternate.
     sources = sentences[::2]
     targets = sentences[1::2]
     return sources, targets

@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> Path:
     from ...training.checkpoint_averaging import average_checkpoints
 
     checkpoints: Sequence[str | Path] = args.folders
+    # With --last, the command line names the folder of a training run instead of its checkpoints.
     if args.last is not None:
         checkpoints = _find_last_checkpoints(args.folders, args.last)
     output = average_checkpoints(checkpoints, args.output)

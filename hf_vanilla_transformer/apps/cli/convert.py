@@ -64,6 +64,7 @@ def main(arguments: list[str]) -> Path:
         assert args.to_system is not None
         direction = "to"
         system = args.to_system
+    # "auto" stands for the system that the model's files belong to.
     if system == "auto":
         system = recognize(args.input, args.revision, args.token)
         print(f"{args.input} is a model of {system}", file=sys.stderr)
@@ -81,8 +82,8 @@ def main(arguments: list[str]) -> Path:
 def _collect_options(args: ConvertArguments) -> dict[str, Any]:
     """Return the options that are passed to a conversion function, by name, without the input and the system.
 
-    Options that the user has not set are left out, so that the function's own defaults apply. The exception is `force`,
-    which is always included.
+    Options that the user has not set are left out, so that the function's own defaults apply. `force` is always
+    included, because it is False and not None if the user has not set it.
     """
     options = {}
     for name, value in vars(args).items():

@@ -72,8 +72,8 @@ def _find_in_folder(folder: Path, target: str | None) -> list[DocumentFile]:
     The translations get the same relative paths in the folder `target`. Raises InputError if `target` is None, is a
     file, or lies in `folder`, or if there are no documents.
     """
-    is_file = target is not None and Path(target).exists() and not Path(target).is_dir()
-    if target is None or is_file:
+    target_is_file = target is not None and Path(target).exists() and not Path(target).is_dir()
+    if target is None or target_is_file:
         raise InputError(f"{folder} is a folder; name a folder for the translations by --output.")
     if Path(target).resolve().is_relative_to(folder.resolve()):
         raise InputError(f"{target} lies in {folder}, whose documents it would join; name another folder.")

@@ -87,6 +87,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     from ...evaluation.evaluate import describe_scores
 
     evaluation = args.evaluation
+    # Wrong options are reported before the data and the model are loaded.
     _check_decoding_options(args)
     _check_outputs(args)
     # Some target languages, such as Chinese, need a different tokenization for BLEU.
@@ -131,6 +132,7 @@ def _check_outputs(args: Arguments) -> None:
         evaluation.against,
         *model_names,
     ]
+    # A path that is None is skipped.
     check_can_write(evaluation.output, evaluation.translations, inputs=inputs)
 
 
@@ -189,7 +191,7 @@ def _read_references(paths: Sequence[str], pairs: "Dataset") -> list[tuple[str, 
 
 
 def _print_examples(pairs: "Dataset", translations: Sequence[str], count: int) -> None:
-    """Print `count` sentence pairs, spread evenly over the data, with their translations. An empty line follows."""
+    """Print up to `count` sentence pairs, spread evenly over the data, with their translations, and an empty line."""
     from ...data.evenly_spaced_rows import pick_evenly_spaced_rows
     from ...evaluation.evaluate import format_examples
 

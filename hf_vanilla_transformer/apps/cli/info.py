@@ -83,6 +83,7 @@ def _describe_hardware(info: Mapping[str, Any]) -> list[str]:
     """Return the lines about the CPU, its threads, and the GPU."""
     machine = info["machine"]
     openmp = info["openmp"]
+    # The value is None if the variable is not set.
     spin_count = openmp[SPIN_VARIABLE] or "default"
     capabilities = []
     for name, is_supported in info["cpu_capabilities"].items():

@@ -41,6 +41,7 @@ def describe_machine() -> dict[str, Any]:
     description["cpu_capabilities"] = _cpu_capabilities()
     path_states = {}
     for path, reason_against in fast_paths().items():
+        # The reason is empty if the path is on.
         path_states[path] = {"on": reason_against == "", "reason": reason_against}
     description["fast_paths"] = path_states
     return description

@@ -40,6 +40,7 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the verb that the first argument names. `arguments` is `sys.argv[1:]` by default."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # Without arguments, the help page is printed.
     verb = words[0] if words else "--help"
     verb_arguments = words[1:]
     with _ending_at_interrupts(), errors_in_one_line(shows_traceback="--traceback" in verb_arguments):

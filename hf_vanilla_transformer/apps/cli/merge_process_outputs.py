@@ -81,7 +81,8 @@ class Processes:
     def _open_part(self, path: str, chunk_sizes: list[int]) -> Iterator[IO[str]]:
         """Open this process's part for the duration of the block. Then wait for the other parts, and merge them.
 
-        `chunk_sizes` is read only after the block.
+        A part is a file with the output lines of one process. `chunk_sizes` is read only after the block, because
+        [`share`] fills it during the block.
         """
         parts = self._name_parts(path)
         with self._lock_of_parts(path):
@@ -114,7 +115,8 @@ class Processes:
 def _writing_part(part: Path) -> Iterator[IO[str]]:
     """Open a part for the duration of the block, and then wait until all processes have closed their parts.
 
-    If the block fails, the part is kept, and a warning names it. The launcher then ends the other processes.
+    A part is a file with the output lines of one process. If the block fails, it is kept, and a warning names it. The
+    launcher then ends the other processes.
     """
     try:
         with part.open("w", encoding="utf-8") as file:
@@ -128,7 +130,8 @@ def _writing_part(part: Path) -> Iterator[IO[str]]:
 def _merge_parts(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
     """Merge the parts into one file, with the chunks in their original order, and delete the parts.
 
-    `chunk_sizes` has the number of lines of each chunk. Raises InputError if a part is truncated.
+    A part is a file with the output lines of one process. A chunk is a group of consecutive lines that one process has
+    translated, and `chunk_sizes` has the number of lines of each chunk. Raises InputError if a part is truncated.
     """
     with ExitStack() as open_files:
         merged_file = open_files.enter_context(open_output(path))

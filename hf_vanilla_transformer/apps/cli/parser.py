@@ -130,6 +130,7 @@ def given_arguments(
         # The command line has priority over the recipe.
         recipe_values = read_recipe(recipe, argument_class)
         values = override_recipe(recipe_values, values)
+        # An output file must not overwrite the recipe's file.
         _check_outputs(values, recipe)
     # This comes last, because a required argument may be in the recipe.
     _check_required(known_arguments, values)

@@ -59,9 +59,11 @@ class MaskArguments:
         """Load the model, and draw the figure for the model's own translations, or for the translations in `target`."""
         # The options that are given on the command line, such as the number of beams.
         decoding_options = decoding.generate_kwargs()
+        # This raises InputError if decoding options are given together with translations in `target`.
         self._check_no_decoding_of_target(decoding_options)
         plot = self.import_plot_function()
         texts = self.choose_texts()
+        # The options that only some figures have, such as `layer`.
         style_options = self._list_style_options()
         # The model is loaded after all checks, because loading takes longer.
         tokenizer, model = load_tokenizer_and_model(model_args)
@@ -172,6 +174,7 @@ class PositionArguments(LoadingArguments):
         if self.model_name_or_path is not None:
             _, model = load_tokenizer_and_model(self)
         else:
+            # This raises InputError if an option about loading a model is given, such as its device.
             self._check_no_model_options()
         return plot_positions(model, length=self.length, d_model=self.d_model, theme=theme)
 
@@ -267,6 +270,7 @@ def draw(figure: str, arguments: list[str]) -> Path:
     from ...support.figure_style import check_format, save_figure
 
     check_format(output)
+    # Only figures of translations have arguments for the model and for decoding.
     if _draws_translations(figure_class):
         drawing = args.figure.draw(args.file.theme, args.model, args.decoding)
     else:
@@ -296,7 +300,10 @@ def _list_inputs(all_arguments: Iterable[object]) -> list[str | Path]:
 
 
 def _combine_argument_classes(figure_class: type) -> Any:
-    """Create a `NamedTuple` type that combines all classes of command-line arguments that a figure has."""
+    """Create a `NamedTuple` type that combines all classes of command-line arguments that a figure has.
+
+    Only figures of translations have arguments for the model and for decoding.
+    """
     fields: list[tuple[str, type]] = [("figure", figure_class), ("file", FileArguments)]
     if _draws_translations(figure_class):
         fields.append(("model", LoadingArguments))

@@ -71,6 +71,7 @@ class JsonFields(NamedTuple):
     def write(self, sentence: Sentence, translation: Translation) -> str:
         """Format a translation as a JSON object with the sentence's fields, the translation, and its details."""
         if sentence.fields is None:
+            # The input is plain text.
             fields: dict[str, Any] = {self.source: sentence.text}
         else:
             # This is a copy, because the sentence must not change.
@@ -125,7 +126,7 @@ def read_sentences(
     """Read sentences in chunks, from the command line, from a file, or from standard input.
 
     Args:
-        path: the file, or None.
+        path: the file, or None. Without a file and without `arguments`, standard input is read.
         arguments: sentences on the command line. They form a single chunk.
         fields: the field names of JSON lines, or None for plain text.
         size: the maximum number of sentences in a chunk.

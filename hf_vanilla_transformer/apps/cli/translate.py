@@ -92,6 +92,7 @@ class TranslationArguments:
         uses_files_only = self.input is not None and self.output is not None
         if self.json_lines and uses_files_only:
             raise InputError("json_lines is for standard input and output, and has no effect on files; leave it out.")
+        # These literals are the defaults of the two options.
         has_default_columns = self.source_column == "text" and self.target_column == "translation"
         has_json_lines = self._has_json_input() or self._has_json_output()
         if not has_default_columns and not has_json_lines:
@@ -235,7 +236,8 @@ class _Translator:
             translate(self._model, self._tokenizer, [], **options)
         options["tokens_per_batch"] = args.batches.tokens_per_batch
         if args.text.has_subtitles():
-            # Lines with numbers and times have no letters, so they are copied.
+            # Lines with numbers and times have no letters. They are copied, unless the tokenizer says that the model
+            # can translate such lines.
             options["copy_letterless"] = copies_letterless(self._tokenizer, otherwise=True)
         return options
 
@@ -303,6 +305,7 @@ def main(arguments: list[str]) -> None:
     processes = Processes.launched()
     # This also checks the output for documents, as `_check_output` does for all other inputs.
     documents = find_documents(args.text.input, args.text.output)
+    # `processes.check` raises InputError if several processes would share standard input or standard output.
     if documents:
         processes.check(args.text.input, args.text.output)
         _translate_documents(args, processes, documents)

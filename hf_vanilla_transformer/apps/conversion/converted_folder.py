@@ -72,7 +72,9 @@ def command() -> str | None:
     # `program` is a path. It contains hf-vanilla-transformer, or, with `python -m`, hf_vanilla_transformer. The dots
     # match the hyphens and the underscores.
     is_our_program = re.search("hf.vanilla.transformer", program) is not None
-    if not is_our_program or arguments[:1] != ["convert"]:
+    # The slice is empty if there are no arguments.
+    runs_convert = is_our_program and arguments[:1] == ["convert"]
+    if not runs_convert:
         return None
     command_line = shlex.join(["hf-vanilla-transformer", *arguments])
     # The token is secret, but this command line is published together with the model. The option has the form
@@ -120,6 +122,9 @@ def write_converted(
         sentences: source sentences for the comparison on real input.
         force: write the folder even if the model is not equal to its source.
 
+    Returns:
+        The folder `output`.
+
     Raises:
         FileExistsError: if the folder already holds a model.
         ValueError: if the written folder cannot be loaded, or is not equal to its source without `force`.
@@ -134,7 +139,7 @@ def write_converted(
             for name, content in files.items():
                 (folder / name).write_bytes(content)
 
-            # The optional library that the tokenizer needs, or None.
+            # The optional library that the tokenizer needs, such as "sentencepiece", or None.
             library = LIBRARIES.get(tokenizer_settings["tokenizer_class"])
             certificate = _certify(folder, source, sentences, library)
             check_equal(certificate, source.name, force)
@@ -175,6 +180,7 @@ def _certify(folder: Path, source: Source, sentences: Sequence[str], library: st
         "system": source.system,
         "sha256": source.sha256,
         "oracle": oracle,
+        # The fields that `compare` returns, such as "log_probs", "translations" and "equal".
         **parity,
         "command": command(),
         "versions": {
@@ -204,18 +210,19 @@ def _compare_model_and_tokenizer(folder: Path, source: Source, sentences: list[s
     Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
     """
     try:
+        # Token ids, one list for each sentence, or None if the source has no tokenizer that transformers can load.
         expected_rows = _tokenize_by_source(source, sentences)
         tokenizer, model = load(str(folder), "cpu")
         _check_tokenizer(model, tokenizer, trial_sentences=sentences[:1])
-        # Token ids, one list for each sentence.
-        source_rows = tokenizer(sentences).input_ids
-        if expected_rows is not None and source_rows != expected_rows:
+        rows = tokenizer(sentences).input_ids
+        if expected_rows is not None and rows != expected_rows:
             raise InputError("its tokenizer gives other tokens than the tokenizer of the source")
     except (OSError, ValueError) as error:
         # The messages of the errors need the name of the source.
         raise InputError(f"{source.name} cannot be converted: {reason_of(error)}") from error
 
-    parity = compare(model, source.reference, source_rows, in_float64=source.in_float64)
+    parity = compare(model, source.reference, rows, in_float64=source.in_float64)
+    # Translations that the original system has scored. Only models of Marian can have them.
     if source.n_best:
         parity = add_scores(parity, model, tokenizer, source.n_best)
     return parity
@@ -234,8 +241,10 @@ def _tokenize_by_source(source: Source, sentences: list[str]) -> list[list[int]]
 
 def _check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, trial_sentences: list[str]) -> None:
     """Raise ValueError if a token has no row in the embedding matrix, or if a trial sentence cannot be translated."""
+    # `source_vocab_size` is None if source and target have one vocabulary.
     num_embeddings = model.config.source_vocab_size or model.config.vocab_size
     for token, token_id in tokenizer.get_vocab().items():
+        # A damaged vocabulary may have an id that is no integer.
         has_embedding = type(token_id) is int and 0 <= token_id < num_embeddings
         if not has_embedding:
             raise InputError(f"its vocabulary has the id {token_id!r} for {token!r}, but {num_embeddings} embeddings")
@@ -301,16 +310,18 @@ def _describe_conversion(certificate: Certificate) -> dict[str, str]:
         "compared with": certificate["oracle"],
         "result": "equal" if certificate["equal"] else "not equal",
     }
-    for name, difference in certificate["log_probs"].items():
-        facts[f"largest difference, {name} input"] = f"{difference:.2g} nats"
+    # The type of input is "random", "real" or "marian".
+    for input_type, difference in certificate["log_probs"].items():
+        facts[f"largest difference, {input_type} input"] = f"{difference:.2g} nats"
     if "float64" in certificate:
-        for name, difference in certificate["float64"]["log_probs"].items():
-            facts[f"in float64, {name} input"] = f"{difference:.2g} nats"
+        for input_type, difference in certificate["float64"]["log_probs"].items():
+            facts[f"in float64, {input_type} input"] = f"{difference:.2g} nats"
+    # The number of sentences, and how many of their translations are equal.
     translations = certificate["translations"]
     facts["equal translations, greedy"] = f"{translations['greedy']} of {translations['sentences']}"
     facts["equal translations, 4 beams"] = f"{translations['beam']} of {translations['sentences']}"
-    for name, sha256 in certificate["sha256"].items():
-        facts[f"SHA-256 of `{name}`"] = sha256
+    for file_name, sha256 in certificate["sha256"].items():
+        facts[f"SHA-256 of `{file_name}`"] = sha256
     versions = [f"{library} {version}" for library, version in certificate["versions"].items()]
     facts["versions"] = ", ".join(versions)
     if certificate["command"]:

@@ -106,15 +106,19 @@ def to_ctranslate2(
     # The object from which CTranslate2 writes its model files.
     spec = _make_quantized_specification(model, tokenizer, quantization, max_positions)
 
-    # `staged` gives the temporary folder its final name if the block succeeds, and deletes it otherwise.
+    # `locked` keeps other processes from writing the folder. `staged` gives the temporary folder its final name if the
+    # block succeeds, and deletes it otherwise.
     with locked(output_folder), staged(output_folder) as temporary_folder:
         spec.save(str(temporary_folder))
         tokenizer.save_pretrained(temporary_folder)
         # The comparison uses the files that were written, including the tokenizer's.
         saved_tokenizer = load_tokenizer(temporary_folder, f"the result for {folder}")
+        # A model with learned positions may have fewer of them than `max_positions`.
         num_positions = table_length(model.config, max_positions)
         is_exact = quantization == "float32"
-        parity = compare(temporary_folder, model, saved_tokenizer, sentences, num_positions, is_exact)
+        parity = compare(
+            temporary_folder, model, saved_tokenizer, sentences, num_positions=num_positions, is_exact=is_exact
+        )
         check_equal(parity, folder, force)
         certificate = {
             "source": folder,
@@ -207,12 +211,15 @@ def compare(
 
     # The limit of transformers includes the start token, and CTranslate2's limit, in `count_equal`, does not.
     limit_with_start = max_length + 1
-    beam_translations = translate_rows(model, sources, _NUM_BEAMS, limit_with_start, **_COMMON_RULES)
-    greedy_translations = translate_rows(model, sources, 1, limit_with_start)
+    beam_translations = translate_rows(
+        model, sources, num_beams=_NUM_BEAMS, max_length=limit_with_start, **_COMMON_RULES
+    )
+    # Greedy search has no hypotheses to rank, so it needs no common rules.
+    greedy_translations = translate_rows(model, sources, num_beams=1, max_length=limit_with_start)
     translations = {
         "sentences": len(sources),
-        "beam": exported.count_equal(beam_translations, sources, _NUM_BEAMS, max_length),
-        "greedy": exported.count_equal(greedy_translations, sources, 1, max_length),
+        "beam": exported.count_equal(beam_translations, sources, num_beams=_NUM_BEAMS, max_length=max_length),
+        "greedy": exported.count_equal(greedy_translations, sources, num_beams=1, max_length=max_length),
     }
 
     random_sources = truncate_rows(random_rows(model, seed=0), max_length)
@@ -288,12 +295,10 @@ def _largest_difference(
     """Return the largest difference, in nats, between the two models' log-probabilities of a target token."""
     # All targets are concatenated, in the same order as in the results of `log_probs` and `score`.
     target_tokens = [token for target in targets for token in target]
-    # (target tokens, vocabulary)
-    all_log_probs = log_probs(model, sources, targets)
-    # (target tokens, 1)
-    token_column = torch.tensor(target_tokens)[:, None]
-    # (target tokens,)
-    original_scores = all_log_probs.gather(-1, token_column).squeeze(-1)
+    all_log_probs = log_probs(model, sources, targets)  # (target tokens, vocabulary)
+    # `gather` picks the log-probability of each target token.
+    token_column = torch.tensor(target_tokens)[:, None]  # (target tokens, 1)
+    original_scores = all_log_probs.gather(-1, token_column).squeeze(-1)  # (target tokens,)
     exported_scores = torch.tensor(exported.score(sources, targets))
     return float((original_scores - exported_scores).abs().max())
 
@@ -311,6 +316,7 @@ def fixed_translate_options(generation_config: GenerationConfig, target_texts: S
     """
     # 0 means that sources are not truncated.
     options: dict[str, Any] = {"max_input_length": 0}
+    # Token ids that must not be generated in this order. A single suppressed token is a sequence of length 1.
     suppressed_sequences: Rows = []
     if generation_config.suppress_tokens:
         suppressed_sequences.extend([token] for token in generation_config.suppress_tokens)
@@ -340,6 +346,7 @@ def specification(
         ValueError: if CTranslate2 cannot represent the model.
     """
     config = model.config
+    # This raises ValueError if a LayerNorm follows each stack, or if the heads do not have the usual width.
     require(config, "CTranslate2", stack_layer_norm=False)
     if config.activation_function not in _ACTIVATIONS:
         raise InputError(
@@ -376,6 +383,7 @@ def _move_alignment_heads(model: VanillaTransformerForConditionalGeneration) -> 
     Returns the arguments of `TransformerSpec.from_config` that state the layer and the number of these heads. If the
     alignment heads are in several layers, the model does not change, and there are no such arguments.
     """
+    # The list is empty if the heads are in several layers.
     alignment_heads = heads_in_one_layer(model.config)
     if not alignment_heads:
         return {}
@@ -418,7 +426,6 @@ def _copy_embeddings(stack: Any, stack_spec: Any, num_positions: int) -> None:
     # The embeddings are multiplied by the square root of d_model (section 3.4).
     stack_spec.scale_embeddings = True
     # Adding the positions to zeros gives their table, for sinusoids and for learned positions.
-    # (num_positions, d_model)
     zeros = torch.zeros(num_positions, stack.config.d_model)
     position_ids = torch.arange(num_positions)
     stack_spec.position_encodings.encodings = stack.add_positions(zeros, position_ids)
@@ -496,9 +503,9 @@ def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequen
         # The weight has the shape (num_heads * head width, d_model), and the bias has (num_heads * head width,).
         for parameter in projection.parameters():
             parameter.copy_(_reorder_blocks(parameter, new_order))
-    # In the output projection, each head has a block of columns. The bias does not depend on the heads.
-    # (d_model, num_heads * head width)
-    output_weight = reordered.out_proj.weight
+    # In the output projection, each head has a block of columns, i.e. a block of rows of the transposed weight. The
+    # bias does not depend on the heads.
+    output_weight = reordered.out_proj.weight  # (d_model, num_heads * head width)
     output_weight.copy_(_reorder_blocks(output_weight.T, new_order).T)
     return reordered
 

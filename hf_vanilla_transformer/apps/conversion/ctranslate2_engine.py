@@ -103,10 +103,12 @@ def load_ctranslate2(
         raise InputError(
             f'compute_type is "{compute_type}"; choose one of {", ".join(choices)}, which this processor has.'
         )
+    # By default, the engine has as many threads as PyTorch.
     if not threads:
         threads = torch.get_num_threads()
     # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
     local_folder = native_folder(folder, revision, token)
+    # This folder is in the user's cache.
     converted_folder = converted(local_folder, compute_type)
     return CTranslate2Engine(local_folder, converted_folder, compute_type, threads)
 
@@ -254,6 +256,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             # With this length penalty, a score is log P divided by the length. See `_rank`.
             "length_penalty": 1,
             "return_scores": True,
+            # Neither of these lengths counts the start token.
             "max_decoding_length": max_length,
             "min_decoding_length": min(_min_length(settings), max_length),
             "end_token": [self._target_texts[token] for token in self._end_tokens(settings)],
@@ -289,7 +292,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         if settings.max_new_tokens:
             limit = settings.max_new_tokens
         elif max_length_offset is not None and not limits_length(settings):
-            # In the paper, the limit is the length of the source plus 50 (section 6.1).
+            # The settings have no limit that takes precedence over the offset. In the paper, the limit is the length of
+            # the source plus 50 (section 6.1).
             limit = longest_source + max_length_offset
         elif settings.max_length:
             # settings.max_length counts the start token, and so does the default.
@@ -312,7 +316,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def log_probs(self, sources: Rows, targets: Rows) -> list[list[float]]:
         """Return the log-probabilities of each target's tokens, in nats.
 
-        The targets end in `</s>`. Raises the same errors as `generate`.
+        A target ends in `</s>`, unless it was truncated. Raises the same errors as `generate`.
         """
         source_texts = self._to_source_texts(sources)
         target_texts = self._to_target_texts(targets)
@@ -361,8 +365,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         for hypotheses, target in zip(hypotheses_by_source, targets, strict=True):
             # Greedy search has one hypothesis. Its attention weights are a list with one row for each step.
             step_rows = hypotheses.attention[0]
-            # The search may have continued the target with more tokens, whose rows are removed: (target, source)
-            attention_matrices.append(torch.tensor(step_rows[: len(target)]))
+            # The search may have continued the target with more tokens, whose rows are removed.
+            attention_matrices.append(torch.tensor(step_rows[: len(target)]))  # (target, source)
         return attention_matrices
 
     def close(self) -> None:
@@ -557,6 +561,7 @@ def _make_watch(criteria: Sequence[StoppingCriteria], input_ids: torch.Tensor) -
 
 def _choose_num_returned(settings: GenerationConfig) -> int:
     """Return the number of translations for each source. Raises ValueError if it exceeds the number of beams."""
+    # A setting that is None counts as 1.
     num_beams = settings.num_beams or 1
     num_returned = settings.num_return_sequences or 1
     if num_returned > num_beams:

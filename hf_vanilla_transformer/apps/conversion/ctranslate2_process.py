@@ -228,7 +228,8 @@ def main() -> None:
         job = json.loads(line)
         answer: object
         try:
-            # The model is loaded in the first job, so that an error is sent to the parent as an answer.
+            # The model that the command line names is loaded in the first job, so that an error is sent to the parent
+            # as an answer.
             if translator is None:
                 translator = _load_translator()
             answer = _run_job(translator, job["method"], job["options"])
@@ -252,8 +253,8 @@ def _load_translator() -> Any:
 def _run_job(translator: Any, method: str, options: Mapping[str, Any]) -> tuple[float, list[Any]]:
     """Call a method of CTranslate2's `Translator`, and return its duration in seconds and one result for each source.
 
-    A result of `score_batch` is a list of log-probabilities. A result of `translate_batch` has the fields of
-    [`Hypotheses`]. The duration does not include the conversion of CTranslate2's results into lists.
+    A result of `score_batch` is a list of log-probabilities. A result of `translate_batch` is a tuple of the fields of
+    [`Hypotheses`], in their order. The duration does not include the conversion of CTranslate2's results into lists.
     """
     start = time.perf_counter()
     if method == "score_batch":

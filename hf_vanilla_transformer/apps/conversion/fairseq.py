@@ -97,7 +97,14 @@ def from_fairseq(
     source_token_ids = read_dictionary(source_dictionary)
     target_token_ids = read_dictionary(target_dictionary)
     merges_path = _find_merges(folder)
-    fsmt = build_fsmt(state, args, len(source_token_ids), len(target_token_ids), langs, checkpoint)
+    fsmt = build_fsmt(
+        state,
+        args,
+        source_size=len(source_token_ids),
+        target_size=len(target_token_ids),
+        langs=langs,
+        path=checkpoint,
+    )
 
     source_vocabulary_name, target_vocabulary_name = VOCABULARIES
     tokenizer_texts = {
@@ -149,7 +156,10 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def _find_merges(folder: Path) -> Path:
-    """Return the file with the BPE merges in a folder. Raises FileNotFoundError if there is none."""
+    """Return the file with the BPE merges in a folder: the first name in `_MERGES_FILES` that exists.
+
+    Raises FileNotFoundError if there is none.
+    """
     for name in _MERGES_FILES:
         path = folder / name
         if path.is_file():
@@ -392,7 +402,8 @@ def _rename_weight(old_name: str) -> str:
     For example, `encoder.layers.0.layer_norms.1.weight` becomes `encoder.layers.0.final_layer_norm.weight`.
     """
     name = old_name.replace("decoder.embed_out", _OUTPUT_PROJECTION)
-    # The name begins with "encoder." or "decoder.". The layers of the two have different LayerNorms.
+    # The names of LayerNorms begin with "encoder." or "decoder.". In an encoder layer, for example, the later names are
+    # self_attn_layer_norm for index 0, and final_layer_norm for index 1.
     stack, _, _ = name.partition(".")
     later_names = _LAYER_NORMS.get(stack, ())
     for index, layer_norm in enumerate(later_names):

@@ -95,9 +95,9 @@ def _read_tokenizer_settings(folder: Path, model_langs: object) -> dict[str, Any
     settings: dict[str, Any] = {"langs": model_langs}
     file_with_langs = folder / CONFIG_NAME
     if settings_path.is_file():
-        tokenizer_settings = read_json(settings_path)
-        settings.update(tokenizer_settings)
-        if "langs" in tokenizer_settings:
+        stored_settings = read_json(settings_path)
+        settings.update(stored_settings)
+        if "langs" in stored_settings:
             file_with_langs = settings_path
     langs = settings["langs"]
     if not _is_pair_of_codes(langs):

@@ -94,6 +94,7 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
         tie_word_embeddings=True,
         attention_bias=True,
     )
+    # `source_vocab_size` is None if source and target have one vocabulary, of size `vocab_size`.
     has_joint_vocabulary = config.source_vocab_size is None
     source_size = config.source_vocab_size
     if source_size is None:
@@ -125,10 +126,10 @@ def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: Ma
 
     Raises ValueError if the two models do not have the same weights.
     """
+    # In this model, sine and cosine channels alternate. In a MarianMTModel, all sine channels come first.
     state = permute_channels(model.state_dict(), interleaved_channels(model.config.d_model))
     if "lm_head.bias" in state:
-        # (1, vocabulary)
-        state["final_logits_bias"] = state.pop("lm_head.bias")[None]
+        state["final_logits_bias"] = state.pop("lm_head.bias")[None]  # (1, vocabulary)
     # "Missing" names are in `marian` only, and "unexpected" names are in `state` only.
     missing_names, unexpected_names = marian.load_state_dict(state, strict=False)
     # MarianMTModel computes some tensors, such as its position tables, so they may be missing.
@@ -169,6 +170,7 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
     marian = new_marian(model.config)
     copy_to_marian(model, marian)
     marian.generation_config, lost_settings = _split_decoding_settings(model.generation_config)
+    # Without a limit in these settings, transformers would end translations after 20 tokens.
     _set_default_length_limit(marian.generation_config, model.config)
     with locked(output_folder):
         # A different process may have written a model before this one got the lock.
@@ -176,8 +178,13 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
         # `staged` gives the temporary folder its final name if the block succeeds, and deletes it otherwise.
         with staged(output_folder) as temporary_folder:
             marian.save_pretrained(temporary_folder)
-            longest_sequence = model.config.max_position_embeddings
-            _save_tokenizer(tokenizer, longest_sequence, local_folder, temporary_folder, folder)
+            _save_tokenizer(
+                tokenizer,
+                positions=model.config.max_position_embeddings,
+                source=local_folder,
+                output=temporary_folder,
+                name=folder,
+            )
             parity = _compare_stock(temporary_folder, model, tokenizer, list(sentences), folder)
             certificate = {
                 "source": folder,
@@ -208,7 +215,8 @@ def _split_decoding_settings(settings: GenerationConfig) -> tuple[GenerationConf
         if value is not None:
             lost_settings[name] = value
     if lost_settings.get("length_penalty_type") == "gnmt":
-        # The exponent of the paper's length penalty has a different meaning in transformers' formula.
+        # "gnmt" is the paper's length penalty. Its exponent has a different meaning in transformers' formula, so it is
+        # replaced by transformers' default, 1.0.
         lost_settings["length_penalty"] = stock_settings.length_penalty
         stock_settings.length_penalty = 1.0
     else:
@@ -307,11 +315,11 @@ def _way_to_ctranslate2(model: VanillaTransformerForConditionalGeneration) -> st
     zero vector (ctranslate2/converters/transformers.py: MarianMTLoader). It therefore needs a model in which `<pad>` is
     both the last token and the start token, and has an embedding of zeros.
     """
-    pad_token = model.config.pad_token_id
-    is_last_token = pad_token == model.config.vocab_size - 1
-    is_start_token = pad_token == model.config.decoder_start_token_id
+    pad_id = model.config.pad_token_id
+    is_last_token = pad_id == model.config.vocab_size - 1
+    is_start_token = pad_id == model.config.decoder_start_token_id
     # The embedding matrix is tied to the output projection, whose rows are therefore the embeddings.
-    embedding = model.get_output_embeddings().weight[pad_token]
+    embedding = model.get_output_embeddings().weight[pad_id]
     is_zero = not embedding.any()
     if is_last_token and is_start_token and is_zero:
         return "by its own loader of Marian models, or convert --to ctranslate2"
@@ -406,11 +414,10 @@ def convert_marian(
         marian: the source.
         positions: `"hf"` or `"marian"`, as in [`from_hf_marian`].
         name: the name of the source, which is used in messages.
-        **fields: additional configuration fields of the new model.
+        **fields: additional configuration fields of the new model, such as `alignment_heads`.
     """
     state = {key: weight for key, weight in marian.state_dict().items() if not _is_computed(key)}
-    # (target vocabulary,)
-    bias = marian.final_logits_bias[0]
+    bias = marian.final_logits_bias[0]  # (target vocabulary,)
     # The output bias of most OPUS-MT models is zero. Our model then has no output bias.
     has_bias = bool(bias.any())
     if has_bias:
@@ -444,8 +451,7 @@ def _is_computed(name: str) -> bool:
 def restore_positions(marian: MarianMTModel) -> None:
     """Change a `MarianMTModel` in place, so that it has the sinusoids and the LayerNorm epsilon of Marian itself."""
     for stack in (marian.model.encoder, marian.model.decoder):
-        # (positions, d_model)
-        table = stack.embed_positions.weight
+        table = stack.embed_positions.weight  # (positions, d_model)
         num_positions, d_model = table.shape
         sinusoids = _compute_marian_sinusoids(num_positions, d_model)
         table.copy_(torch.from_numpy(sinusoids))

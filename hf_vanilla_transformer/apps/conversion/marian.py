@@ -130,6 +130,7 @@ def from_marian(
     check_settings(settings, weight_path)
 
     languages = find_languages(settings, vocabulary_paths)
+    # `pad_token` is the id of the pad token that the conversion adds.
     tokenizer_contents, pad_token = tokenizer_files(vocabulary_paths, arrays, languages)
     marian = build_marian(arrays, settings, pad_token, weight_path)
 
@@ -188,7 +189,8 @@ def _find_vocabularies(weights: Path) -> list[Path]:
     folder = weights.parent
     file_names = _list_vocabulary_names(weights)
     are_sentencepiece = all(Path(name).suffix == ".spm" for name in file_names)
-    if len(file_names) != 2 or not are_sentencepiece:
+    are_two_models = len(file_names) == 2 and are_sentencepiece
+    if not are_two_models:
         listed_names = ", ".join(file_names) or "none"
         raise InputError(
             f"the vocabularies of {folder} are {listed_names}; two SentencePiece models (.spm) are needed. Instead of "
@@ -332,6 +334,7 @@ def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
 def check_settings(settings: Mapping[str, Any], path: Path) -> None:
     """Raise ValueError if this package's model cannot represent some of Marian's settings. The message lists them."""
     unfit_fields = find_unfit(settings, _REQUIRED_SETTINGS)
+    # A missing setting passes the checks, because the defaults below are valid.
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:
         unfit_fields.append(UnfitField("transformer-ffn-activation", activation, " or ".join(_ACTIVATIONS)))
@@ -477,8 +480,10 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     generation_config.suppress_tokens = [_UNKNOWN_TOKEN, pad_token]
     # OPUS-MT models on the Hub have the same limit.
     generation_config.max_length = 512
+    # Without this setting, the model gets the paper's 4 beams.
     generation_config.num_beams = settings.get("beam-size", 4)
-    # Marian and transformers both divide log P by a power of the length. The exponent is `normalize` in Marian.
+    # Marian and transformers both divide log P by a power of the length. The exponent is `normalize` in Marian. With 0,
+    # the length has no effect.
     generation_config.length_penalty = float(settings.get("normalize", 0))
     return marian
 
@@ -562,8 +567,7 @@ def _to_marian_state(arrays: StateDict, config: MarianConfig, path: Path) -> Sta
     state: StateDict = {}
     try:
         state.update(_pop_embeddings(remaining, config))
-        # (1, vocabulary) -> (vocabulary,)
-        bias = remaining.pop("decoder_ff_logit_out_b").flatten()
+        bias = remaining.pop("decoder_ff_logit_out_b").flatten()  # (1, vocabulary) -> (vocabulary,)
         state["final_logits_bias"] = _extend_output_bias(bias, config.vocab_size)
         # Marian counts layers from 1, and transformers counts them from 0.
         for layer in range(config.encoder_layers):
@@ -586,7 +590,8 @@ def _pop_layer(
 
     Args:
         arrays: Marian's arrays, by name. The arrays of the layer are removed.
-        names: Marian's names of a weight and a bias, by the name of their module in transformers.
+        names: Marian's names of a weight and a bias, by the name of their module in transformers. For example, the
+            module `"fc1"` has the names `("ffn_W1", "ffn_b1")`.
         marian_prefix, hf_prefix: the name of the layer in Marian and in transformers.
 
     Raises:

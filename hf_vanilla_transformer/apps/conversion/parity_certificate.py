@@ -162,7 +162,7 @@ def add_scores(
 
     Returns a new certificate, in which `log_probs` has the entry `marian`. Marian scores whole hypotheses, so the entry
     is the largest difference between their total log-probabilities, in nats per token. Hypotheses that Marian truncated
-    are skipped.
+    are skipped, and at least one must remain.
     """
     differences = []
     for hypothesis in hypotheses:
@@ -198,13 +198,12 @@ def _read_target_tokens(tokenizer: PreTrainedTokenizerBase, tokens: str) -> list
 
 def _log_prob_of_target(model: PreTrainedModel, inputs: Mapping[str, torch.Tensor], target_ids: list[int]) -> float:
     """Return the log-probability, in nats, that a model assigns to a whole target, given one tokenized source."""
-    # (1, target)
-    labels = torch.tensor([target_ids])
+    labels = torch.tensor([target_ids])  # (1, target)
+    # With `skip_logits=True`, the model would return no logits.
     logits = model(**inputs, labels=labels, skip_logits=False).logits
-    # (target, vocabulary)
-    all_log_probs = logits.log_softmax(dim=-1)[0]
-    # `gather` picks the log-probability of each target token: (target, 1)
-    target_log_probs = all_log_probs.gather(-1, labels[0][:, None])
+    all_log_probs = logits.log_softmax(dim=-1)[0]  # (target, vocabulary)
+    # `gather` picks the log-probability of each target token.
+    target_log_probs = all_log_probs.gather(-1, labels[0][:, None])  # (target, 1)
     return float(target_log_probs.sum())
 
 
@@ -236,6 +235,7 @@ def random_rows(model: PreTrainedModel, seed: int) -> Rows:
     generator = torch.Generator().manual_seed(seed)
     config = model.config
     eos = config.eos_token_id
+    # The configuration has None instead of a token that the model lacks.
     special_tokens = {config.pad_token_id, config.bos_token_id, eos, config.decoder_start_token_id}
     # Configurations name their vocabulary sizes differently. The tokens must be in all vocabularies.
     vocabulary_sizes = []
@@ -280,17 +280,16 @@ def log_probs(model: PreTrainedModel, sources: Rows, targets: Rows) -> torch.Ten
     config = model.config
     source_ids, source_mask = _pad(sources, config.pad_token_id)
     labels, target_mask = _pad(targets, config.pad_token_id)
-    # The decoder reads the targets shifted by one position: (batch, target)
+    # The decoder reads the targets shifted by one position, after the start token.
     start_tokens = torch.full((len(labels), 1), config.decoder_start_token_id)
-    decoder_input_ids = torch.cat([start_tokens, labels[:, :-1]], dim=1)
+    decoder_input_ids = torch.cat([start_tokens, labels[:, :-1]], dim=1)  # (batch, target)
     # The cache is off because, with a cache, FSMT would read only the last token.
     output = model(
         input_ids=source_ids, attention_mask=source_mask, decoder_input_ids=decoder_input_ids, use_cache=False
     )
-    # (batch, target, vocabulary)
-    all_log_probs = output.logits.log_softmax(dim=-1)
-    # The mask removes padding and concatenates the targets: (target tokens, vocabulary)
-    return all_log_probs[target_mask.bool()]
+    all_log_probs = output.logits.log_softmax(dim=-1)  # (batch, target, vocabulary)
+    # The mask removes padding and concatenates the targets.
+    return all_log_probs[target_mask.bool()]  # (target tokens, vocabulary)
 
 
 def _largest_difference(model: PreTrainedModel, oracle: PreTrainedModel, sources: Rows, targets: Rows) -> float:
@@ -301,7 +300,7 @@ def _largest_difference(model: PreTrainedModel, oracle: PreTrainedModel, sources
         batches.append((sources[1:], targets[1:]))
     differences = []
     for batch_sources, batch_targets in batches:
-        # (target tokens, vocabulary)
+        # Both tensors have the shape (target tokens, vocabulary).
         model_log_probs = log_probs(model, batch_sources, batch_targets)
         oracle_log_probs = log_probs(oracle, batch_sources, batch_targets)
         differences.append((model_log_probs - oracle_log_probs).abs().max())
@@ -328,7 +327,7 @@ def translate_rows(
     )
     eos = model.config.eos_token_id
     translations = []
-    # (batch, 1 + target): the first token of each row is the start token.
+    # `outputs` has the shape (batch, 1 + target), because each row begins with the start token, which is removed here.
     for row in outputs[:, 1:].tolist():
         # Only padding follows the first EOS. A translation at the length limit has neither EOS nor padding.
         end = len(row)

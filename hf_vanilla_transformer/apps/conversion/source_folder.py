@@ -198,7 +198,7 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
 
 
 def _list_file_names(path: Path) -> set[str]:
-    """Return the names of the files in a folder, or the name of a single file.
+    """Return the names of the files and subfolders in a folder, or the name of a single file.
 
     Files that only a Trainer reads are left out. The set is empty if `path` does not exist.
     """

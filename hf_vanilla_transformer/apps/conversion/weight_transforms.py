@@ -74,13 +74,13 @@ def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
     """
     permuted = {}
     for name, weight in state.items():
-        reads_residual_stream = any(part in name for part in _NAMES_OF_READERS)
-        writes_residual_stream = any(part in name for part in _NAMES_OF_WRITERS)
+        reads_residual_stream = any(substring in name for substring in _NAMES_OF_READERS)
+        writes_residual_stream = any(substring in name for substring in _NAMES_OF_WRITERS)
         if reads_residual_stream:
-            # (output, d_model)
+            # For example, the weight of a query projection has the shape (output, d_model).
             permuted[name] = weight[:, channels]
         elif writes_residual_stream:
-            # (d_model,) or (d_model, input)
+            # For example, an output projection has a weight of shape (d_model, input) and a bias of shape (d_model,).
             permuted[name] = weight[channels]
         else:
             # For example, the bias of a query projection has no axis with these channels.

@@ -126,26 +126,24 @@ def plot_attention(
 
     pair = forward_pass(model, tokenizer, source, target, **generate_kwargs)
     queries, keys = pair.query_and_key_tokens(kind)
-    # (layers, heads, queries, keys)
-    all_weights = pair.weights(kind)
+    all_weights = pair.weights(kind)  # (layers, heads, queries, keys)
     num_layers, num_heads = all_weights.shape[:2]
     layer_index = num_layers - 1 if layer is None else layer
     head_index = 0 if head is None else head
     check_number("layer", layer_index, 0, num_layers - 1)
     check_number("head", head_index, 0, num_heads - 1)
 
+    # For example, "Cross-attention, decoder.layers[5]".
     title_of_layer = f"{_TITLES[kind]}, {_STACKS[kind]}.layers[{layer_index}]"
     if style == "layers":
         title = _TITLES[kind]
         weights = all_weights
     elif style == "heads":
         title = title_of_layer
-        # (1, heads, queries, keys)
-        weights = all_weights[layer_index : layer_index + 1]
+        weights = all_weights[layer_index : layer_index + 1]  # (1, heads, queries, keys)
     else:
         title = f"{title_of_layer}, head {head_index}"
-        # (queries, keys)
-        weights = all_weights[layer_index, head_index]
+        weights = all_weights[layer_index, head_index]  # (queries, keys)
 
     with styled(theme) as colors:
         drawing = _Drawing(
@@ -293,8 +291,7 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
         is_first_in_row = panel % num_columns == 0
         query_labels = drawing.queries if is_first_in_row else []
         colors = drawing.theme.sequential
-        # (queries, keys)
-        weights = drawing.weights[layer, head]
+        weights = drawing.weights[layer, head]  # (queries, keys)
         image = draw_matrix(axes, weights, query_labels, drawing.keys, SMALL_FONT_SIZE, colors)
 
         is_last_in_column = panel + num_columns >= num_panels

@@ -62,6 +62,7 @@ class ForwardPass(NamedTuple):
             return self.source_tokens, self.source_tokens
         if kind == "decoder":
             return self.target_tokens, self.read_tokens
+        # The type is "cross".
         return self.target_tokens, self.source_tokens
 
     def weights(self, kind: str) -> np.ndarray:
@@ -74,6 +75,7 @@ class ForwardPass(NamedTuple):
             return self.encoder
         if kind == "decoder":
             return self.decoder
+        # The type is "cross".
         return self.cross
 
 
@@ -304,13 +306,12 @@ def _read_mask(recorded: _RecordedMask, shape: tuple[int, int, int]) -> np.ndarr
     if mask is None:
         # Every query may attend to every key.
         return np.ones(shape, dtype=bool)
-    # (batch, 1, queries or 1, keys)
-    is_allowed = mask
+    is_allowed = mask  # (batch, 1, queries or 1, keys)
     if mask.dtype != torch.bool:
         # This mask is added to the scores: it is 0 for allowed keys, and a large negative number for hidden keys.
         is_allowed = mask == 0
-    # All heads have the same mask, so the axis of heads is removed: (batch, queries or 1, keys)
-    is_allowed_by_query = is_allowed[:, 0]
+    # All heads have the same mask, so the axis of heads is removed.
+    is_allowed_by_query = is_allowed[:, 0]  # (batch, queries or 1, keys)
     # If all queries have the same mask, `expand` repeats it for each of them.
     return is_allowed_by_query.expand(shape).cpu().numpy()
 
@@ -362,7 +363,7 @@ def _tokenize_targets(
     """
     # `Inference` requires a number of tokens per batch, but tokenization does not depend on it.
     inference = Inference(model, tokenizer, tokens_per_batch=1)
-    # This also checks that there are as many targets as sources.
+    # The sources are passed because this also checks that there are as many targets as sources.
     _, tokenized_targets = inference.tokenize_pairs(source_texts, targets)
     if generate_kwargs:
         raise InputError(f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one.")
@@ -387,10 +388,11 @@ def _find_best_hypothesis(
         output = generate(input_ids=inputs, attention_mask=torch.ones_like(inputs), **generate_kwargs)
     # `generate()` returns the token ids, or an object that contains them, if the caller passes return_dict_in_generate.
     sequences: Tensor = getattr(output, "sequences", output)
-    # (1, target). `sequences` may contain several hypotheses, of which the first is the best.
-    best_sequences = sequences[:1]
-    check_generated(model, tokenizer, best_sequences)
-    token_ids = best_sequences[0].tolist()
+    # `sequences` may contain several hypotheses, of which the first is the best.
+    best_sequence = sequences[:1]  # (1, target)
+    # This raises ValueError if the translation is empty because weights of the model are NaN or infinite.
+    check_generated(model, tokenizer, best_sequence)
+    token_ids = best_sequence[0].tolist()
     # Other hypotheses may be longer, so the best one may be padded. The start token stays, even if it is the pad token.
     while len(token_ids) > 1 and token_ids[-1] == model.config.pad_token_id:
         token_ids.pop()

@@ -58,12 +58,14 @@ def plot_masks(
     masks = masks_of(model, tokenizer, sources, targets, **generate_kwargs)
     with styled(theme) as colors:
         figure, grid = _new_grid(masks)
-        for sentence, (encoder_axes, decoder_axes, cross_axes) in enumerate(grid):
-            source_tokens = masks.source_tokens[sentence]
-            read_tokens = masks.read_tokens[sentence]
-            _draw_mask(encoder_axes, masks.encoder[sentence], source_tokens, source_tokens, colors)
-            _draw_mask(decoder_axes, masks.decoder[sentence], read_tokens, read_tokens, colors)
-            _draw_mask(cross_axes, masks.cross[sentence], read_tokens, source_tokens, colors)
+        for index, (encoder_axes, decoder_axes, cross_axes) in enumerate(grid):
+            # The tokens of one sentence and of its translation, padding included.
+            source_tokens = masks.source_tokens[index]
+            read_tokens = masks.read_tokens[index]
+            # The tokens of the queries come before the tokens of the keys.
+            _draw_mask(encoder_axes, masks.encoder[index], source_tokens, source_tokens, colors)
+            _draw_mask(decoder_axes, masks.decoder[index], read_tokens, read_tokens, colors)
+            _draw_mask(cross_axes, masks.cross[index], read_tokens, source_tokens, colors)
         titles = ("encoder self-attention", "decoder self-attention", "cross-attention")
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title)

@@ -44,7 +44,7 @@ def plot_positions(
     Args:
         model (`VanillaTransformerForConditionalGeneration`, *optional*): the model whose encoder positions are drawn,
             either sinusoids or learned ones. The default is the paper's sinusoids.
-        length (`int`): number of positions, starting from 0; at most 2,000.
+        length (`int`): number of positions, from 2 to 2,000. The first position is 0.
         d_model (`int`, *optional*): width of the table if no model is given; even, and at most 10,000. The default is
             512.
         theme (`str`): `"light"` or `"dark"`.
@@ -58,10 +58,8 @@ def plot_positions(
             or the model has fewer positions than `length`.
     """
     check_number("length", length, 2, _MOST_POSITIONS)
-    # (length, d_model)
-    table = _compute_positions(model, length, d_model)
-    # (length, length)
-    dot_products = table @ table.T
+    table = _compute_positions(model, length, d_model)  # (length, d_model)
+    dot_products = table @ table.T  # (length, length)
     is_learned = model is not None and model.config.position_embedding_type == "learned"
     channel_label = "channel" if is_learned else "channel (even: sine, odd: cosine)"
     with styled(theme) as colors:
@@ -69,11 +67,12 @@ def plot_positions(
 
         # The limits are symmetric, so that 0 has the color of the background.
         largest_value = float(np.abs(table).max())
-        _draw_table(table_axes, table, colors.diverging, (-largest_value, largest_value), "value")
+        table_limits = (-largest_value, largest_value)
+        _draw_table(table_axes, table, colors.diverging, limits=table_limits, label="value")
         table_axes.set(title="Positions PE", xlabel=channel_label)
 
         product_limits = (float(dot_products.min()), float(dot_products.max()))
-        _draw_table(products_axes, dot_products, colors.sequential, product_limits, "dot product")
+        _draw_table(products_axes, dot_products, colors.sequential, limits=product_limits, label="dot product")
         products_axes.set(title="Dot products of positions, PE PEᵀ", xlabel="position")
     return table_axes.figure
 

@@ -122,14 +122,14 @@ def _draw_token(axes: "Axes", box: _Box, token: str, log_prob: float, colors: "S
 
     # The vertical axis points down, so `top` is the smallest vertical position of the box.
     top = box.line * _LINE_HEIGHT
-    centre = box.x + box.width / 2
+    center = box.x + box.width / 2
     # `to_rgba` returns red, green, blue and opacity. Very improbable tokens all have the same, darkest color.
     fill = colors.to_rgba(max(log_prob, _LOWEST_LOG_PROB))  # type: ignore[arg-type]
     rectangle = Rectangle((box.x, top), box.width, _BOX_HEIGHT, facecolor=fill, edgecolor=theme.faint, linewidth=0.8)
     axes.add_patch(rectangle)
     text_color = readable_on(fill[:3], theme)
-    axes.text(centre, top + _TOKEN_MIDDLE, token, ha="center", va="center", color=text_color)
-    axes.text(centre, top + _NUMBER_MIDDLE, f"{log_prob:.2f}", ha="center", va="center", size=SMALL_FONT_SIZE)
+    axes.text(center, top + _TOKEN_MIDDLE, token, ha="center", va="center", color=text_color)
+    axes.text(center, top + _NUMBER_MIDDLE, f"{log_prob:.2f}", ha="center", va="center", size=SMALL_FONT_SIZE)
 
 
 def _place_boxes(tokens: Sequence[str]) -> list[_Box]:

@@ -155,6 +155,7 @@ class Lane:
         """
         queued_texts = _create_queued_texts(texts, tokens, options)
         self._waiting.extend(queued_texts)
+        # This wakes `run`, which may be waiting for texts.
         self._arrived.set()
         # Each future receives the translation of its text.
         futures = [queued_text.translation for queued_text in queued_texts]
@@ -332,7 +333,7 @@ class Lane:
 
 
 def _create_queued_texts(texts: Sequence[str], tokens: Sequence[int], options: TranslateOptions) -> list[_QueuedText]:
-    """Convert the texts of a new request to entries for the queue of a lane. Their arrival time is the current time."""
+    """Convert the texts of a new request to entries for the queue. Their arrival time is the current time."""
     loop = asyncio.get_running_loop()
     # Sorted, because equal options must result in equal tuples, whatever the order in which they were set.
     sorted_options = tuple(sorted(options.items()))

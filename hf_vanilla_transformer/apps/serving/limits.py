@@ -96,6 +96,9 @@ class TextLimits:
     def admit(self, texts: int) -> Iterator[None]:
         """Count a request's texts as in flight while the `with` block runs.
 
+        Args:
+            texts (`int`): the number of texts in the request.
+
         Raises:
             BusyError: if the server would have more texts in flight than `max_in_flight`.
         """
@@ -146,12 +149,12 @@ class TextLimits:
         Raises:
             TooMuchError: if the work exceeds `max_work`.
         """
-        steps = sum(tokens) + sum(_most_new_tokens(tokens, max_new_tokens))
-        work = num_beams * steps
+        total_tokens = sum(tokens) + sum(_most_new_tokens(tokens, max_new_tokens))
+        work = num_beams * total_tokens
         if work > self._settings.max_work:
             raise TooMuchError(
-                f"the texts may take {steps:,} tokens of source and translation with {num_beams} beams each, more than "
-                f"{self._settings.max_work:,} in all; send fewer texts, beams or max_new_tokens."
+                f"the texts may take {total_tokens:,} tokens of source and translation with {num_beams} beams each, "
+                f"more than {self._settings.max_work:,} in all; send fewer texts, beams or max_new_tokens."
             )
         return work
 

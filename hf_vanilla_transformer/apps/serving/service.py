@@ -139,7 +139,8 @@ class Service:
         """
         max_wait = self.settings.max_wait_ms / 1000  # In seconds.
         self._lanes = Lanes(self._translate_batch, self.settings.tokens_per_batch, max_wait, self._observe)
-        # The lanes run next to the block. If they fail, the server must not continue without them.
+        # The lanes, which are queues with worker threads, run next to the block. If they fail, the server must not
+        # continue without them.
         task = asyncio.create_task(self._lanes.run())
         task.add_done_callback(_end_process_after_failure)
         try:
@@ -214,7 +215,7 @@ class Service:
     def target_options(self, target: str | None) -> TranslateOptions:
         """Return the `target_lang` argument of `translate()` for the target language that a request names.
 
-        The result is empty if the request names no language, or if the model has only one target language.
+        The result is empty if the request names no language or "auto", or if the model has only one target language.
 
         Raises:
             OtherLanguageError: if the model has several target languages, but not the requested one.
@@ -288,6 +289,8 @@ class Service:
         Raises:
             RequestError: for the same reasons as `translate`.
         """
+        # The `with` statement counts the texts as in flight until they are translated. Errors are converted to
+        # RequestError.
         with self._admitted(texts):
             codes = self._codes(options)
             pieces_of_texts = await self._divide_texts(texts, options, codes, split)
@@ -295,6 +298,8 @@ class Service:
             # texts again.
             sentences = _collect_sentences(pieces_of_texts)
             sentence_options = await asyncio.to_thread(self._options_of_sentences, options)
+            # The number of tokens in each sentence, and the work of the whole request. The work decides between the two
+            # lanes, which are queues with a worker thread: one for short requests, and one for long ones.
             tokens, work = await asyncio.to_thread(self._measure, sentences, codes, sentence_options)
             translations = await self._choose_lane(work).submit(sentences, tokens, sentence_options)
             return _assemble_texts(pieces_of_texts, translations)
@@ -310,7 +315,9 @@ class Service:
             TooMuchError: if a text that is not split is too long, or if texts that are split may take too much work.
         """
         if not split:
+            # This raises TooMuchError if a text is too long.
             await asyncio.to_thread(self._count_allowed_tokens, texts, codes)
+            # No white space follows a text that is not split, so the second field is empty.
             return [[Piece(self._with_code(codes.read(text), codes), "")] for text in texts]
         # A text that is split may have any length. Its work is checked first, because splitting a long text takes time.
         tokens = await asyncio.to_thread(self._count_tokens, texts, codes)
@@ -358,6 +365,7 @@ class Service:
         document_tokens: list[int] = []
         sentence_tokens: list[int] = []
         for sentences in sentences_of_documents:
+            # This raises TooMuchError if a sentence is too long.
             tokens = self._count_allowed_tokens(sentences, codes)
             document_tokens.append(sum(tokens))
             sentence_tokens.extend(tokens)

@@ -69,6 +69,7 @@ async def _answer_invalid_request(request: Request, error: Exception) -> Respons
         reason = f"the Content-Type is {content_type(request)!a}; send application/json."
         return JSONResponse({"error": reason}, 415)
     first_fault = error.errors()[0]
+    # The status is 400 if the body is not valid JSON, and 422 if a value in it is wrong.
     status = 400 if first_fault["type"] == "json_invalid" else 422
     return JSONResponse({"error": error_sentence(first_fault)}, status)
 

@@ -198,6 +198,7 @@ def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> JSONResponse | Non
     if header_bytes > MOST_HEADER_BYTES:
         reason = f"the headers have more than {MOST_HEADER_BYTES:,} bytes; send fewer."
         return JSONResponse({"error": reason}, 431, headers=_CLOSE_CONNECTION)
+    # The encoding is "" if there is no such header.
     encoding = _content_encoding(headers)
     if encoding not in ("", "identity"):
         # Decompression could make the body much longer than its limit.

@@ -38,6 +38,7 @@ async def read_libre_request(request: Request) -> LibreRequest:
     # themselves. The request stores the body, which `_read_form` relies on.
     body = await request.body()
 
+    # A query string has the syntax of a URL-encoded form.
     try:
         fields = _parse_form(request.scope["query_string"].decode())
     except ValueError:

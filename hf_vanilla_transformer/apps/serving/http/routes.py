@@ -96,6 +96,7 @@ def _add_hub(app: FastAPI, service: Service) -> None:
         options = body.options()
         if body.parameters is not None:
             service.check_languages(body.parameters.src_lang, body.parameters.tgt_lang)
+            # This adds `target_lang` if the request chooses one of several target languages.
             options.update(service.target_options(body.parameters.tgt_lang))
         # `inputs` is a text or a list of texts.
         translations = await _translate_for_client(service, request, as_list(body.inputs), options)
@@ -123,6 +124,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         body = await read_libre_request(request)
         service.check_languages(body.source, body.target)
         options = body.options(service.num_beams)
+        # This adds `target_lang` if the request chooses one of several target languages.
         options.update(service.target_options(body.target))
         # `q` is a text or a list of texts.
         translations = await _translate_for_client(service, request, as_list(body.q), options)

@@ -79,7 +79,7 @@ class GenerateParameters(BaseModel, extra="forbid"):
 
     def options(self) -> TranslateOptions:
         """Return the arguments of `translate()` that the request sets."""
-        # All fields but these two have the names and values of arguments.
+        # All fields but these two have the names and values of arguments. A field that is not set is None.
         options = self.model_dump(exclude_none=True, exclude={"glossary", "return_scores"})
         if self.glossary:
             options["glossary"] = self.glossary

@@ -18,6 +18,7 @@ def listen(host: str, port: int) -> socket.socket:
     """
     # Only IPv6 addresses contain a colon, as in "::1".
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The backlog is uvicorn's default.
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:

@@ -178,6 +178,7 @@ def _build_inputs(service: Service) -> _Inputs:
     beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
     split = gr.Checkbox(service.split_sentences, label="Split into sentences")
     arguments: list[gr.components.Component] = [source, terms, beams, split]
+    # The service has target codes only if its model has several target languages.
     if service.target_codes:
         arguments.append(_build_target_menu(service))
     button = gr.Button("Translate", variant="primary")
@@ -210,6 +211,7 @@ class _PageCallbacks:
         translation = join_translations(sentences_of_text.pieces, sentences_of_text.translations)
         sentences = _translated_sentences(sentences_of_text)
         menu = _build_sentence_menu(sentences)
+        # The tabs show the first sentence until the user chooses a different one.
         hypotheses_table, token_row = self.show_sentence(sentences, 0)
         return translation.text, _describe_flags(translation), menu, hypotheses_table, token_row, sentences
 
@@ -245,6 +247,7 @@ class _PageCallbacks:
         target = sentences[index].translation.text
         if is_blank(target):
             return None
+        # None stands for all heads.
         head_number = None if head == "all" else head
         theme = "dark" if is_dark else "light"
         plotting = self._service.call(self._plot_in_worker, source, target, attention_kind, layer, head_number, theme)
@@ -298,7 +301,8 @@ def _build_target_menu(service: Service) -> gr.Dropdown:
 
 def _build_attention_menus(config: PretrainedConfig) -> tuple[gr.Dropdown, gr.Dropdown, gr.Dropdown]:
     """Build the menus in which users choose the attention weights to plot: their kind, their layer, and their head."""
-    # Each choice is a label, such as "encoder self-attention", and the name of the kind, such as "encoder".
+    # Each choice is a label, such as "encoder self-attention", and the name of the kind, such as "encoder". The order
+    # is reversed so that cross-attention, which is the default, comes first.
     kinds = [(_KIND_LABELS[attention_kind], attention_kind) for attention_kind in reversed(KINDS)]
     layers = list(range(config.num_hidden_layers))
     heads = ["all", *range(config.num_attention_heads)]
