@@ -1,8 +1,10 @@
 """Compute translation metrics: BLEU, chrF and TER with sacreBLEU, and the token error rate with jiwer.
 
 To add a metric, write a subclass of [`SacreBleuMetric`] and add it to [`METRICS`]. Evaluations, logs, model cards and
-results files then contain it. You do not need to change any other code, unless users have to ask for the metric: then
-it also needs an option in `scoring_arguments.py` and an argument of `evaluate()`, as the token error rate has.
+results files then contain it. You do not need to change any other code, unless users have to ask for the metric. Then,
+like the token error rate, it also needs an option in `scoring_arguments.py` and an argument of `evaluate()`. Without a
+change in `apps/cli/evaluate.py` and `training/after_training.py`, which pass the option to `evaluate()`, the option has
+no effect. `git grep token_error_rate` finds these places.
 
 The classes are metrics of the Hugging Face library `evaluate`. They need no network access.
 """
