@@ -47,7 +47,6 @@ RUN_HERE = {
     "translate.md": 4,
 }
 RUN_ELSEWHERE = {
-    "distributed_training.md": 2,  # tests/parallel/test_docs.py
     "distillation.md": 1,  # tests/apps/cli/test_ensembles.py
     "engines.md": 1,  # tests/apps/conversion/test_ctranslate2_engine.py
     "fine_tune_opus_mt.md": 1,  # tests/apps/conversion/test_to_hf_marian.py
@@ -55,6 +54,7 @@ RUN_ELSEWHERE = {
     "explained.md": 17,  # tests/apps/pictures/test_pages.py
     "ecosystem.md": 9,  # tests/ecosystem and tests/acceleration/test_int8_quantization.py
     "see_inside.md": 3,  # tests/apps/pictures/test_pages.py and tests/ecosystem/test_bertviz.py
+    "sharding.md": 2,  # tests/parallel/test_docs.py
     "share.md": 6,  # tests/hub/test_docs.py and tests/model/test_remote_code.py
 }
 

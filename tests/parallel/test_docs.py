@@ -1,4 +1,4 @@
-"""The programs of docs/distributed_training.md for several processes run in two."""
+"""The programs of docs/sharding.md for several processes run in two."""
 
 import os
 from pathlib import Path
@@ -19,14 +19,14 @@ def run_program(block: str, folder: Path) -> None:
     """Run it in one of two processes, each of which must hold half of a matrix."""
     os.chdir(folder)
     names: dict = {}
-    exec(compile(block, "docs/distributed_training.md", "exec"), names)
+    exec(compile(block, "docs/sharding.md", "exec"), names)
     weight = names["model"].get_encoder().layers[0].fc1.weight
     assert 2 * weight.to_local().numel() == weight.numel()
 
 
 def run(setting: str, folder: Path) -> None:
     """The program with this setting."""
-    (block,) = [block for block in blocks(ROOT / "docs" / "distributed_training.md", "python") if setting in block]
+    (block,) = [block for block in blocks(ROOT / "docs" / "sharding.md", "python") if setting in block]
     fixture = TRAINED.relative_to(ROOT).as_posix()
     assert fixture in block
     run_as_two(run_program, block.replace(fixture, TRAINED.as_posix()), folder, folder=folder)
