@@ -2,8 +2,7 @@
 
 Quantization replaces each `nn.Linear` with an `Int8Linear`. A saved model takes about half the space of a float32
 model. On CPUs without gradients, the matmuls are computed in int8 as well (`prepacked_weights.Int8PackedLinear`).
-docs/ecosystem.md ("Quality and speed of int8 and half precision") and docs/benchmarks.md ("Decoding") report quality
-and speed.
+docs/precision_and_memory.md ("Quality and speed") and docs/benchmarks.md ("Decoding") report quality and speed.
 
 tests/acceleration/test_int8_quantization.py compares the layers with the formula in NumPy, and models with float32.
 """

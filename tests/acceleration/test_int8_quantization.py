@@ -402,6 +402,6 @@ def test_other_models_raise(tmp_path):
 
 def test_documented_example(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = run(blocks("int8")[0])
+    names = run(blocks("int8", page="precision_and_memory.md")[0])
     assert "['zweiundvierzig', 'sieben']" in capsys.readouterr().out
     assert type(names["model"].lm_head) is Int8Linear

@@ -1,4 +1,4 @@
-"""The Python of docs/ecosystem.md and of other pages, run as it stands there, with a small model."""
+"""The Python of docs/ecosystem.md and other pages, run as it stands there, with a small model."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
 
 def blocks(heading: str, page: str = "ecosystem.md") -> list[str]:
     """The Python blocks under a heading of a page."""
-    sections = re.split(r"^## ", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = re.split(r"^###? ", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
     section = next(section for section in sections if section.startswith(f"{heading}\n"))
     return re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
 
@@ -22,5 +22,5 @@ def run(block: str, *changes: tuple[str, str], folder: Path = FIXTURE) -> dict[s
         assert original in block
         block = block.replace(original, replacement)
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/ecosystem.md", "exec"), names)
+    exec(compile(block, "docs", "exec"), names)
     return names

@@ -31,10 +31,10 @@ def in_folder(tmp_path_factory, name, block, model=FIXTURE):
 
 
 def export(tmp_path_factory, folder=FIXTURE):
-    """The model in a folder, and its parts as docs/ecosystem.md exports them."""
+    """The model in a folder, and its parts as docs/export.md exports them."""
     from transformers.exporters import ExportedModel
 
-    names = in_folder(tmp_path_factory, "export", blocks("torch.export")[0], folder)
+    names = in_folder(tmp_path_factory, "export", blocks("Export with torch.export", page="export.md")[0], folder)
     folder = names["folder"] / "runs" / "exported"
     with pytest.MonkeyPatch.context() as patch:
         # torch 2.13 logs a message with too few arguments there, which pytest takes for a failure.
@@ -54,7 +54,7 @@ def exported(tmp_path_factory):
 def onnx(tmp_path_factory):
     for library in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(library)
-    names = in_folder(tmp_path_factory, "onnx", blocks("ONNX")[0])
+    names = in_folder(tmp_path_factory, "onnx", blocks("Export to ONNX", page="export.md")[0])
     return names["model"], names["encoder"], names["decoder"], names["generate"]
 
 

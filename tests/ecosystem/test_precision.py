@@ -171,6 +171,6 @@ def test_trainer_with_bf16_follows_the_one_without(tmp_path, tokenizer):
 
 
 def test_the_documented_way(capsys):
-    names = run(blocks("bfloat16 and float16")[0])
+    names = run(blocks("bfloat16 and float16", page="precision_and_memory.md")[0])
     assert "['zweiundvierzig', 'sieben']" in capsys.readouterr().out
     assert names["model"].dtype == torch.bfloat16
