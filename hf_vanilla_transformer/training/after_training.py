@@ -204,7 +204,7 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
     """
     output = run.settings.output
     if output.average_last is None:
-        # The weights of the last update are saved already. Only the arguments and the curve are missing.
+        # The trained model is saved already. Only the arguments and the curve are missing.
         return SavedWeights([], comparison=None, is_last_kept=False, curve=save_arguments_and_curve(run))
 
     # The names of the averaged checkpoints, the last one at the end.
@@ -225,10 +225,12 @@ def choose_weights(run: TrainedRun) -> SavedWeights:
 def replace_by_average(run: TrainedRun, count: int) -> tuple[list[str], Curve | None]:
     """Replace the saved model with an average of the run's last `count` checkpoints.
 
+    If the run has no checkpoints, the model stays as it is, and the list of names is empty.
+
     Returns the names of the averaged checkpoints, and the content of `curve.json`.
     """
     averaged_checkpoints = save_average(run.settings.output_folder, count)
-    # `save_average` removes all files of the run except for its checkpoints, so these files are written after it.
+    # `save_average` may remove all files of the run except for its checkpoints, so these files are written after it.
     curve = save_arguments_and_curve(run)
     return averaged_checkpoints, curve
 

@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     from ...evaluation.evaluate import describe_scores
 
     evaluation = args.evaluation
-    # Wrong options are reported before the data and the model are loaded.
+    # These mistakes are reported before the data and the model are loaded, which takes longer.
     _check_decoding_options(args)
     _check_outputs(args)
     # Some target languages, such as Chinese, need a different tokenization for BLEU.
@@ -140,7 +140,7 @@ def _evaluate(args: Arguments, scoring: ScoringArguments, pairs: "Dataset") -> "
     """Return the scores by name, and the translations, which come from a model or from `--translations_file`."""
     from ...evaluation.evaluate import evaluate
 
-    # All files are read before a model is loaded, because loading takes longer and a file may be invalid.
+    # These files are read before a model is loaded, because loading takes longer and a file may be invalid.
     given_translations = None
     if args.evaluation.translations_file:
         given_translations = read_lines(Path(args.evaluation.translations_file), len(pairs))

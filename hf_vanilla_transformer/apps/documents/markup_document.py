@@ -140,8 +140,9 @@ class Document:
                 that `WORDS_AND_LETTERS` finds.
 
         Raises:
-            ValueError: if browsers would read different elements in the result than in the document. This happens if
-                elements are nested in a way that HTML does not allow.
+            ValueError: if there are fewer translations or links than texts, or if browsers would read different
+                elements in the result than in the document. The latter happens if elements are nested in a way that
+                HTML does not allow.
         """
         # The first translations belong to the document's own runs of text, and the others to its inner documents.
         runs = self._translated_runs

@@ -419,9 +419,10 @@ class Service:
         return [self._split_text(text, codes, most_tokens) for text in texts]
 
     def _split_text(self, text: str, codes: TargetCodes, most_tokens: int | None = None) -> list[Piece]:
-        """Split a text into sentences, each of which starts with the text's language code if the model needs one.
+        """Split a text into sentences, each of which starts with a language code if the model needs one.
 
-        For example, ">>fr<< Yes. No." becomes ">>fr<< Yes." and ">>fr<< No.".
+        For example, ">>fr<< Yes. No." becomes ">>fr<< Yes." and ">>fr<< No.". A sentence with a code of its own keeps
+        it.
 
         Args:
             text: the text, which may start with the code of its target language.
@@ -433,7 +434,7 @@ class Service:
         pieces = split_into_pieces(self.tokenizer, text, self.card.source_language, most_tokens, code)
         coded_pieces: list[Piece] = []
         for piece in pieces:
-            # `read` removes the code from the first sentence, and adds `code` as an attribute to all sentences.
+            # `read` separates the code from the text, if the sentence has one. Other sentences get the code of the text.
             source = codes.read(piece.text, default=code)
             coded_pieces.append(piece._replace(text=self._with_code(source, codes)))
         return coded_pieces
