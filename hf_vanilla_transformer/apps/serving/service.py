@@ -434,7 +434,7 @@ class Service:
         pieces = split_into_pieces(self.tokenizer, text, self.card.source_language, most_tokens, code)
         coded_pieces: list[Piece] = []
         for piece in pieces:
-            # `read` separates the code from the text, if the sentence has one. Other sentences get the code of the text.
+            # `read` separates a sentence from its own code, if it has one. Otherwise, it returns the code of the text.
             source = codes.read(piece.text, default=code)
             coded_pieces.append(piece._replace(text=self._with_code(source, codes)))
         return coded_pieces
