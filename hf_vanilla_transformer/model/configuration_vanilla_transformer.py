@@ -266,8 +266,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         try:
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
-            is_installed_package = not _IS_REMOTE_CODE
-            if is_installed_package:
+            if not _IS_REMOTE_CODE:
                 # Only the saved file needs the field that `_add_shipped_code` has set. If the object kept it,
                 # transformers would ask the user to trust remote code.
                 self.__dict__.pop("custom_pipelines", None)
@@ -325,7 +324,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             if hasattr(defaults, name) or name == "attn_implementation":
                 continue
             advice = "give one of its fields"
-            similar_names = get_close_matches(name, vars(defaults), n=1)
+            similar_names = get_close_matches(name, vars(defaults), 1)
             if similar_names:
                 advice = f"give one of its fields, such as {similar_names[0]}"
             raise TypeError(f"{name} is no field of {cls.__name__}; {advice}.")
