@@ -34,7 +34,7 @@ ELSEWHERE = {
     "demo": "make demo",
     "serve --model_name_or_path runs/mine": "tests/walk.py",
     "serve --model_name_or_path runs/numbers --port 8000": "tests/apps/serving and tests/walk.py",
-    "serve --model_name_or_path runs/first-student --port 8000": "tests/apps/serving",
+    "serve --model_name_or_path runs/first --port 8000": "tests/apps/serving",
     "serve --model_name_or_path Helsinki-NLP/opus-mt-en-de --source_lang en --target_lang de --engine ctranslate2 "
     "--compute_type int8": "by hand, with the folder of tests/apps/conversion/opus_mt.py",
     "convert --from marian --input runs/marian --output runs/imported": "make test-bridges",

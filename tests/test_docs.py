@@ -40,6 +40,7 @@ RUN_HERE = {
     "decoding.md": 2,
     "documents.md": 1,
     "evaluate.md": 2,
+    "first_translator.md": 1,
     "large_corpora.md": 2,
     "precision_and_memory.md": 1,
     "token_budgets.md": 3,
@@ -399,7 +400,7 @@ def test_scores_of_evaluate_md(capsys):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     names: dict[str, Any] = {"model": model, "tokenizer": tokenizer}
     run("evaluate.md", "score", names)
-    score = names["found"]
+    score = names["scored"]
     inputs = tokenizer(["forty-two"], return_tensors="pt")
     best = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
     assert score.tokens == tokenizer.convert_ids_to_tokens(best.sequences[0, 1:].tolist())
@@ -419,8 +420,8 @@ def test_the_evaluation_of_evaluate_md(tmp_path, monkeypatch):
     write_pairs(tmp_path)
     names: dict[str, Any] = {}
     run("evaluate.md", "evaluate", names, ("runs/numbers", FIXTURE.as_posix()))
-    assert names["found"].translations == ["sieben", "zweiundvierzig"]
-    assert names["found"].scores["exact_match"] == 100
+    assert names["beam_search"].translations == ["sieben", "zweiundvierzig"]
+    assert names["beam_search"].scores["exact_match"] == 100
 
 
 def test_the_run_of_train_md(tmp_path, monkeypatch):
@@ -431,6 +432,23 @@ def test_the_run_of_train_md(tmp_path, monkeypatch):
     run("train.md", "run", names, ("num_train_epochs=20", f"{tiny}, max_steps=1, save_strategy='no'"))
     assert names["folder"] == Path("runs/python")
     assert AutoConfig.from_pretrained(tmp_path / "runs" / "python").d_model == 16
+
+
+def test_the_pairs_of_first_translator_md(tmp_path, monkeypatch, capsys):
+    # It imports this module.
+    from tests.documented_commands import HUB_DATASET, write_hub_dataset
+
+    monkeypatch.chdir(tmp_path)
+    sources = [f"source {number}" for number in range(40)]
+    targets = [f"target {number}" for number in range(40)]
+    write_hub_dataset(tmp_path / HUB_DATASET, sources, targets)
+    run("first_translator.md", "pairs", {})
+    printed = capsys.readouterr().out.splitlines()
+    assert len(set(printed)) == 20
+    for line in printed:
+        source, _, target = line.partition(" = ")
+        assert source in sources
+        assert target == source.replace("source", "target")
 
 
 def test_the_plan_of_train_settings_md(tmp_path, monkeypatch, capsys):

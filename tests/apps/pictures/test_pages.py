@@ -90,5 +90,5 @@ def test_see_inside_page(tmp_path, monkeypatch, capsys):
     names = run(before_bertviz)
     assert {path.name for path in tmp_path.iterdir()} == {"attention.pdf", "probabilities.svg"}
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == str(names["found"].cross.shape)
-    assert [line.split()[0] for line in printed[1:]] == names["found"].target_tokens
+    assert printed[0] == str(names["details"].cross.shape)
+    assert [line.split()[0] for line in printed[1:]] == names["details"].target_tokens
