@@ -41,21 +41,28 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 def describe_openmp() -> dict[str, str | None]:
-    """Return the value of the environment variable GOMP_SPINCOUNT in verbs such as `train`, with the reason.
+    """Predict the value that the environment variable GOMP_SPINCOUNT would have in a verb such as `train`.
 
-    The variable decides how long OpenMP's threads wait for work before they sleep. The result has two keys. The first
-    is the name of the variable, and its value is None if the variable is not set. The second is `"reason"`.
+    The variable decides how long OpenMP's threads wait for work before they sleep. The launcher, which starts the verbs
+    of `hf-vanilla-transformer`, sets it for verbs that run a model. `info` runs none, so its own environment does not
+    show the value.
+
+    The result has two keys. The first is the name of the variable, with the predicted value, or None if the variable
+    would not be set. The second is `"reason"`, which explains why the variable would have this value.
     """
-    # The launcher sets the variable for all verbs that run a model, such as `train`, unless there is a reason against
-    # it. Without such a reason, this is an empty string.
-    reason_not_to_set = reason_against(["train"])
-    if reason_not_to_set:
+    # This is why the launcher would not set the variable, such as "there is one thread". It is an empty string if the
+    # launcher would set it.
+    why_not_set_by_launcher = reason_against(["train"])
+    if why_not_set_by_launcher:
+        # The verb would get the user's own value, if there is one.
         spin_count = os.environ.get(SPIN_VARIABLE)
-        reason = reason_not_to_set
+        reason_for_value = why_not_set_by_launcher
     else:
         spin_count = SPIN_COUNT
-        reason = "hf-vanilla-transformer sets it for verbs that compute (python -m hf_vanilla_transformer does not)"
-    return {SPIN_VARIABLE: spin_count, "reason": reason}
+        reason_for_value = (
+            "hf-vanilla-transformer sets it for verbs that compute (python -m hf_vanilla_transformer does not)"
+        )
+    return {SPIN_VARIABLE: spin_count, "reason": reason_for_value}
 
 
 def format_info(info: Mapping[str, Any]) -> str:

@@ -85,10 +85,15 @@ class Processes:
         [`share`] fills it during the block.
         """
         parts = self._name_parts(path)
+        own_part = parts[self.index]
+        # The lock is held until the merge has ended, so that no other command writes the parts in the meantime.
         with self._lock_of_parts(path):
-            # At the end of this block, the process waits until all parts are complete.
-            with _writing_part(parts[self.index]) as file:
-                yield file
+            with _warning_on_failure(own_part):
+                with own_part.open("w", encoding="utf-8") as file:
+                    # The caller's block runs here, and writes this part.
+                    yield file
+                # Each process calls this when its part is complete, and waits until all others have called it, too.
+                _process_state().wait_for_everyone()
             if self.index == 0:
                 _merge_parts(path, parts, chunk_sizes)
 
@@ -112,16 +117,13 @@ class Processes:
 
 
 @contextmanager
-def _writing_part(part: Path) -> Iterator[IO[str]]:
-    """Open a part for the duration of the block, and then wait until all processes have closed their parts.
+def _warning_on_failure(part: Path) -> Iterator[None]:
+    """Log a warning that names a part if the block fails, because the part is then kept.
 
-    A part is a file with the output lines of one process. If the block fails, it is kept, and a warning names it. The
-    launcher then ends the other processes.
+    A part is a file with the output lines of one process. After a failure, the launcher ends the other processes.
     """
     try:
-        with part.open("w", encoding="utf-8") as file:
-            yield file
-        _process_state().wait_for_everyone()
+        yield
     except BaseException:
         logger.warning("the part that was written is in %s", part)
         raise

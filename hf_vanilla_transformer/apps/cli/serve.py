@@ -144,11 +144,16 @@ def _write_space(args: Arguments, folder: str) -> None:
 
 
 def _changed_options(args: Arguments) -> set[str]:
-    """Return the names of the options whose values differ from their defaults."""
+    """Return the names of the options whose values differ from their defaults, and of options without a default.
+
+    `model_name_or_path` is the only option of `serve` without a default.
+    """
     names = set()
     # `args` contains several dataclasses of options.
     for option_group in args:
         for field in fields(option_group):
+            # Without a default, `field.default` is dataclasses.MISSING, which differs from every value. This would also
+            # apply to an option whose default is a list, which has a `default_factory`, but `serve` has no such option.
             if getattr(option_group, field.name) != field.default:
                 names.add(field.name)
     return names

@@ -232,7 +232,9 @@ class _Translator:
         if terms is not None:
             options["glossary"] = Glossary(terms, self._tokenizer)
         if terms is not None or args.text.target_lang is not None:
-            # Translating an empty list checks the options, so that an error is reported before any input is read.
+            # The model decides whether the glossary and the target language can be used. This call only checks them, so
+            # that an error is reported before any input is read: it translates no sentences, and its result is not
+            # used. The options that are added below need no such check.
             translate(self._model, self._tokenizer, [], **options)
         options["tokens_per_batch"] = args.batches.tokens_per_batch
         if args.text.has_subtitles():
@@ -344,8 +346,9 @@ def _translate_sentences(args: Arguments, processes: Processes) -> None:
     chunks = read_sentences(text_args.input, text_args.sentences, text_args.input_fields(), chunk_size)
     translator = _Translator(args, processes.device())
 
-    # `share` appends the sizes of all chunks to this list, including the chunks of other processes. At the end of the
-    # block, `open` needs the sizes to merge the outputs of the processes.
+    # This list is still empty when `open` receives it, and is filled during the block: before the loop below gets a
+    # chunk, `share` appends the chunk's size, and also the sizes of the chunks that other processes translate. `open`
+    # reads the list when the block ends, to merge the outputs of the processes.
     chunk_sizes: list[int] = []
     start = time.perf_counter()
     with processes.open(text_args.output, chunk_sizes) as file, translator.reporting_flags():

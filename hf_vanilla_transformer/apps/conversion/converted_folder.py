@@ -43,7 +43,7 @@ class Source:
         name, system (`str`): the model's name, and the system that it comes from.
         reference (`PreTrainedModel`): a transformers model with the same weights. The converted model must compute the
             same as this model.
-        oracle (`str`): a description of `reference`, which is written to the certificate.
+        reference_description (`str`): a description of `reference`, which the certificate has as its `oracle`.
         sha256 (`dict`): the SHA-256 hashes of the model's files, by file name.
         license (`str`, *optional*): the license of the weights.
         in_float64 (`bool`): True if `reference` can compute in float64.
@@ -55,7 +55,7 @@ class Source:
     name: str
     system: str
     reference: PreTrainedModel
-    oracle: str
+    reference_description: str
     sha256: dict[str, str]
     license: str | None = None
     in_float64: bool = False
@@ -169,9 +169,9 @@ def _certify(folder: Path, source: Source, sentences: Sequence[str], library: st
 
     Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
     """
-    oracle = source.oracle
+    reference_description = source.reference_description
     if _is_missing(library):
-        oracle += f", on random tokens only, because {library} is not installed"
+        reference_description += f", on random tokens only, because {library} is not installed"
         parity = _compare_model(folder, source)
     else:
         parity = _compare_model_and_tokenizer(folder, source, list(sentences))
@@ -179,7 +179,7 @@ def _certify(folder: Path, source: Source, sentences: Sequence[str], library: st
         "source": source.name,
         "system": source.system,
         "sha256": source.sha256,
-        "oracle": oracle,
+        "oracle": reference_description,
         # The fields that `compare` returns, such as "log_probs", "translations" and "equal".
         **parity,
         "command": command(),

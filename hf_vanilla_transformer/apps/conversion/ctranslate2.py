@@ -103,8 +103,10 @@ def to_ctranslate2(
     # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
     local_folder = source_folder(folder)
     tokenizer, model = load_trained(local_folder, folder)
+    # A model with learned positions may have fewer of them than `max_positions`, so this limit applies from here on.
+    num_positions = table_length(model.config, max_positions)
     # The object from which CTranslate2 writes its model files.
-    spec = _make_quantized_specification(model, tokenizer, quantization, max_positions)
+    spec = _make_quantized_specification(model, tokenizer, quantization, num_positions)
 
     # `locked` keeps other processes from writing the folder. `staged` gives the temporary folder its final name if the
     # block succeeds, and deletes it otherwise.
@@ -113,8 +115,6 @@ def to_ctranslate2(
         tokenizer.save_pretrained(temporary_folder)
         # The comparison uses the files that were written, including the tokenizer's.
         saved_tokenizer = load_tokenizer(temporary_folder, f"the result for {folder}")
-        # A model with learned positions may have fewer of them than `max_positions`.
-        num_positions = table_length(model.config, max_positions)
         is_exact = quantization == "float32"
         parity = compare(
             temporary_folder, model, saved_tokenizer, sentences, num_positions=num_positions, is_exact=is_exact
@@ -139,14 +139,15 @@ def _make_quantized_specification(
     model: VanillaTransformerForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
     quantization: str,
-    max_positions: int,
+    num_positions: int,
 ) -> Any:
     """Convert a model to a `TransformerSpec`, and convert its weights to the data type `quantization`.
 
-    CTranslate2 can write the result to disk. [`specification`] describes the `TransformerSpec` and the errors.
+    CTranslate2 can write the result to disk. `num_positions` is the number of rows in its position table.
+    [`specification`] describes the `TransformerSpec` and the errors.
     """
     source_texts, target_texts = vocabularies(tokenizer, model.config)
-    spec = specification(model, source_texts, target_texts, max_positions)
+    spec = specification(model, source_texts, target_texts, max_positions=num_positions)
     # optimize() stores tied weights only once, and quantizes the weights if it is asked to.
     if quantization == "float32":
         spec.optimize()
@@ -206,16 +207,19 @@ def compare(
     exported = _ExportedModel(folder, model, tokenizer)
     # The token ids of each sentence.
     sources = truncate_rows(tokenizer(list(sentences)).input_ids, num_positions)
-    # The length limit of translations and random sentences. One row of the table is left for the start token.
+    # The length limit of translations and random sentences, not counting the start token. One row of the table is left
+    # for the start token.
     max_length = min(_MAX_LENGTH, num_positions - 1)
 
-    # The limit of transformers includes the start token, and CTranslate2's limit, in `count_equal`, does not.
-    limit_with_start = max_length + 1
+    # The original model's `generate`, which `translate_rows` calls, counts the start token in its limit. The exported
+    # model does not, so `exported.count_equal` gets `max_length` itself.
+    max_length_of_generate = max_length + 1
+    # With `_COMMON_RULES`, `generate` ranks and finishes the hypotheses of a beam search as CTranslate2 does.
     beam_translations = translate_rows(
-        model, sources, num_beams=_NUM_BEAMS, max_length=limit_with_start, **_COMMON_RULES
+        model, sources, num_beams=_NUM_BEAMS, max_length=max_length_of_generate, **_COMMON_RULES
     )
     # Greedy search has no hypotheses to rank, so it needs no common rules.
-    greedy_translations = translate_rows(model, sources, num_beams=1, max_length=limit_with_start)
+    greedy_translations = translate_rows(model, sources, num_beams=1, max_length=max_length_of_generate)
     translations = {
         "sentences": len(sources),
         "beam": exported.count_equal(beam_translations, sources, num_beams=_NUM_BEAMS, max_length=max_length),
@@ -379,6 +383,9 @@ def _move_alignment_heads(model: VanillaTransformerForConditionalGeneration) -> 
     """Reorder the attention heads of a decoder layer in place, so that the alignment heads are its first heads.
 
     CTranslate2 aligns words with the average of the first heads of one decoder layer.
+
+    `model.config` does not change, so it still has the indices of the heads before the reordering. The caller must not
+    use these indices for the reordered model. CTranslate2 needs only the number of alignment heads.
 
     Returns the arguments of `TransformerSpec.from_config` that state the layer and the number of these heads. If the
     alignment heads are in several layers, the model does not change, and there are no such arguments.

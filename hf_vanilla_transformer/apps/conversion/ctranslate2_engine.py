@@ -277,7 +277,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         """Return the maximum number of tokens in a translation, not counting the start token.
 
         The first limit that is set decides, in the order of the branches below. No limit exceeds the length of
-        CTranslate2's position table.
+        CTranslate2's position table. A translation of n tokens needs n positions, because the decoder reads the start
+        token, but not the last token of the translation.
 
         Args:
             settings: the search settings.
@@ -296,11 +297,12 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             # the source plus 50 (section 6.1).
             limit = longest_source + max_length_offset
         elif settings.max_length:
-            # settings.max_length counts the start token, and so does the default.
+            # settings.max_length counts the start token, and so do the limits in the two branches below.
             limit = settings.max_length - 1
         elif default_length:
             limit = default_length - 1
         else:
+            # Without any limit, the number of positions takes the place of `settings.max_length`.
             limit = self.max_positions - 1
         return min(limit, self.max_positions)
 
@@ -342,14 +344,15 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         """
         source_texts = self._to_source_texts(sources)
         # CTranslate2 returns no attention under teacher forcing, so it searches for translations that begin with the
-        # targets. The targets have no </s> here.
+        # targets. `_to_target_texts` removes </s>. For example, the target [a, b, </s>] has the prefix [a, b].
         prefixes = self._to_target_texts(targets)
         longest_prefix = max(len(prefix) for prefix in prefixes)
         process = self._choose_process(len(sources))
         _seconds, hypotheses_by_source = process.translate(
             source_texts,
             target_prefix=prefixes,
-            # One step follows the longest prefix, to compute the attention for </s>.
+            # Each token of a prefix takes one step. One more step computes the attention for the </s> of the longest
+            # target: [a, b, </s>] takes 3 steps.
             max_decoding_length=longest_prefix + 1,
             # In a beam search over a batch, the attention of the first step is wrong where the source is padded
             # (CTranslate2 4.8), so the search is greedy.
@@ -365,7 +368,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         for hypotheses, target in zip(hypotheses_by_source, targets, strict=True):
             # Greedy search has one hypothesis. Its attention weights are a list with one row for each step.
             step_rows = hypotheses.attention[0]
-            # The search may have continued the target with more tokens, whose rows are removed.
+            # A target needs one row for each of its tokens, including </s>. If it is shorter than the longest target,
+            # or does not end in </s>, the search may have continued it with more tokens, whose rows are removed.
             attention_matrices.append(torch.tensor(step_rows[: len(target)]))  # (target, source)
         return attention_matrices
 

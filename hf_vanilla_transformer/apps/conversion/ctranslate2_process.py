@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 # The interval at which a call's watch function is called, in seconds. It is so short that a user who interrupts the
 # call does not notice the delay.
 _SECONDS_BETWEEN_WATCHES = 0.05
+# The value of `CTranslate2Process.call_started` while there is no call. It is later than every time.
+_NO_CALL = math.inf
 # glibc settings with which the child process keeps freed memory instead of returning it to the OS. The parent process
 # makes the same settings in `hf_vanilla_transformer.support.memory_tuning.keep_freed_memory`.
 KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc.malloc.top_pad=268435456"
@@ -75,8 +77,8 @@ class CTranslate2Process:
         self._workers = setting.workers
         # A call holds this lock from its request to the answer, so that no other call reads that answer.
         self._call_lock = threading.Lock()
-        # The time at which the current call began, in seconds of `time.monotonic()`, or infinity if there is no call.
-        self.call_started = math.inf
+        # The time at which the current call began, in seconds of `time.monotonic()`, or `_NO_CALL`. `is_busy` reads it.
+        self.call_started = _NO_CALL
         # While this thread waits for the answer of a call that has a watch function, the caller's thread can call it.
         self._reader_thread = ThreadPoolExecutor(1)
 
@@ -151,7 +153,7 @@ class CTranslate2Process:
         """
         answer = ""
         with self._call_lock:
-            # From now on, `is_busy` is True.
+            # From now on, the property `is_busy` is True, and other threads prefer a different process.
             self.call_started = time.monotonic()
             try:
                 self._send(request)
@@ -164,7 +166,8 @@ class CTranslate2Process:
                 self._kill_and_wait()
                 raise
             finally:
-                self.call_started = math.inf
+                # From now on, `is_busy` is False.
+                self.call_started = _NO_CALL
         return answer
 
     def _send(self, request: str) -> None:
@@ -192,7 +195,7 @@ class CTranslate2Process:
     @property
     def is_busy(self) -> bool:
         """Whether a call is waiting for its answer."""
-        return self.call_started < math.inf
+        return self.call_started != _NO_CALL
 
     @property
     def has_ended(self) -> bool:

@@ -21,7 +21,7 @@ from ...hub.user_cache import hashes
 from ...support.argument_checks import reason_of
 from ...support.user_errors import InputError
 from .converted_folder import Source, check_output
-from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
+from .fsmt import MERGES_FILE, TOKEN_IDS, VOCABULARY_FILES, write_fsmt
 from .parity_certificate import SENTENCES
 from .source_folder import UnfitField, check_archive, check_fits, find_unfit, read_license
 from .weight_transforms import StateDict
@@ -106,27 +106,51 @@ def from_fairseq(
         path=checkpoint,
     )
 
-    source_vocabulary_name, target_vocabulary_name = VOCABULARIES
-    tokenizer_texts = {
-        source_vocabulary_name: json.dumps(source_token_ids, ensure_ascii=False),
-        target_vocabulary_name: json.dumps(target_token_ids, ensure_ascii=False),
-        MERGES: read_merges(merges_path),
-    }
+    tokenizer_texts = _make_tokenizer_texts(source_token_ids, target_token_ids, merges_path)
 
-    # The description of the model that the converted model is compared with, for the certificate.
-    oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights"
-    oracle += "; fairseq itself is not installed"
+    # The certificate says what the converted model is compared with.
+    reference_description = (
+        f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; "
+        "fairseq itself is not installed"
+    )
     # Both dictionaries are the same file if both languages have the same code.
     source_files = {checkpoint, source_dictionary, target_dictionary, merges_path}
     source = Source(
         name=Path(input).resolve().name,
         system="fairseq",
         reference=fsmt,
-        oracle=oracle,
+        reference_description=reference_description,
         sha256=hashes(source_files),
         license=license or read_license(folder),
     )
-    return write_fsmt(source, tokenizer_texts, {"langs": langs}, output_folder, sentences, force)
+    return write_fsmt(
+        source,
+        tokenizer_texts,
+        tokenizer_settings={"langs": langs},
+        output=output_folder,
+        sentences=sentences,
+        force=force,
+    )
+
+
+def _make_tokenizer_texts(
+    source_token_ids: Mapping[str, int], target_token_ids: Mapping[str, int], merges_path: Path
+) -> dict[str, str]:
+    """Return the contents of the tokenizer files of an FSMT model, by file name.
+
+    Args:
+        source_token_ids, target_token_ids: the vocabularies, as dicts from tokens to token ids.
+        merges_path: the file with fairseq's BPE merges.
+
+    Raises:
+        ValueError: if the merges have the wrong format.
+    """
+    source_vocabulary_file, target_vocabulary_file = VOCABULARY_FILES
+    return {
+        source_vocabulary_file: json.dumps(source_token_ids, ensure_ascii=False),
+        target_vocabulary_file: json.dumps(target_token_ids, ensure_ascii=False),
+        MERGES_FILE: read_merges(merges_path),
+    }
 
 
 def find_checkpoint(path: Path) -> Path:

@@ -31,8 +31,8 @@ from .weight_transforms import converted_model
 
 
 # Tokenizer files: the source and target vocabularies, and the byte-pair encoding merges.
-VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
-MERGES = "merges.txt"
+VOCABULARY_FILES = ("vocab-src.json", "vocab-tgt.json")
+MERGES_FILE = "merges.txt"
 # LayerNorm's epsilon in fairseq and FSMT. Both use PyTorch's default.
 _EPSILON = 1e-5
 # Every fairseq dictionary begins with <s>, <pad>, </s> and <unk>.
@@ -60,26 +60,29 @@ def from_fsmt(
             returned value and the errors.
     """
     output_folder = check_output(output, input)
-    folder = source_folder(input, **hub)
-    check_config(FSMTConfig, folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
-    fsmt = load_source(FSMTForConditionalGeneration, folder, input)
+    # `input` may be a name on the Hub, and `fsmt_folder` is the folder on this machine.
+    fsmt_folder = source_folder(input, **hub)
+    check_config(FSMTConfig, fsmt_folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
+    fsmt = load_source(FSMTForConditionalGeneration, fsmt_folder, input)
 
     tokenizer_texts = {}
-    for name in (*VOCABULARIES, MERGES):
-        tokenizer_texts[name] = (folder / name).read_text(encoding="utf-8")
-    tokenizer_settings = _read_tokenizer_settings(folder, fsmt.config.langs)
-    # Without its settings, transformers cannot load the source's tokenizer, so the tokenizers are not compared.
+    for name in (*VOCABULARY_FILES, MERGES_FILE):
+        tokenizer_texts[name] = (fsmt_folder / name).read_text(encoding="utf-8")
+    tokenizer_settings = _read_tokenizer_settings(fsmt_folder, fsmt.config.langs)
+    # The folder of the tokenizer that the converted tokenizer is compared with. It stays None, and the tokenizers are
+    # not compared, if the source's tokenizer has no settings, because transformers then cannot load it.
     tokenizer_folder = None
-    if (folder / TOKENIZER_CONFIG).is_file():
-        tokenizer_folder = folder
+    if (fsmt_folder / TOKENIZER_CONFIG).is_file():
+        tokenizer_folder = fsmt_folder
 
     source = Source(
         name=input,
         system="fsmt",
+        # The converted model must compute the same as this model.
         reference=fsmt,
-        oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
-        sha256=hashes(weight_files(folder)),
-        license=license or read_license(folder),
+        reference_description=f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
+        sha256=hashes(weight_files(fsmt_folder)),
+        license=license or read_license(fsmt_folder),
         tokenizer_folder=tokenizer_folder,
     )
     return write_fsmt(source, tokenizer_texts, tokenizer_settings, output_folder, sentences, force)
@@ -124,7 +127,7 @@ def write_fsmt(
 
     Args:
         source: the source, whose `reference` is an FSMT model.
-        tokenizer_texts: the contents of the tokenizer files (`VOCABULARIES` and `MERGES`), by file name.
+        tokenizer_texts: the contents of the tokenizer files (`VOCABULARY_FILES` and `MERGES_FILE`), by file name.
         tokenizer_settings: the settings of the tokenizer, including `langs`.
         output, sentences, force: see [`~.converted_folder.write_converted`].
     """
@@ -141,9 +144,9 @@ def write_fsmt(
     files[TOKENIZER_CONFIG] = (json.dumps(tokenizer_config, indent=2) + "\n").encode()
     files[code_path.name] = code_path.read_bytes()
 
-    source_vocabulary_name, target_vocabulary_name = VOCABULARIES
-    source_vocabulary = tokenizer_texts[source_vocabulary_name]
-    target_vocabulary = tokenizer_texts[target_vocabulary_name]
+    source_vocabulary_file, target_vocabulary_file = VOCABULARY_FILES
+    source_vocabulary = tokenizer_texts[source_vocabulary_file]
+    target_vocabulary = tokenizer_texts[target_vocabulary_file]
     has_joint_vocabulary = source_vocabulary == target_vocabulary
     fsmt: Any = source.reference
     model = convert_fsmt(fsmt, source.name, has_joint_vocabulary)
@@ -168,22 +171,20 @@ def convert_fsmt(
     source_embeddings = state["model.encoder.embed_tokens.weight"]
     target_embeddings = state["model.decoder.embed_tokens.weight"]
 
-    # Our model shares its three matrices (source embeddings, target embeddings and output projection) in one of these
-    # ways. As its source_vocab_size, None means that source and target have one vocabulary.
+    # Our model has three matrices: source embeddings, target embeddings and output projection. With one vocabulary,
+    # either all three share their weights, or none do. With two vocabularies, the target embeddings and the output
+    # projection may share theirs. A joint vocabulary whose matrices are shared in this way is therefore stored as two.
     is_output_tied = torch.equal(target_embeddings, output_projection)
     are_embeddings_tied = torch.equal(source_embeddings, target_embeddings)
-    shares_all_matrices = is_output_tied and are_embeddings_tied
-    if has_joint_vocabulary and shares_all_matrices:
-        # One vocabulary, and one matrix.
-        source_vocab_size: int | None = None
-        state["model.shared.weight"] = source_embeddings
-    elif has_joint_vocabulary and not is_output_tied:
-        # One vocabulary, and three matrices.
-        source_vocab_size = None
-    else:
-        # Two vocabularies. The output projection may be tied to the target embeddings. A joint vocabulary is treated as
-        # two vocabularies if only these two matrices are equal.
+    shares_only_output = is_output_tied and not are_embeddings_tied
+    stores_one_vocabulary = has_joint_vocabulary and not shares_only_output
+    # In our configuration, None means that source and target have one vocabulary.
+    source_vocab_size: int | None = None
+    if not stores_one_vocabulary:
         source_vocab_size = fsmt.config.src_vocab_size
+    elif is_output_tied:
+        # All three matrices are equal, so they are stored as one.
+        state["model.shared.weight"] = source_embeddings
     return converted_model(
         fsmt,
         state,

@@ -13,7 +13,7 @@ MarianMTModel itself differs in two ways from Marian, the C++ program that train
 import copy
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,8 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
         ValueError: if MarianMTModel cannot represent the model, or the result is not equal to it.
     """
     output_folder = check_output(output, folder)
-    # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
+    # `folder` names the source in messages and in the certificate. It may be a name on the Hub, and `local_folder` is
+    # the folder on this machine.
     local_folder = source_folder(folder)
     tokenizer, model = load_trained(local_folder, folder)
     marian = new_marian(model.config)
@@ -175,7 +176,7 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
     with locked(output_folder):
         # A different process may have written a model before this one got the lock.
         check_holds_no_model(output_folder, "the converted model")
-        # `staged` gives the temporary folder its final name if the block succeeds, and deletes it otherwise.
+        # `staged` renames the temporary folder to `output_folder` if the block succeeds, and deletes it otherwise.
         with staged(output_folder) as temporary_folder:
             marian.save_pretrained(temporary_folder)
             _save_tokenizer(
@@ -186,20 +187,38 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
                 name=folder,
             )
             parity = _compare_stock(temporary_folder, model, tokenizer, list(sentences), folder)
-            certificate = {
-                "source": folder,
-                "system": "hf_marian",
-                "sha256": hashes(weight_files(local_folder)),
-                "oracle": f"the model of {folder} in this package",
-                **parity,
-                "not_carried": lost_settings,
-                "ctranslate2": _way_to_ctranslate2(model),
-                "versions": {"hf_vanilla_transformer": __version__, "transformers": transformers.__version__},
-                "command": command(),
-            }
+            certificate = _make_certificate(parity, model, folder, local_folder, lost_settings)
             check_equal(certificate, folder, force)
             (temporary_folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
     return output_folder
+
+
+def _make_certificate(
+    parity: Certificate,
+    model: VanillaTransformerForConditionalGeneration,
+    name: str,
+    local_folder: Path,
+    lost_settings: Mapping[str, object],
+) -> Certificate:
+    """Return the certificate of an export, which states where the model comes from, and the results of the comparison.
+
+    Args:
+        parity: the results of the comparison, as [`_compare_stock`] returns them.
+        model: the exported model, in this package's class.
+        name, local_folder: the name of the model, and its folder on this machine.
+        lost_settings: the names and values of the decoding settings that transformers does not support.
+    """
+    return {
+        "source": name,
+        "system": "hf_marian",
+        "sha256": hashes(weight_files(local_folder)),
+        "oracle": f"the model of {name} in this package",
+        **parity,
+        "not_carried": lost_settings,
+        "ctranslate2": _way_to_ctranslate2(model),
+        "versions": {"hf_vanilla_transformer": __version__, "transformers": transformers.__version__},
+        "command": command(),
+    }
 
 
 def _split_decoding_settings(settings: GenerationConfig) -> tuple[GenerationConfig, dict[str, object]]:
@@ -366,18 +385,19 @@ def from_hf_marian(
     folder = source_folder(input, **hub)
     check_config(MarianConfig, folder, _REQUIRED_FIELDS)
     marian = load_source(MarianMTModel, folder, input)
+    # `convert_marian` leaves out the position tables of `marian`, so it does not matter that they change below.
     model = convert_marian(marian, positions, input)
-    # The description of the model that the converted model is compared with, for the certificate.
-    oracle = f"MarianMTModel of transformers {transformers.__version__}"
+    # From here on, `marian` is the reference with which the converted model is compared.
+    reference_description = f"MarianMTModel of transformers {transformers.__version__}"
     if positions == "marian":
-        # `marian` is the model that the converted model is compared with, so it needs the same positions.
+        # The reference needs the same positions and LayerNorm epsilon as the converted model. This changes it in place.
         restore_positions(marian)
-        oracle += ", with the positions of tensor2tensor and epsilon 1e-6"
+        reference_description += ", with the positions of tensor2tensor and epsilon 1e-6"
     source = Source(
         name=input,
         system="hf_marian",
         reference=marian,
-        oracle=oracle,
+        reference_description=reference_description,
         sha256=hashes(weight_files(folder)),
         license=license or read_license(folder),
         in_float64=True,

@@ -25,7 +25,7 @@ from ...support.user_errors import InputError, needing
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
 from .parity_certificate import LONGEST_OF_MARIAN, SENTENCES, ScoredHypothesis
-from .source_folder import UnfitField, check_archive, check_fits, find_unfit, read_license
+from .source_folder import UnfitField, check_archive, check_fits, find_unfit, read_license, unfit_error
 from .weight_transforms import StateDict
 
 
@@ -134,20 +134,22 @@ def from_marian(
     tokenizer_contents, pad_token = tokenizer_files(vocabulary_paths, arrays, languages)
     marian = build_marian(arrays, settings, pad_token, weight_path)
 
-    # The description of the models that the converted model is compared with, for the certificate.
-    oracle = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
+    # The certificate says what the converted model is compared with.
+    reference_description = (
+        f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
+    )
     n_best = []
     has_pymarian = find_spec("pymarian") is not None
     if has_pymarian:
-        oracle += ", and n-best lists of pymarian"
+        reference_description += ", and n-best lists of pymarian"
         n_best = translate_by_marian(weight_path, vocabulary_paths, sentences)
     else:
-        oracle += "; pymarian, which is Marian itself, is not installed"
+        reference_description += "; pymarian, which is Marian itself, is not installed"
     source = Source(
         name=Path(input).resolve().name,
         system="marian",
         reference=marian,
-        oracle=oracle,
+        reference_description=reference_description,
         sha256=hashes([weight_path, *vocabulary_paths]),
         license=license or read_license(weight_path.parent),
         in_float64=True,
@@ -203,9 +205,12 @@ def _find_vocabularies(weights: Path) -> list[Path]:
 def _list_vocabulary_names(weights: Path) -> list[str]:
     """List the file names of the source and the target vocabulary that belong to a weight file.
 
-    The settings next to the weight file name the vocabularies. Without such settings, every `.spm` file in the same
-    folder is listed twice. For example, the result for the only file `vocab.spm` is `["vocab.spm", "vocab.spm"]`. The
-    caller must check that there are two names.
+    The settings next to the weight file name the vocabularies. Without such settings, the names of all `.spm` files in
+    the same folder are listed, first as source and then as target vocabularies. For example, the result for the only
+    file `vocab.spm` is `["vocab.spm", "vocab.spm"]`.
+
+    The caller must reject a result that does not have exactly two names. With no `.spm` file, it has none. With several
+    `.spm` files, it has at least four names, because one cannot know which file is the source's.
 
     Raises ValueError if the settings have vocabularies that are not a list.
     """
@@ -218,10 +223,11 @@ def _list_vocabulary_names(weights: Path) -> list[str]:
             )
         # Only the file names are used, because the paths are those on the machine that trained the model.
         return [Path(str(path)).name for path in vocabulary_paths]
+    # Each file may be the vocabulary of the source, of the target, or of both.
     names_in_folder = [path.name for path in weights.parent.glob("*.spm")]
-    # A single file serves both languages. If there are two or more, one cannot know which is the source's. The caller
-    # then rejects this list, because it has four or more names.
-    return [*names_in_folder, *names_in_folder]
+    possible_sources = names_in_folder
+    possible_targets = names_in_folder
+    return [*possible_sources, *possible_targets]
 
 
 def _find_newest_weights(folder: Path) -> Path:
@@ -360,18 +366,27 @@ def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]
         return None
     num_layers = settings["dec-depth"]
     setting = settings.get("transformer-guided-alignment-layer", "last")
-    layer_number = setting
-    if setting == "last":
-        layer_number = num_layers
-    # The settings may be damaged, so the number may be too large, a text, or None.
-    is_valid = str(layer_number).isdecimal() and 1 <= int(layer_number) <= num_layers
-    if not is_valid:
+    layer_number = _parse_layer_number(setting, num_layers)
+    if layer_number is None:
         unfit_field = UnfitField("transformer-guided-alignment-layer", setting, f'"last" or from 1 to {num_layers}')
-        # This always raises ValueError, because there is an unfit field.
-        check_fits(path, [unfit_field])
-    layer_index = int(layer_number) - 1
+        raise unfit_error(path, [unfit_field])
+    layer_index = layer_number - 1
     first_head = 0
     return [[layer_index, first_head]]
+
+
+def _parse_layer_number(setting: object, num_layers: int) -> int | None:
+    """Return the number of a layer, counted from 1, or None if `setting` does not name one of the layers.
+
+    The setting may be `"last"`, or a number as an int or a text. In damaged settings, it may be any other object.
+    """
+    text = str(num_layers) if setting == "last" else str(setting)
+    if not text.isdecimal():
+        return None
+    layer_number = int(text)
+    if not 1 <= layer_number <= num_layers:
+        return None
+    return layer_number
 
 
 def tokenizer_files(

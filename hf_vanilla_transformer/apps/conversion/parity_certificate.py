@@ -106,12 +106,14 @@ def compare(
         sources_to_translate = real_sources
     translations = _compare_translations(model, oracle, sources_to_translate, max_length)
 
-    parity: Certificate = {"log_probs": differences, "translations": translations, "tolerance": tolerance}
+    certificate: Certificate = {"log_probs": differences, "translations": translations, "tolerance": tolerance}
     if in_float64:
         difference = _largest_difference_in_float64(model, oracle, random_sources, random_targets)
-        parity["float64"] = {"log_probs": {"random": difference}, "tolerance": TOLERANCES[torch.float64]}
-    parity["equal"] = not describe_excess(parity)
-    return parity
+        certificate["float64"] = {"log_probs": {"random": difference}, "tolerance": TOLERANCES[torch.float64]}
+    # This text is empty if all differences are within their tolerances.
+    excess = describe_excess(certificate)
+    certificate["equal"] = excess == ""
+    return certificate
 
 
 def _compare_translations(

@@ -4,7 +4,7 @@ The files are untrusted. No code in them is run, and damaged files raise ValueEr
 """
 
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -244,15 +244,22 @@ def check_config(config_class: type[PreTrainedConfig], folder: Path, required_fi
     check_fits(folder, unfit_fields)
 
 
-def check_fits(source: object, unfit_fields: Iterable[UnfitField], hint: str = "") -> None:
+def check_fits(source: object, unfit_fields: Sequence[UnfitField], hint: str = "") -> None:
     """Raise ValueError if fields of a source prevent its conversion. The message lists them, and ends in `hint`."""
+    if unfit_fields:
+        raise unfit_error(source, unfit_fields, hint)
+
+
+def unfit_error(source: object, unfit_fields: Sequence[UnfitField], hint: str = "") -> InputError:
+    """Return the error for a source whose fields prevent its conversion, for the caller to raise.
+
+    The message lists the fields, of which there must be at least one, and ends in `hint`.
+    """
     faults = [f"{field.name} is {field.value!r}, but must be {field.requirement}" for field in unfit_fields]
-    if not faults:
-        return
     message = f"{source} cannot be converted: {'; '.join(faults)}."
     if hint:
         message += f" {hint}"
-    raise InputError(message)
+    return InputError(message)
 
 
 def find_unfit(fields: Mapping[str, Any], required_fields: Mapping[str, object]) -> list[UnfitField]:

@@ -83,7 +83,8 @@ def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
             # For example, an output projection has a weight of shape (d_model, input) and a bias of shape (d_model,).
             permuted[name] = weight[channels]
         else:
-            # For example, the bias of a query projection has no axis with these channels.
+            # For example, the bias of a query projection has no axis with these channels. If the model gets a new
+            # weight that has such an axis, add its name to one of the two lists. Otherwise, it would not be reordered.
             permuted[name] = weight
     return permuted
 
@@ -166,11 +167,14 @@ def converted_model(
     model = VanillaTransformerForConditionalGeneration(config).eval()
 
     widened_state = widen_feed_forward(state, d_ff)
-    # `state` has the sine channels 0 to 2, for example, before the cosine channels 3 to 5. This model interleaves them:
-    # [0, 3, 1, 4, 2, 5]. This order is the inverse, argsort(), of `interleaved_channels`, the order for an export.
-    channel_order = interleaved_channels(config.d_model).argsort()
-    model.load_state_dict(permute_channels(widened_state, channel_order))
+    # For each channel of the source, its index in this model. For 6 channels, it is [0, 2, 4, 1, 3, 5].
+    new_index_of_old_channel = interleaved_channels(config.d_model)
+    # `permute_channels` needs the inverse: for each channel of this model, its index in the source. For 6 channels, it
+    # is [0, 3, 1, 4, 2, 5]: the sines 0, 1 and 2 alternate with the cosines 3, 4 and 5.
+    old_index_of_new_channel = new_index_of_old_channel.argsort()
+    model.load_state_dict(permute_channels(widened_state, old_index_of_new_channel))
     model.tie_weights()
+    # This also changes the decoding settings of `source`, because both models now have the same settings object.
     model.generation_config = _adopt_decoding_settings(source)
     return model
 

@@ -135,6 +135,8 @@ def plot_attention(
 
     # For example, "Cross-attention, decoder.layers[5]".
     title_of_layer = f"{_TITLES[kind]}, {_STACKS[kind]}.layers[{layer_index}]"
+    # `_draw_sheet` needs weights with four axes: (layers, heads, queries, keys). `_draw_lines` and `_draw_one_matrix`
+    # draw a single head, so they need weights with two axes: (queries, keys).
     if style == "layers":
         title = _TITLES[kind]
         weights = all_weights

@@ -86,16 +86,20 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
     source_label_width = width_of(all_source_tokens, SMALL_FONT_SIZE)
     target_label_width = width_of(all_target_tokens, SMALL_FONT_SIZE)
 
-    # A mask has one column per key. The keys of the three types of attention are source, target and source tokens.
+    # The three masks of a sentence stand side by side. A mask has one row per query and one column per key:
+    #
+    # type of attention        queries (labels at the left)   keys (labels below)
+    # encoder self-attention   source                         source
+    # decoder self-attention   target                         target
+    # cross-attention          target                         source
     width_for_source_keys = max(source_length * _CELL, _NARROWEST_MASK)
     width_for_target_keys = max(target_length * _CELL, _NARROWEST_MASK)
     mask_widths = [width_for_source_keys, width_for_target_keys, width_for_source_keys]
-    # The labels at the left of each mask are its queries, which are source, target and target tokens.
-    query_label_widths = source_label_width + 2 * target_label_width
-    width = sum(mask_widths) + query_label_widths + _HORIZONTAL_MARGIN
+    # The queries are source tokens in one mask, and target tokens in two.
+    width_of_all_query_labels = source_label_width + 2 * target_label_width
+    width = sum(mask_widths) + width_of_all_query_labels + _HORIZONTAL_MARGIN
 
-    # A mask has one row per query. The labels of the keys stand below the mask. They are rotated, so their height is
-    # the width of the text.
+    # The labels of the keys are rotated, so their height is the width of the text.
     mask_height = max(source_length, target_length) * _CELL
     key_label_height = max(source_label_width, target_label_width)
     height = num_sentences * (mask_height + key_label_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN

@@ -137,11 +137,11 @@ class TextLimits:
         if longest > limit:
             raise TooMuchError(f"a text has {longest:,} tokens; split it into texts of at most {limit:,}.")
 
-    def check_work(self, tokens: Sequence[int], num_beams: int, max_new_tokens: int | None) -> int:
+    def check_work(self, source_lengths: Sequence[int], num_beams: int, max_new_tokens: int | None) -> int:
         """Return a request's work: the beam size times the sum of its source tokens and possible target tokens.
 
         Args:
-            tokens (`Sequence[int]`): the number of source tokens in each text.
+            source_lengths (`Sequence[int]`): the number of source tokens in each text.
             num_beams (`int`): the beam size.
             max_new_tokens (`int`, *optional*): the maximum number of tokens in a translation. By default, each
                 translation may be 50 tokens longer than its source.
@@ -149,7 +149,7 @@ class TextLimits:
         Raises:
             TooMuchError: if the work exceeds `max_work`.
         """
-        total_tokens = sum(tokens) + sum(_most_new_tokens(tokens, max_new_tokens))
+        total_tokens = sum(source_lengths) + sum(_most_new_tokens(source_lengths, max_new_tokens))
         work = num_beams * total_tokens
         if work > self._settings.max_work:
             raise TooMuchError(
@@ -159,26 +159,36 @@ class TextLimits:
         return work
 
     def check_terms(
-        self, work: int, cells: Sequence[int], tokens: Sequence[int], num_beams: int, max_new_tokens: int | None
+        self,
+        work_without_terms: int,
+        cells_per_token: Sequence[int],
+        source_lengths: Sequence[int],
+        num_beams: int,
+        max_new_tokens: int | None,
     ) -> int:
         """Return a request's total work, including the cost of the glossary terms that its translations must contain.
 
+        Work is counted in tokens of one beam. The search with terms computes a table for each token that it generates,
+        and `CELLS_PER_TOKEN` cells of this table count as one token.
+
         Args:
-            work (`int`): the work without terms, as `check_work` returns it.
-            cells (`Sequence[int]`): for each text, the size of the table that the search with terms computes for each
-                new token of each beam; see [`PhraseSizes`].
-            tokens, num_beams, max_new_tokens: the same values as for `check_work`.
+            work_without_terms (`int`): the result of `check_work`.
+            cells_per_token (`Sequence[int]`): for each text, the number of cells in the table that the search computes
+                for each new token of each beam; see [`PhraseSizes`].
+            source_lengths, num_beams, max_new_tokens: the same values as for `check_work`.
 
         Raises:
             TooMuchError: if the total work exceeds `max_work`.
         """
-        work_of_terms = num_beams * _work_of_terms_per_beam(cells, _most_new_tokens(tokens, max_new_tokens))
-        total_work = work + work_of_terms
+        # For each text, the maximum number of tokens in its translation.
+        most_new_tokens = _most_new_tokens(source_lengths, max_new_tokens)
+        work_of_terms = num_beams * _work_of_terms_per_beam(cells_per_token, most_new_tokens)
+        total_work = work_without_terms + work_of_terms
         if total_work > self._settings.max_work:
             raise TooMuchError(
-                f"with {num_beams} beams the texts may take as much work as {work:,} tokens, and the terms in them as "
-                f"much as {work_of_terms:,} more, but the server allows {self._settings.max_work:,} in all; send fewer "
-                "terms, fewer or shorter translations of them, fewer texts or fewer beams."
+                f"with {num_beams} beams the texts may take as much work as {work_without_terms:,} tokens, and the "
+                f"terms in them as much as {work_of_terms:,} more, but the server allows {self._settings.max_work:,} "
+                "in all; send fewer terms, fewer or shorter translations of them, fewer texts or fewer beams."
             )
         return total_work
 
@@ -211,11 +221,12 @@ def _work_of_terms_per_beam(cells: Sequence[int], most_new_tokens: Sequence[int]
     return work
 
 
-def _most_new_tokens(tokens: Sequence[int], max_new_tokens: int | None) -> list[int]:
+def _most_new_tokens(source_lengths: Sequence[int], max_new_tokens: int | None) -> list[int]:
     """Return the maximum number of tokens in the translation of each text.
 
-    This is `max_new_tokens` for all texts if it is set. Otherwise, it is 50 more than the text's own number of tokens.
+    This is `max_new_tokens` for all texts if it is set. Otherwise, it is 50 more than the text's own number of source
+    tokens, which is in `source_lengths`.
     """
     if max_new_tokens:
-        return [max_new_tokens] * len(tokens)
-    return [number_of_tokens + _USUAL_OFFSET for number_of_tokens in tokens]
+        return [max_new_tokens] * len(source_lengths)
+    return [source_length + _USUAL_OFFSET for source_length in source_lengths]

@@ -475,14 +475,16 @@ class Service:
         return self._limits.check_work(tokens, settings["num_beams"], settings.get("max_new_tokens"))
 
     def _check_work_with_terms(
-        self, tokens: Sequence[int], options: TranslateOptions, sentences: Sequence[str], codes: TargetCodes
+        self, source_lengths: Sequence[int], options: TranslateOptions, sentences: Sequence[str], codes: TargetCodes
     ) -> int:
         """Return the work of a request, including the work of the glossary terms that occur in its sentences.
 
-        The work measures how expensive a request is; see `TextLimits.check_work`.
+        The work measures how expensive a request is: the number of beams times the number of source tokens and possible
+        target tokens. The search for translations with terms computes a table for each token. The more cells the table
+        has, the more work the terms add.
 
         Args:
-            tokens: the number of source tokens in each sentence.
+            source_lengths: the number of source tokens in each sentence.
             options: the arguments of `translate()` that the request sets.
             sentences: the sentences, which may start with language codes.
             codes: the target languages of the request.
@@ -490,22 +492,26 @@ class Service:
         Raises:
             TooMuchError: if the work exceeds the limit.
         """
-        work_without_terms = self._check_work(tokens, options)
+        work_without_terms = self._check_work(source_lengths, options)
         # The options of the request, with the service's defaults for those that it does not set.
         settings = self._with_defaults(options)
         glossary = settings.get("glossary")
         if glossary is None:
             return work_without_terms
-        # For each sentence, the size of the table that the search for a translation with its terms computes.
+        # For each sentence, the number of cells in the table.
         cells_of_sentences: list[int] = []
         for sentence in sentences:
             # Terms are searched only in the sentence itself, not in the code before it.
             sentence_without_code = codes.read(sentence).text
             sizes = glossary.sizes(sentence_without_code)
             cells_of_sentences.append(sizes.cells)
-        num_beams = settings["num_beams"]
-        max_new_tokens = settings.get("max_new_tokens")
-        return self._limits.check_terms(work_without_terms, cells_of_sentences, tokens, num_beams, max_new_tokens)
+        return self._limits.check_terms(
+            work_without_terms,
+            cells_per_token=cells_of_sentences,
+            source_lengths=source_lengths,
+            num_beams=settings["num_beams"],
+            max_new_tokens=settings.get("max_new_tokens"),
+        )
 
     def _with_defaults(self, options: TranslateOptions) -> TranslateOptions:
         """Combine the service's default arguments of `translate()` with a request's options, which take precedence."""

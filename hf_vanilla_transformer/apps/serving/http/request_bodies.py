@@ -67,8 +67,10 @@ async def _read_form(request: Request, body: bytes, body_type: str) -> dict[str,
     Raises:
         HTTPException: 400 if the body is not such a form, is not in UTF-8, or contains a file.
     """
+    # A wrong encoding or a malformed part of a form raises a ValueError here. For a file, or a missing boundary,
+    # Starlette itself raises an HTTPException with the status 400, which is no ValueError and keeps its own message.
     try:
-        # Multipart form data is decoded, too, although only to check that it is in UTF-8.
+        # Only a URL-encoded form needs this text. For multipart form data, the call only checks that it is in UTF-8.
         text = body.decode()
         if body_type == FORM:
             return _parse_form(text)

@@ -214,7 +214,8 @@ async def _translate_for_client(
 ) -> list[Translation]:
     """Translate the texts of a request, unless the client disconnects or the request times out first.
 
-    In these two cases, the translation is cancelled; `service.py` explains the consequences.
+    In these two cases, the translation is cancelled: texts that are still in the queue are removed. If no other request
+    waits for a batch that is being translated, the search stops at its next step.
 
     Raises:
         RequestError: for the same reasons as `Service.translate`. In addition, BusyError if the request times out.
@@ -227,7 +228,8 @@ async def _translate_for_client(
     try:
         done, _ = await asyncio.wait({translation, disconnection}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # This also runs if this coroutine is cancelled. It has no effect on a task that has ended.
+        # This also runs if this coroutine is cancelled. It has no effect on a task that has ended. A task that is still
+        # running ends soon afterwards, and the response need not wait for it.
         translation.cancel()
         disconnection.cancel()
 

@@ -119,6 +119,7 @@ def build_page(service: Service) -> gr.Blocks:
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():
             with gr.Column(min_width=280):
+                # `inputs.arguments` has the components for the parameters of `callbacks.translate`.
                 inputs = _build_inputs(service)
             with gr.Column(min_width=280):
                 target_label = _label("Translation", service.card.target_language)
@@ -135,7 +136,9 @@ def build_page(service: Service) -> gr.Blocks:
         # A list of `_Sentence`: the sentences that were last translated on this open page.
         sentences_state = gr.State([])
 
-        # Each event calls a function with the values of its inputs. The results are the new values of its outputs.
+        # Each event calls a function with the values of its inputs. The results are the new values of its outputs. Both
+        # are passed by position: the inputs must have the order of the function's parameters, and the outputs must have
+        # the order of its results. If you change a callback in `_PageCallbacks`, change these lists as well.
         translate_events = [inputs.button.click, inputs.source.submit, inputs.terms.submit]
         translate_outputs = [target, notes, sentence_menu, hypotheses, tokens, sentences_state]
         gr.on(translate_events, callbacks.translate, inputs.arguments, translate_outputs, api_name="translate")
