@@ -33,6 +33,22 @@ class Evaluation(NamedTuple):
     translations: list[str]
 
 
+class _TestPairs(NamedTuple):
+    """The pairs of an evaluation, with what is known about them.
+
+    Args:
+        pairs: the sentence pairs.
+        description: a description of the pairs in words, such as their file names.
+        scoring: the scoring arguments. If the pairs come from files, they suit the language of the targets.
+        data_args: arguments that name the files, from which languages follow. For a data set, they name no files.
+    """
+
+    pairs: Dataset
+    description: str
+    scoring: ScoringArguments
+    data_args: DataArguments
+
+
 def evaluate(
     model: str | Path | PreTrainedModel | Engine | None,
     pairs: Dataset | Files,
@@ -89,48 +105,62 @@ def evaluate(
         raise InputError("give either a model (--model_name_or_path) or translations (--translations_file).")
 
     scoring = ScoringArguments(tokenize, lowercase, token_error_rate)
-    if isinstance(pairs, Dataset):
-        # No arguments about files, so nothing is known about the languages.
-        data_args = DataArguments()
-        description = data or "the given data set"
-        test_pairs = pairs
-    else:
-        data_args = DataArguments(test_file=file_names(pairs))
-        description = data or data_args.describe("test")
-        # Language codes from the file names, such as "de" from "test.de", or None.
-        _source_language, target_language = data_args.languages()
-        # The language of the targets may need its own tokenization for BLEU.
-        scoring = scoring.for_target(target_language)
-        test_pairs = data_args.load("test")["test"]
+    test = _prepare_test_pairs(pairs, data, scoring)
 
+    # Translate the sources, unless there are translations.
+    scored_translations = translations
+    # A description of the search in words. Nothing is known about the search that made existing translations.
     decoding = None
-    if translations is None:
+    if scored_translations is None:
         loaded_tokenizer, loaded_model = _load_model(model, tokenizer)
-        if not target_lang:
+        target_language = target_lang
+        if not target_language:
             # The language in which the file names end, or None.
-            target_lang = data_args.target_language_for(loaded_tokenizer)
-        # `decoding` describes the search in words.
-        translations, decoding = _translate_pairs(
-            loaded_model, loaded_tokenizer, test_pairs, target_lang=target_lang, **translate_kwargs
+            target_language = test.data_args.target_language_for(loaded_tokenizer)
+        scored_translations, decoding = _translate_pairs(
+            loaded_model, loaded_tokenizer, test.pairs, target_lang=target_language, **translate_kwargs
         )
 
-    if references is None:
-        references = _get_references(test_pairs)
+    # Compute the scores.
+    references_of_pairs = references
+    if references_of_pairs is None:
+        references_of_pairs = _get_references(test.pairs)
     metric_names = select_metrics()
     if token_error_rate:
         metric_names = select_metrics("token_error_rate")
     scores = score_translations(
-        translations,
-        references,
-        tokenize=scoring.choose_tokenization(test_pairs),
-        lowercase=scoring.lowercase,
+        scored_translations,
+        references_of_pairs,
+        tokenize=test.scoring.choose_tokenization(test.pairs),
+        lowercase=lowercase,
         metrics=metric_names,
         against=against,
     )
-    scores["data"] = description
+    scores["data"] = test.description
     if decoding is not None:
         scores["decoding"] = decoding
-    return Evaluation(scores, list(translations))
+    return Evaluation(scores, list(scored_translations))
+
+
+def _prepare_test_pairs(pairs: Dataset | Files, description: str | None, scoring: ScoringArguments) -> _TestPairs:
+    """Load the test pairs if they are files, and choose the scoring that suits the language of their targets.
+
+    Args:
+        pairs: a data set, or files.
+        description: a description of the pairs in words. The default consists of the file names.
+        scoring: the scoring arguments that the user has given.
+    """
+    if isinstance(pairs, Dataset):
+        # No arguments about files, so nothing is known about the languages.
+        return _TestPairs(pairs, description or "the given data set", scoring, DataArguments())
+    data_args = DataArguments(test_file=file_names(pairs))
+    test_description = description or data_args.describe("test")
+    # Language codes from the file names, such as "de" from "test.de", or None.
+    _source_language, target_language = data_args.languages()
+    # The language of the targets may need its own tokenization for BLEU.
+    scoring_for_language = scoring.for_target(target_language)
+    test_pairs = data_args.load("test")["test"]
+    return _TestPairs(test_pairs, test_description, scoring_for_language, data_args)
 
 
 def _load_model(

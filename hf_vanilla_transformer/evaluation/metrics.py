@@ -399,22 +399,24 @@ class Ter(SacreBleuMetric):
         # Only the references decide whether text is split, so that all systems get the same signature.
         has_unspaced_text = any(character_pattern.search(text) for text in flatten_references(references))
         counts_characters = split_characters and has_unspaced_text
-        if not counts_characters:
-            return super()._compute(predictions, references, against=against, asian_support=asian_support, **options)
 
-        # TER counts words, which are separated by spaces. With spaces around it, a character is a word.
-        spaced_predictions = _put_spaces_around(character_pattern, predictions)
-        spaced_references = _put_spaces_around_in_references(character_pattern, references)
-        spaced_baseline = None
-        if against is not None:
-            spaced_baseline = _put_spaces_around(character_pattern, against)
+        scored_predictions = predictions
+        scored_references = references
+        scored_baseline = against
+        if counts_characters:
+            # TER counts words, which are separated by spaces. With spaces around it, a character is a word.
+            scored_predictions = _put_spaces_around(character_pattern, predictions)
+            scored_references = _put_spaces_around_in_references(character_pattern, references)
+            if against is not None:
+                scored_baseline = _put_spaces_around(character_pattern, against)
         metric_score = super()._compute(
-            spaced_predictions, spaced_references, against=spaced_baseline, asian_support=asian_support, **options
+            scored_predictions, scored_references, against=scored_baseline, asian_support=asian_support, **options
         )
-        # sacreBLEU does not know that characters were counted, so its signatures do not say it.
-        metric_score["signature"] += "|chars:yes"
-        if "against" in metric_score:
-            metric_score["against"]["signature"] += "|chars:yes"
+        if counts_characters:
+            # sacreBLEU does not know that characters were counted, so its signatures do not say it.
+            metric_score["signature"] += "|chars:yes"
+            if "against" in metric_score:
+                metric_score["against"]["signature"] += "|chars:yes"
         return metric_score
 
 
@@ -632,12 +634,16 @@ def _choose_metric_options(tokenize: str | None, lowercase: bool) -> dict[str, o
 
 
 def _list_references(references: Sequence[References]) -> list[list[str]]:
-    """Return a list of references for each translation. Raise TypeError unless all references are strings."""
-    has_lists = isinstance(references, Sequence) and any(isinstance(item, (list, tuple)) for item in references)
-    # If one of the items is a list, all of them must be lists: `check_strings` raises TypeError for a single string.
+    """Return a list of references for each translation.
+
+    Raise TypeError unless the references are either strings or lists of strings. They must not be mixed.
+    """
+    # Only a sequence may contain lists. An iterator of strings is not searched for them, because `any` would use it up.
+    has_lists = isinstance(references, Sequence) and any(isinstance(entry, (list, tuple)) for entry in references)
     if has_lists:
+        # If strings and lists are mixed, this raises TypeError, because `check_strings` rejects a single string.
         return [list(check_strings("references", alternatives)) for alternatives in references]
-    # `check_strings` raises TypeError for an item that is not a string.
+    # This raises TypeError for an entry that is not a string.
     single_references = check_strings("references", cast("Sequence[str]", references))
     return [[reference] for reference in single_references]
 

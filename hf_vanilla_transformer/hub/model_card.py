@@ -168,21 +168,23 @@ def fill_model_card(
         from ..evaluation.metrics import describe_exact_match
 
         exact_match = describe_exact_match(about.scores)
-    # The template puts this text behind the location in its calls of `from_pretrained`.
-    at_revision = ""
+    # A further argument of `from_pretrained` in the example's code. With it, the example calls, for instance,
+    # `from_pretrained("user/name", revision="v2")`, and without it `from_pretrained("user/name")`.
+    revision_argument = ""
     if about.revision:
-        at_revision = f', revision="{about.revision}"'
+        revision_argument = f', revision="{about.revision}"'
     template_path = _INSTALLED_TEMPLATE
     if not template_path.is_file():
         # In a checkout, the template is in the root folder instead of the package.
         template_path = _CHECKOUT_TEMPLATE
-    # The keyword arguments after `template_path` are the variables of the template, under the names that it uses.
+    # The keyword arguments after `template_path` are the variables of the template. Their names must be those in
+    # `model_card.md`, because the template silently treats a variable that it does not get as empty.
     return ModelCard.from_template(
         about.metadata(),
         template_path=str(template_path),
         title=about.title,
         location=about.location or about.title,
-        at_revision=at_revision,
+        revision_argument=revision_argument,
         data=about.data,
         is_int8=_is_int8(config),
         library=LIBRARIES.get(about.tokenizer_class or ""),

@@ -141,13 +141,16 @@ def push_run(
     # `upload_folder` does not create a branch.
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    # The card must be changed before the upload, which reads it from the folder.
+    # The card must be changed before the upload, which reads it from the folder. If the upload fails, the card stays
+    # changed. This does no harm, because the next push replaces the same lines again.
     card = run_folder / CARD
     # If the card is a link, it may belong to the Hub's cache, which must not be changed.
     if card in paths and not card.is_symlink():
         _load_from_hub_in_card(card, repo_id, revision)
-    # Names such as "scores.json", and patterns such as "model-?????-of-?????.safetensors", of all files that a run may
-    # write, including the files that are never pushed. The Hub deletes the files that match and are not uploaded.
+    # The upload gets two lists. `allow_patterns` names the files in the folder that are uploaded. `delete_patterns`
+    # matches the files in the repository that are deleted unless the same commit uploads them. It covers all files that
+    # any run may write, with names such as "scores.json" and patterns such as "model-?????-of-?????.safetensors",
+    # including the files that are never pushed. Other files in the repository stay, and so does its card.
     patterns_to_delete = [pattern for pattern in FILES_OF_A_RUN if pattern != CARD]
     commit = api.upload_folder(
         repo_id=repo_id,

@@ -142,6 +142,8 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 class _Content(NamedTuple):
     """The names and values in a recipe file, read twice: once as texts and once with types.
 
+    Both dicts have the same structure: where one has null, a mapping, a list or a scalar, so does the other.
+
     Args:
         texts: each scalar as the text that is written in the file.
         values: the same names, with numbers, booleans and null converted to their Python types.
@@ -208,7 +210,8 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
     arguments = _arguments_of(arguments_class)
     converted = {}
     # `content` has each argument twice under the same name. For example, `learning_rate: 1.10` is the text "1.10" in
-    # `texts`, and the number 1.1 in `values`.
+    # `texts`, and the number 1.1 in `values`. Both are needed: scalars and lists are converted from their texts, as on
+    # the command line, but in a mapping, each value keeps the type that it has in the file.
     for name, text_or_texts in content.texts.items():
         if name not in arguments:
             raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
@@ -322,12 +325,13 @@ def _describe(argument_field: Field[object], annotation: object) -> _Argument:
 def _convert(argument: _Argument, text_or_texts: object, value: object) -> object:
     """Convert the value of one argument in a recipe to the argument's type.
 
-    Scalars and lists are converted from their texts, as on the command line. Mappings and null are taken from `value`.
+    Scalars and lists are converted from their texts, as on the command line. A mapping is taken from `value`.
 
     Args:
         argument: the argument.
-        text_or_texts: the value with each scalar as text: a string, or a list of strings.
-        value: the same value with numbers, booleans and null converted to their Python types.
+        text_or_texts: the value with each scalar as text: a string, a list of strings, a mapping, or None for null.
+        value: the same value with numbers and booleans converted to their Python types. It has the same structure, so
+            it is a mapping if `text_or_texts` is one.
 
     Raises:
         InputError, ValueError, argparse.ArgumentError: if the value does not match the type. The caller adds the
@@ -339,11 +343,11 @@ def _convert(argument: _Argument, text_or_texts: object, value: object) -> objec
         if not isinstance(text_or_texts, list):
             raise InputError("give a list")
         return [_text_of(text) for text in text_or_texts]
-    if value is None:
+    if text_or_texts is None:
         if NoneType not in argument.types:
             raise InputError("give a value, or leave the line out")
         return None
-    if isinstance(value, dict):
+    if isinstance(text_or_texts, dict):
         if not argument.takes_mapping():
             raise InputError("one value is needed")
         _check_has_no_ambiguous_word(value)
@@ -386,7 +390,8 @@ def _text_of(value: object) -> str:
 
 def _convert_text(argument: _Argument, text: str) -> object:
     """Convert a scalar's text to an argument's type in the same way as the command line does."""
-    # YAML spells some values in a way that the command line does not know: "on", "off", ".inf" and ".nan".
+    # The command line does not know some spellings of YAML, so they are replaced: "on", "off", ".inf" and ".nan" become
+    # "true", "false", "inf" and "nan".
     option_value = text
     if bool in argument.types:
         option_value = _TRUTH_VALUES.get(option_value.lower(), option_value)
@@ -397,9 +402,9 @@ def _convert_text(argument: _Argument, text: str) -> object:
         return _parse_option(argument, option_value)
     except argparse.ArgumentError:
         # For an argument of the type `bool | str`, the command line accepts only booleans, but Python also accepts
-        # strings.
+        # strings. A text that was replaced above is a boolean for the command line, so this one was not replaced.
         if takes_string_or_boolean:
-            return option_value
+            return text
         raise
 
 

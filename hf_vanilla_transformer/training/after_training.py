@@ -385,14 +385,15 @@ def collect_scores(run: TrainedRun, saved_model: SavedModel) -> dict[str, Scores
     latter.
     """
     comparison = saved_model.weights.comparison
-    # The comparison evaluated the average that was saved at that time. Since then, the last checkpoint may have
-    # replaced it, or search settings may have been chosen for it.
-    has_changed_since = saved_model.weights.is_last_kept or saved_model.search is not None
+    # The comparison has already evaluated the average. These scores are those of the saved model only if it has not
+    # changed since: the last checkpoint may have replaced the average, and search settings may have been chosen.
+    is_average_saved = not saved_model.weights.is_last_kept
+    is_search_unchanged = saved_model.search is None
     validation_scores: Scores | None
-    if comparison is None or has_changed_since:
-        validation_scores = evaluate_saved("validation", run.settings, run.pairs)
-    else:
+    if comparison is not None and is_average_saved and is_search_unchanged:
         validation_scores = comparison.average
+    else:
+        validation_scores = evaluate_saved("validation", run.settings, run.pairs)
     scores = {"validation": validation_scores, "test": saved_model.test_scores}
     if comparison is not None:
         scores["validation_of_last_checkpoint"] = comparison.last_checkpoint

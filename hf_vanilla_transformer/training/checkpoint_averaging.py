@@ -107,12 +107,26 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         # The files are written to a temporary folder, and moved to `target` only when all of them are complete.
         with staged(target) as folder:
             checkpoints = write_average(paths, folder)
-            config = VanillaTransformerConfig.from_pretrained(folder)
-            about = About(target.resolve().name, location=location_of(target))
-            facts = average_facts(_name_folders(checkpoints))
-            card = fill_model_card(about, config, checkpoints[-1].parameters, facts)
-            (folder / "README.md").write_text(card.content, encoding="utf-8")
+            _write_card(folder, target, checkpoints)
     return target
+
+
+def _write_card(folder: Path, target: Path, checkpoints: Sequence[_Checkpoint]) -> None:
+    """Write the model card of an average to `README.md`.
+
+    Args:
+        folder: the temporary folder that contains the average.
+        target: the folder to which the files will be moved. The card's title and its example name this folder.
+        checkpoints: the averaged checkpoints, which the card lists.
+    """
+    config = VanillaTransformerConfig.from_pretrained(folder)
+    about = About(target.resolve().name, location=location_of(target))
+    # The card's table has a row such as "average of 2 checkpoints: checkpoint-8, checkpoint-9".
+    training_facts = average_facts(_name_folders(checkpoints))
+    # All checkpoints have the same number of parameters, because their tensors have the same shapes.
+    parameters = checkpoints[-1].parameters
+    card = fill_model_card(about, config, parameters, training_facts)
+    (folder / "README.md").write_text(card.content, encoding="utf-8")
 
 
 def _name_folders(checkpoints: Sequence[_Checkpoint]) -> list[str]:

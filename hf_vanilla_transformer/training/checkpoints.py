@@ -71,8 +71,9 @@ class CompleteCheckpoints(TrainerCallback):
             # `on_save` then leaves it to the Trainer to remove old checkpoints, so the Trainer needs its limit.
             logger.warning("save_only_model is set: no run can resume from these checkpoints, so none is marked.")
         else:
-            # From here to `on_train_end`, `on_save` removes old checkpoints instead of the Trainer.
-            _hide_limit_from_trainer(args)
+            # From here to `on_train_end`, `args.save_total_limit` is negative, for example -10 instead of 10. The
+            # Trainer treats this as no limit, so that only `on_save` removes old checkpoints.
+            _negate_save_total_limit(args)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -100,8 +101,8 @@ class CompleteCheckpoints(TrainerCallback):
         protected = [newest]
         if state.best_model_checkpoint:
             protected.append(Path(state.best_model_checkpoint))
-        # `on_train_begin` has hidden this limit, so that the Trainer itself removes no checkpoints.
-        limit = _read_hidden_limit(args)
+        # `on_train_begin` has negated this limit, so that the Trainer itself removes no checkpoints.
+        limit = _read_negated_limit(args)
         if limit is not None:
             _remove_surplus(output_folder, limit, protected)
 
@@ -109,10 +110,10 @@ class CompleteCheckpoints(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         # Undo the change that `on_train_begin` has made. A limit that is not negative stays as it is.
-        args.save_total_limit = _read_hidden_limit(args)
+        args.save_total_limit = _read_negated_limit(args)
 
 
-def _hide_limit_from_trainer(args: TrainingArguments) -> None:
+def _negate_save_total_limit(args: TrainingArguments) -> None:
     """Make `args.save_total_limit` negative, which the Trainer treats as no limit, so that it removes no checkpoints.
 
     If the limit is negative already, because an earlier training with these arguments failed, it stays as it is.
@@ -121,8 +122,8 @@ def _hide_limit_from_trainer(args: TrainingArguments) -> None:
         args.save_total_limit = -abs(args.save_total_limit)
 
 
-def _read_hidden_limit(args: TrainingArguments) -> int | None:
-    """Return the number of checkpoints to keep, which `_hide_limit_from_trainer` has made negative in the arguments.
+def _read_negated_limit(args: TrainingArguments) -> int | None:
+    """Return the number of checkpoints to keep, which `_negate_save_total_limit` has made negative in the arguments.
 
     Without a limit, the result is None or 0, as in the arguments.
     """
@@ -339,7 +340,8 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
     if not looks_complete:
         return False
     # Runs of `train` mark every complete checkpoint, so a checkpoint of theirs without a mark is incomplete. The state
-    # names the callbacks of its run, and only runs of `train` have the callback `RecordFacts`.
+    # contains the class names of the run's callbacks, and only runs of `train` have the callback `RecordFacts`. If this
+    # class were renamed, older checkpoints of `train` would no longer be recognized here.
     state = json.loads(state_path.read_text(encoding="utf-8"))
     is_of_train = RecordFacts.__name__ in state.get("stateful_callbacks", {})
     return not is_of_train

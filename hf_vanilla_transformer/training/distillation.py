@@ -50,7 +50,7 @@ _SENTENCES_PER_WRITE = 500
 # Number of sentences that are translated to estimate how long all of them will take.
 _SENTENCES_TO_TIME = 100
 # The reason that the log and the model card give for monolingual sources that are not translated.
-_EVALUATED = "in the test or validation pairs"
+_IN_EVALUATION_PAIRS = "in the test or validation pairs"
 # Flags that exclude a translation from the training pairs, each with the reason in words.
 _REASONS_BY_FLAG = {flag: FLAG_MEANINGS[flag] for flag in ("truncated", "repetition")}
 
@@ -129,10 +129,11 @@ class Teacher:
 
         Raises InputError if no translation remains.
         """
+        # `new_sources` are the monolingual sources without those that occur in the test or validation pairs.
         new_sources = self._select_new_sources(pairs)
-        # The number of monolingual sources that occur in evaluation pairs. `_EVALUATED` states this reason in words.
         left_out_count = len(self._monolingual_sources) - len(new_sources)
-        log_removed({_EVALUATED: left_out_count}, len(self._monolingual_sources), "monolingual sources")
+        # The log says, for example, "removed 3 of 100 monolingual sources: 3 in the test or validation pairs".
+        log_removed({_IN_EVALUATION_PAIRS: left_out_count}, len(self._monolingual_sources), "monolingual sources")
         # `removed_counts` has the number of removed translations for each reason in words.
         distilled, removed_counts = self._make_distilled_pairs(pairs, new_sources)
 
@@ -146,7 +147,10 @@ class Teacher:
             phrase_about_given = f"{len(train):,} with the given targets"
         logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {phrase_about_given}")
 
-        all_removed_counts = {**removed_counts, f"monolingual sources {_EVALUATED}": left_out_count}
+        # The model card says, for example, "removed 2 truncated at the length limit, 3 monolingual sources in the test
+        # or validation pairs".
+        all_removed_counts = dict(removed_counts)
+        all_removed_counts[f"monolingual sources {_IN_EVALUATION_PAIRS}"] = left_out_count
         model_card_rows = self._make_model_card_rows(len(distilled), all_removed_counts)
         return DatasetDict({**pairs, "train": new_train}), model_card_rows
 
@@ -181,26 +185,22 @@ class Teacher:
 
         Raises InputError if all translations are removed or blank.
         """
-        # `sources` and `references` must have the same order. The reference of a source is its given target, so
-        # additional sources have none.
+        # The score by which a hypothesis is chosen. Making it raises an error if its tokenization needs a missing
+        # library, so it is made before the translation, which may take hours. With `effective_order`, a sentence
+        # without a matching 4-gram may still have a BLEU above 0.
+        sentence_bleu = BLEU(tokenize=self._scoring.choose_tokenization(train), effective_order=True)
+
+        # Choose a hypothesis for each source. The reference of a source is its given target, so additional sources have
+        # none.
         sources = [*train["source"], *new_sources]
         references: list[str | None] = [*train["target"], *([None] * len(new_sources))]
-        # This raises an error if the tokenization needs a missing library, so it is done before the translation. With
-        # `effective_order`, a sentence without a matching 4-gram may still have a BLEU above 0.
-        sentence_bleu = BLEU(tokenize=self._scoring.choose_tokenization(train), effective_order=True)
         hypotheses_by_source = self._translate_all(sources)
-
-        columns: dict[str, list[str]] = {"source": [], "target": []}
-        # For example, {"truncated at the length limit": 0, "caught in a loop": 0}.
-        removed_counts = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
+        chosen_hypotheses = []
         for source, reference in zip(sources, references, strict=True):
-            hypothesis = self._choose_hypothesis(hypotheses_by_source[source], reference, sentence_bleu)
-            reason = _find_reason_to_remove(hypothesis)
-            if reason is None:
-                columns["source"].append(source)
-                columns["target"].append(hypothesis.text)
-            else:
-                removed_counts[reason] += 1
+            hypotheses = hypotheses_by_source[source]
+            chosen_hypotheses.append(self._choose_hypothesis(hypotheses, reference, sentence_bleu))
+
+        columns, removed_counts = _remove_unsuitable(sources, chosen_hypotheses)
         # The caller removes blank translations, so nothing would remain. `all` is also True for an empty list.
         translations = columns["target"]
         if all(is_blank(translation) for translation in translations):
@@ -505,6 +505,32 @@ def _add_hypotheses_of_other_processes(sources: Sequence[str], known_hypotheses:
     received = dict(gather_object(offered))
     # Hypotheses of this process have precedence over those of other processes.
     return {**received, **known_hypotheses}
+
+
+def _remove_unsuitable(
+    sources: Sequence[str], hypotheses: Sequence[Hypothesis]
+) -> tuple[dict[str, list[str]], dict[str, int]]:
+    """Remove truncated and repetitive translations, together with their sources.
+
+    Args:
+        sources: the sources.
+        hypotheses: the translation of each source.
+
+    Returns:
+        The columns `"source"` and `"target"` of the remaining pairs, and the number of translations that were removed
+        for each reason, such as `{"truncated at the length limit": 2, "caught in a loop": 0}`.
+    """
+    columns: dict[str, list[str]] = {"source": [], "target": []}
+    # Each reason is listed, even if no translation is removed for it.
+    removed_counts = dict.fromkeys(_REASONS_BY_FLAG.values(), 0)
+    for source, hypothesis in zip(sources, hypotheses, strict=True):
+        reason = _find_reason_to_remove(hypothesis)
+        if reason is None:
+            columns["source"].append(source)
+            columns["target"].append(hypothesis.text)
+        else:
+            removed_counts[reason] += 1
+    return columns, removed_counts
 
 
 def _find_reason_to_remove(hypothesis: Hypothesis) -> str | None:

@@ -157,8 +157,8 @@ class ModelArguments(LoadingArguments):
 
         Raises InputError if `config_overrides` contradicts the tokenizer.
         """
-        values: dict[str, object] = {**self.get_regularization()}
-        # A size that is None is left to the preset.
+        # The arguments that are None are left to the preset.
+        given_values: dict[str, object] = {**self.get_regularization()}
         sizes = {
             "encoder_layers": self.num_layers,
             "decoder_layers": self.num_layers,
@@ -169,13 +169,15 @@ class ModelArguments(LoadingArguments):
         }
         for name, size in sizes.items():
             if size is not None:
-                values[name] = size
+                given_values[name] = size
         # `__post_init__` has replaced a JSON string by a dict.
         overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
+        tokenizer_values: dict[str, int] = {}
         if tokenizer is not None:
-            values.update(_config_values_for(tokenizer, overrides))
-        # These come last, because they have precedence over all other values.
-        values.update(overrides)
+            # The overrides are passed only to be checked: an error is raised if one contradicts the tokenizer.
+            tokenizer_values = _config_values_for(tokenizer, overrides)
+        # If a field occurs several times, the last value counts, so the overrides have precedence over all others.
+        values: dict[str, object] = {**given_values, **tokenizer_values, **overrides}
         return VanillaTransformerConfig.from_paper(self.preset, **values)
 
 

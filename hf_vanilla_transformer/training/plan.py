@@ -58,6 +58,8 @@ _FEWEST_TOKENS = 300
 _BYTES_AND_SPECIAL_TOKENS = 260
 # Number of pairs that are tokenized to plan a run. Tokenizing them takes seconds.
 _SAMPLED_PAIRS = 20_000
+# A number of tokens for a device of unknown memory. It is so large that every update is a single batch.
+_TOKENS_OF_UNKNOWN_MEMORY = sys.maxsize
 # Recipe arguments that need validation pairs.
 _VALIDATION_ARGUMENTS = ("eval_strategy", "eval_steps", "keep_better", "choose_search")
 # Maps an argument that a user may give to the recipe arguments that it replaces or excludes.
@@ -166,24 +168,25 @@ class _PlannedDevice:
         """True if the plan is for a CPU."""
         return not self.is_elsewhere and self.device.type == "cpu"
 
-    def count_tokens_that_fit(self, settings: Settings, tokenizer: PreTrainedTokenizerBase) -> int:
+    def estimate_batch_limit(self, settings: Settings, tokenizer: PreTrainedTokenizerBase) -> int:
         """Return the number of tokens on each side of a batch that fit into the device's memory.
+
+        For a GPU that is not in this machine, the memory is unknown, and the result is a number that no batch reaches.
 
         Args:
             settings: the settings of the model, and the precision of the training.
             tokenizer: the tokenizer, which determines the vocabulary size of the model.
         """
         if self.is_elsewhere:
-            # The memory of that GPU is unknown. The plan states how much memory a single batch needs.
-            return sys.maxsize
+            # The plan states how much memory an update needs as a single batch.
+            return _TOKENS_OF_UNKNOWN_MEMORY
         memory = self.memory
         if memory is None:
             memory = read_device_memory(self.device)
         # The meta device allocates no memory for the weights.
         with torch.device("meta"):
             model = VanillaTransformerForConditionalGeneration(settings.model.make_config(tokenizer))
-        # This calls the function of the module `update_batches`. If the memory is None, as on CPUs, the result is a
-        # fixed number.
+        # If the memory is None, as on CPUs, the result is a fixed number.
         return count_tokens_that_fit(model, settings.args, memory)
 
     def describe_source_of_costs(self) -> str:
@@ -236,53 +239,66 @@ def _check_plan(settings: Settings, train_size: int, tflops: float | None) -> No
 
 
 def _choose_arguments(
-    settings: Settings, given_arguments: Arguments, pairs: DatasetDict, device: _PlannedDevice
+    given_settings: Settings, given_arguments: Arguments, pairs: DatasetDict, device: _PlannedDevice
 ) -> Plan:
     """Make a plan that chooses all arguments that the user has not given.
 
+    The plan is made in stages, because later choices need settings that earlier ones determine. The settings of each
+    stage are built from the arguments that are chosen so far and from the given ones, which take precedence:
+
+    - `given_settings` contain no chosen arguments. They are enough to choose a recipe.
+    - `model_settings` contain the recipe's arguments about the model and the tokenizer. They are enough to measure
+      sentence lengths, and to estimate how many tokens fit into memory.
+    - `chosen_settings` contain all chosen arguments.
+
     Args:
-        settings: the settings that follow from the given arguments alone.
+        given_settings: the settings that follow from the given arguments alone.
         given_arguments: arguments that the user has given.
         pairs: the sentence pairs of all splits.
         device: the device that the plan is for.
     """
-    # Choose the recipe. Each of the stages below needs the results of those before it.
+    # Choose the recipe.
     training_pairs = len(pairs["train"])
     sample = _sample_pairs(pairs)
-    targets_per_source = _count_targets_per_source(settings)
+    targets_per_source = _count_targets_per_source(given_settings)
     # A recipe suits a number of different sources, and each source occurs `targets_per_source` times.
     recipe_name = choose_recipe(training_pairs // targets_per_source, has_gpu=not device.is_cpu)
-    recipe = _adapt_recipe(recipe_name, settings, sample["train"], training_pairs)
+    recipe = _adapt_recipe(recipe_name, given_settings, sample["train"], training_pairs)
 
-    # Choose the model and its tokenizer. The tokenizer must exist before the lengths of the pairs can be measured, and
-    # the model before we know how many tokens fit into memory. Given arguments always take precedence.
+    # Choose the model and its tokenizer.
     model_arguments = _select_model_arguments(recipe, given_arguments)
-    model_settings = Settings.from_arguments(**{**model_arguments, **given_arguments})
+    model_settings = _build_settings(model_arguments, given_arguments)
     measured_pairs = _measure_pairs(pairs, sample, model_settings)
-    tokens_that_fit = device.count_tokens_that_fit(model_settings, measured_pairs.tokenizer)
+    tokens_that_fit = device.estimate_batch_limit(model_settings, measured_pairs.tokenizer)
 
     # Choose all arguments, including those of the model.
     chosen_arguments = fit_recipe(
         recipe,
         measured_pairs.corpus,
-        processes=settings.args.world_size,
+        processes=given_settings.args.world_size,
         given_arguments=given_arguments,
         targets_per_source=targets_per_source,
         tokens_that_fit=tokens_that_fit,
     )
 
-    # Estimate the costs of a run with these arguments.
-    chosen_settings = Settings.from_arguments(**{**chosen_arguments, **given_arguments})
+    # Estimate the costs of a run with these arguments. `forecast.settings` complete `chosen_settings`: they have the
+    # final batches, and evaluations and checkpoints after every epoch are expressed in updates.
+    chosen_settings = _build_settings(chosen_arguments, given_arguments)
     forecast = _forecast_run(chosen_settings, measured_pairs, tokens_that_fit, device.tflops)
     reasons = _explain(recipe_name, forecast.settings, measured_pairs.corpus, forecast.epochs)
     reasons.append(device.describe_source_of_costs())
     return Plan(chosen_arguments, reasons, forecast.costs)
 
 
+def _build_settings(chosen_arguments: Arguments, given_arguments: Arguments) -> Settings:
+    """Return settings with chosen arguments and given arguments. If both contain an argument, the given one counts."""
+    return Settings.from_arguments(**{**chosen_arguments, **given_arguments})
+
+
 def _estimate_costs_only(settings: Settings, pairs: DatasetDict, device: _PlannedDevice) -> Plan:
     """Make a plan that chooses nothing, and contains only the estimated costs of a run with these settings."""
     measured_pairs = _measure_pairs(pairs, _sample_pairs(pairs), settings)
-    tokens_that_fit = device.count_tokens_that_fit(settings, measured_pairs.tokenizer)
+    tokens_that_fit = device.estimate_batch_limit(settings, measured_pairs.tokenizer)
     forecast = _forecast_run(settings, measured_pairs, tokens_that_fit, device.tflops)
     return Plan({}, [device.describe_source_of_costs()], forecast.costs)
 
@@ -431,6 +447,9 @@ def _forecast_run(
 ) -> _RunForecast:
     """Complete the settings of a run, count its epochs, and estimate its costs.
 
+    The settings are completed in two steps: first with the batches of an update, and then with the numbers of updates
+    after which the run saves and evaluates, because these depend on the batches.
+
     Args:
         settings: the run's settings, as chosen or given.
         measured_pairs: the pairs that the run is given. Those that are too long for it are left out of the estimate.
@@ -438,17 +457,15 @@ def _forecast_run(
         tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the run is for this machine.
     """
     # Pairs with more tokens on a side are removed before the training. Without `max_tokens`, a pair must fit into a
-    # batch. If batches have a fixed number of pairs instead of tokens, the limit is None, and no pair is removed.
+    # batch. If batches have a fixed number of pairs instead of tokens, the limit is None, and no pair is removed. From
+    # here on, `short_pairs` replaces `measured_pairs`.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     short_pairs = measured_pairs.drop_pairs_over(max_tokens)
-    # If the settings have a number of tokens per update, the update is now split into batches.
+    # The settings may have a number of tokens per update instead of a batch size. The update is now split into batches.
     batched_settings = with_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
     args = batched_settings.args
 
-    # `count_updates_per_epoch` leaves out the long pairs itself, so it gets the whole corpus.
-    updates_per_epoch = count_updates_per_epoch(
-        measured_pairs.corpus, batched_settings.given_arguments, args.world_size
-    )
+    updates_per_epoch = count_updates_per_epoch(short_pairs.corpus, batched_settings.given_arguments, args.world_size)
     updates = args.max_steps
     if updates <= 0:
         # The number of epochs decides. The Trainer rounds in the same way.
@@ -522,28 +539,30 @@ def fit_recipe(
     Returns:
         The chosen arguments, without the given ones.
     """
-    # The run removes longer pairs, so a few long pairs must not affect the choices below.
+    # The run removes longer pairs, so a few long pairs must not affect the choices below. From here on, `short_corpus`
+    # replaces `corpus`.
     short_corpus = corpus.drop_pairs_over(_find_token_limit(recipe, given_arguments))
 
-    # `chosen` has the values of the recipe or of this function, by the names of arguments. It is a new dict, so the
-    # recipe is not changed below.
+    # First, the batches replace the recipe's batches.
     batches = _fit_batches(recipe, short_corpus, processes, given_arguments, tokens_that_fit)
-    chosen = _drop_replaced({**recipe, **batches}, given_arguments)
+    recipe_with_batches = {**recipe, **batches}
     # The run gets a number of updates instead of epochs, and batch sizes instead of the tokens of an update. Otherwise
     # a resumed run would derive these numbers again, perhaps with a different result. All recipes that a plan chooses
     # from have a number of epochs, but only some have `tokens_per_update`.
-    chosen.pop("num_train_epochs")
-    chosen.pop("tokens_per_update", None)
+    recipe_with_batches.pop("num_train_epochs")
+    recipe_with_batches.pop("tokens_per_update", None)
+    chosen = _drop_replaced(recipe_with_batches, given_arguments)
 
-    # An epoch can be counted in updates only after the batches are chosen.
-    updates_per_epoch = count_updates_per_epoch(short_corpus, {**chosen, **given_arguments}, processes)
+    # Then the length of the run is chosen. An epoch can be counted in updates only after the batches are chosen.
+    arguments_with_batches = {**chosen, **given_arguments}
+    updates_per_epoch = count_updates_per_epoch(short_corpus, arguments_with_batches, processes)
     chosen.update(_choose_length(recipe, given_arguments, updates_per_epoch, targets_per_source))
     if given_arguments.get("load_best_model_at_end"):
         # The run must save every model that it evaluates.
         chosen.update(_match_saving_with_evaluation(chosen, given_arguments))
 
     # Leave out the given arguments, and those that this run does not need.
-    left_out = {*given_arguments, *_find_names_without_effect(chosen, given_arguments, corpus)}
+    left_out = {*given_arguments, *_find_names_without_effect(chosen, given_arguments, short_corpus)}
     return {name: value for name, value in chosen.items() if name not in left_out}
 
 
@@ -576,6 +595,10 @@ def _fit_batches(
 ) -> dict[str, int]:
     """Choose batch sizes so that an update has the recipe's number of tokens, regardless of the number of processes.
 
+    For example, the recipe "base" has updates of 25,000 tokens and a `max_tokens` of 3,125. If 10,000 tokens fit into
+    the memory of a single process, the update is split into 3 batches of 8,333 tokens. Training pairs with more than
+    3,125 tokens on a side are removed nevertheless.
+
     The result may include arguments that the user has given or excluded. The caller removes them.
 
     Args:
@@ -587,7 +610,9 @@ def _fit_batches(
     """
     update_size = _choose_update_size(recipe, given_arguments, tokens_that_fit)
     given_tokens_per_batch = given_arguments.get("tokens_per_batch")
-    # If batches have a fixed number of pairs, longer sentences are not removed, but they need not fit into this budget.
+    # `split_update` makes a batch at least as large as the longest sentence. Sentences above the recipe's limit do not
+    # count, because they would make every batch too large. `corpus` contains such sentences if batches have a fixed
+    # number of pairs, so that sentences of any length are allowed, or if the user has set a higher limit.
     longest_sentence = min(corpus.longest_sentence, recipe["max_tokens"])
     batches = split_update(
         tokens_per_update=update_size.tokens,
@@ -600,8 +625,8 @@ def _fit_batches(
 
     max_tokens = batches.tokens_per_batch
     if not given_tokens_per_batch:
-        # The size of a batch depends on a device's memory. With the recipe's limit, the memory does not decide which
-        # pairs are too long.
+        # The size of a batch depends on a device's memory, which must not decide which pairs are too long. Therefore,
+        # the limit for a sentence is never above the recipe's limit.
         max_tokens = min(max_tokens, recipe["max_tokens"])
     return {
         "tokens_per_batch": batches.tokens_per_batch,
@@ -709,16 +734,16 @@ def _choose_steps(recipe: Arguments, updates: int) -> dict[str, int]:
 def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments) -> dict[str, object]:
     """Choose when a run evaluates and saves, so that it saves every model that it evaluates.
 
-    `load_best_model_at_end` requires this. If the user gives a number of steps or a strategy, such as `"epoch"`, for
-    evaluating or for saving, it applies to both.
+    `load_best_model_at_end` requires this. If the user gives a number of steps or a strategy, such as `"epoch"`, only
+    for evaluating or only for saving, it applies to both. If the user gives both, they stay as they are.
 
     Args:
         chosen: the arguments that the plan has chosen so far.
         given_arguments: arguments that the user has given.
 
     Returns:
-        `eval_steps`, `save_steps` and, if the user has given a strategy, the other strategy. The result may include
-        arguments that the user has given. The caller removes them.
+        Values of `eval_steps` and `save_steps` and, if the user has given only one of the two strategies, of the other
+        one. Arguments that the user has given are left out.
     """
     if "eval_steps" in given_arguments:
         steps = given_arguments["eval_steps"]
@@ -726,12 +751,18 @@ def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments)
         steps = given_arguments["save_steps"]
     else:
         steps = chosen["eval_steps"]
-    matching: dict[str, object] = {"eval_steps": steps, "save_steps": steps}
+    matching: dict[str, object] = {}
+    for name in ("eval_steps", "save_steps"):
+        if name not in given_arguments:
+            matching[name] = steps
 
-    if "eval_strategy" in given_arguments:
+    gives_eval_strategy = "eval_strategy" in given_arguments
+    gives_save_strategy = "save_strategy" in given_arguments
+    if gives_eval_strategy and not gives_save_strategy:
         matching["save_strategy"] = given_arguments["eval_strategy"]
-    if "save_strategy" in given_arguments and given_arguments["save_strategy"] != "best":
-        # With "best", the Trainer saves only when it evaluates, so the plan's evaluation strategy can stay.
+    # With the save strategy "best", the Trainer saves only when it evaluates, so the plan's evaluation strategy can
+    # stay.
+    if gives_save_strategy and not gives_eval_strategy and given_arguments["save_strategy"] != "best":
         matching["eval_strategy"] = given_arguments["save_strategy"]
     return matching
 

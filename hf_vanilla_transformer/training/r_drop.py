@@ -106,7 +106,9 @@ def _compute_loss_of_chunk(
     # (2, tokens)
     label_log_probabilities = log_probabilities.gather(-1, label_indices)[..., 0]
 
-    # CE_1 + CE_2, summed over the tokens.
+    # CE_1 + CE_2, summed over the tokens. A cross-entropy is the sum of -t * log(p) over the vocabulary. The smoothed
+    # target t is `everywhere` for all tokens of the vocabulary, and larger by `added_at_label` at the label. Therefore:
+    # CE = -added_at_label * log(p at the label) - everywhere * (sum of log(p) over the vocabulary).
     vocabulary_size = logits.shape[-1]
     target = _SmoothedTarget(everywhere=label_smoothing / vocabulary_size, added_at_label=1 - label_smoothing)
     log_likelihood = label_log_probabilities.sum()
@@ -120,8 +122,7 @@ def _compute_loss_of_chunk(
 
     # Memory bandwidth limits the speed here, so the gradient overwrites the log-probabilities. This must come last,
     # because the lines above read them. None of the results above shares their memory.
-    gradient = log_probabilities
-    _write_gradient(gradient, compared, label_indices, weight, target)
+    gradient = _compute_gradient(compared, label_indices, weight, target, out=log_probabilities)
     return _LossOfChunk(loss, gradient, sums)
 
 
@@ -167,14 +168,15 @@ def _compare_passes(log_probabilities: torch.Tensor) -> _ComparedPasses:
     return _ComparedPasses(probabilities, log_ratios, divergences)
 
 
-def _write_gradient(
-    gradient: torch.Tensor,
+def _compute_gradient(
     compared: _ComparedPasses,
     label_indices: torch.Tensor,
     weight: float,
     target: _SmoothedTarget,
-) -> None:
-    """Write the gradient of the R-Drop loss with respect to the logits into the tensor `gradient`.
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Compute the gradient of the R-Drop loss with respect to the logits. It overwrites the tensor `out`.
 
     Let p be the probabilities of a pass and q those of the other pass. Eq. 4 becomes, with w = weight / 4,
 
@@ -186,12 +188,16 @@ def _write_gradient(
         p * (0.5 + w - w * KL(p||q) + w * log(p / q)) - w * q - t / 2
 
     Args:
-        gradient (`torch.Tensor` of shape `(2, tokens, vocabulary)`): is overwritten.
         compared: the probabilities of both passes, and how much they differ.
         label_indices (`torch.LongTensor` of shape `(2, tokens, 1)`): the labels, once for each pass.
         weight: see [`r_drop_loss`].
         target: the target of the cross-entropies.
+        out (`torch.Tensor` of shape `(2, tokens, vocabulary)`): is overwritten.
+
+    Returns:
+        `torch.Tensor` of shape `(2, tokens, vocabulary)`: the tensor `out`, which now contains the gradient.
     """
+    gradient = out
     w = weight / 4
     # 0.5 + w - w * KL(p||q), for both passes: (2, tokens, 1)
     factors_of_tokens = 0.5 + w - w * compared.divergences[..., None]
@@ -213,6 +219,7 @@ def _write_gradient(
     # At the labels, t is larger by `added_at_label`.
     missing_at_labels = gradient.new_full(label_indices.shape, -target.added_at_label / 2)
     gradient.scatter_add_(-1, label_indices, missing_at_labels)
+    return gradient
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -234,8 +241,10 @@ class _ChunkedLoss(torch.autograd.Function):
 
         Args:
             ctx: autograd's storage for tensors that the backward pass needs.
+            logits (`torch.Tensor` of shape `(2, tokens, vocabulary)`): logits of the same tokens in two passes.
+            labels (`torch.LongTensor` of shape `(tokens,)`): target tokens.
             target_positions (`torch.LongTensor` of shape `(targets,)`): indices of the tokens that have a target.
-            logits, labels, weight, label_smoothing: see [`r_drop_loss`].
+            weight, label_smoothing: see [`r_drop_loss`].
         """
         # The loss is computed in float32 if the logits have 16 bits.
         loss_dtype = torch.promote_types(logits.dtype, torch.float32)
@@ -250,7 +259,8 @@ class _ChunkedLoss(torch.autograd.Function):
         for positions in target_positions.split(tokens_per_chunk):
             # (2, chunk's tokens, vocabulary)
             chunk_logits = logits[:, positions].to(loss_dtype)
-            # `positions` selects only tokens with a target, so no label is -100.
+            # `positions` selects only tokens with a target, so no label is -100. The batch's loss is the sum of the
+            # losses of its chunks, so the gradient of a chunk's loss is this chunk's part of the batch's gradient.
             chunk = _compute_loss_of_chunk(chunk_logits, labels[positions], weight, label_smoothing)
             gradient.index_copy_(1, positions, chunk.gradient.to(gradient.dtype))
             loss += chunk.loss

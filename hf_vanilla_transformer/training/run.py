@@ -371,7 +371,9 @@ def make_common_plan(inputs: RunInputs) -> Plan:
         # All processes must call this, because it compares their devices.
         memory = read_smallest_device_memory(settings.args.device)
         if settings.args.process_index == 0:
-            # Without `chooses`, the plan contains only the costs.
+            # If this raises an error, the main process ends. The other processes are then waiting in
+            # `broadcast_object_list` below, until their launcher, such as torchrun, ends them, too. Without `chooses`,
+            # the plan contains only the costs.
             plan_of_main_process = plan(
                 expected_pairs, chooses=settings.needs_plan, memory=memory, **settings.given_arguments
             )
@@ -383,6 +385,9 @@ def make_common_plan(inputs: RunInputs) -> Plan:
 def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordFacts, started: float) -> BuiltRun:
     """Make the last checks, add the translations of the teacher if there is a teacher, and build the Trainer of a run.
 
+    The settings in `inputs` are completed in three steps: by the name of the base model, by the repository on the Hub,
+    and by the final arguments of the Trainer.
+
     Args:
         inputs: the pairs, the teacher, and the settings, which must be complete.
         checkpoint: the checkpoint to resume from, or None.
@@ -390,7 +395,7 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
         started: the value of `time.monotonic()` at the start of the run.
     """
     facts = update_facts(earlier_facts, inputs.settings)
-    settings = name_base_model(inputs.settings, earlier_facts)
+    settings = name_base_model(inputs.settings, facts)
     with input_errors():
         # A new model gets random weights in `set_up_training`, which depend on this seed.
         set_seed(settings.args.seed)
@@ -402,29 +407,30 @@ def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordF
             repository = prepare_push(settings)
             settings = settings.change_training(hub_model_id=repository)
 
-        all_pairs = inputs.pairs
+        pairs_to_train_on = inputs.pairs
         # Rows about the distillation for the table in the model card.
         distillation_rows = None
         if inputs.teacher is not None:
-            all_pairs, distillation_rows = inputs.teacher.add_translations(inputs.pairs)
-        final_settings, trainer = set_up_training(settings, all_pairs, checkpoint, facts)
+            pairs_to_train_on, distillation_rows = inputs.teacher.add_translations(inputs.pairs)
+        final_settings, trainer = set_up_training(settings, pairs_to_train_on, checkpoint, facts)
 
     # The total duration of a run that resumes is unknown, so its description has no start.
     described_start = started if checkpoint is None else None
     description = describe_run(final_settings, distillation_rows, described_start)
-    return BuiltRun(final_settings, all_pairs, trainer, description)
+    return BuiltRun(final_settings, pairs_to_train_on, trainer, description)
 
 
-def name_base_model(settings: Settings, earlier_facts: RecordFacts) -> Settings:
+def name_base_model(settings: Settings, facts: RecordFacts) -> Settings:
     """Return settings that name the base model, i.e. the model that is fine-tuned.
 
-    If the settings do not name a base model, a run that resumes takes the name from the facts in its checkpoint.
+    If the settings do not name a base model, a run that resumes takes the name from the facts, which come from its
+    checkpoint.
     """
-    if settings.model.model_name_or_path is not None or earlier_facts.base_model is None:
+    if settings.model.model_name_or_path is not None or facts.base_model is None:
         return settings
     # `dataclasses.replace` would check the arguments again, and would reject this combination of arguments.
     model_args_with_base = copy.copy(settings.model)
-    model_args_with_base.model_name_or_path = earlier_facts.base_model
+    model_args_with_base.model_name_or_path = facts.base_model
     return settings._replace(model=model_args_with_base)
 
 
@@ -496,7 +502,8 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
 
     Raises:
         KeyboardInterrupt: at Ctrl-C or SIGTERM. In the main process, its message says how to resume.
-        RunStoppedError: if the loss diverges, if the checkpoint is unsuitable, or if the disk is full.
+        RunStoppedError: if the loss diverges, if the checkpoint is unsuitable, if the disk is full, or if the Trainer
+            ends before the last update without an error.
     """
     if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
         # No updates are left.
@@ -506,7 +513,6 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
     checkpoint_name = None if checkpoint is None else str(checkpoint)
     try:
         trainer.train(resume_from_checkpoint=checkpoint_name)
-        check_reached_its_end(trainer)
     except KeyboardInterrupt as interrupt:
         if trainer.is_world_process_zero():
             # Set the message of the exception.
@@ -521,9 +527,11 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
             return error
         explanation = explain_training_error(error, trainer, checkpoint)
         if explanation is None:
-            # For example, the error of `check_reached_its_end` already says what to do.
+            # The type of the error is unknown, so the error is passed on unchanged.
             raise
         raise RunStoppedError(explanation) from error
+    # The Trainer has ended without an error, but perhaps before the last update.
+    check_reached_its_end(trainer)
     return None
 
 
@@ -565,12 +573,15 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     """Give a Trainer the state that it has at the end of training. The state is read from the last checkpoint.
 
     This replaces `trainer.train()`, which would make one more update. It changes the Trainer. The model already has
-    the checkpoint's weights. The later steps read or correct the state, so it is loaded first.
+    the checkpoint's weights.
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = Path(str(trainer.args.output_dir))
+    # The state comes first, because the steps below read its number of updates, and correct and read the path of its
+    # best checkpoint.
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    # DeepSpeed and FSDP were not started, so the Trainer must not use them to save the weights.
+    # `trainer.train()` would have started DeepSpeed or FSDP. Without it, the Trainer must not use them to load the best
+    # model below, or to save the weights later.
     trainer.is_deepspeed_enabled = False
     trainer.is_fsdp_enabled = False
     # The folder may have later checkpoints, for example if the run is now shorter. As at the start of
@@ -580,6 +591,7 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     # If the run keeps its best model, load the weights of that model. The state contains the path at which the best
     # checkpoint was written, but the folder may have been moved since.
     restore_path_of_best(trainer.state, output)
+    # The corrected path tells the Trainer where the best model is.
     if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
         trainer._load_best_model()
 

@@ -120,15 +120,18 @@ class RunArguments(PaperTrainingArguments):
             raise InputError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
         if not 0 < self.rate_factor < math.inf:
             raise InputError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
-        # The base class, which is called below, reads the arguments that this sets, such as `use_cpu` and `bf16`.
+        # The base class reads the arguments that this sets, such as `use_cpu` and `bf16`, so it must come before the
+        # base class.
         self._set_defaults()
         if self.load_best_model_at_end:
             self._check_evaluates()
             self._check_saves_what_it_evaluates()
 
-        # Read this before the base class replaces the given configuration by an object with a value for every setting.
+        # The base class replaces `accelerator_config`, which may be None, a dict or a file name, by an object that has
+        # a value for every setting. So what the user has set must be read before.
         user_sets_non_blocking = _sets_non_blocking(self.accelerator_config)
         super().__post_init__()
+        # This changes the object that the base class has made, so it must come after the base class.
         if not user_sets_non_blocking:
             self._overlap_copies_with_updates()
 
@@ -412,14 +415,15 @@ class Settings(NamedTuple):
         _check_accepted(arguments)
         # The result is {} unless the run resumes from a checkpoint in its own output folder.
         saved_arguments = _read_saved_arguments(arguments)
-        merged_arguments = _merge_arguments(saved_arguments, arguments)
+        overridden_arguments = _merge_arguments(saved_arguments, arguments)
         is_resumed = bool(saved_arguments)
-        needs_plan = allow_plan and not is_resumed and not _excludes_plan(merged_arguments)
+        needs_plan = allow_plan and not is_resumed and not _excludes_plan(overridden_arguments)
 
-        # These are saved with the run. What `_adapt_to_trainer` adds is not.
-        given_arguments = _add_defaults(merged_arguments, needs_plan)
-        settings = build(cls, _adapt_to_trainer(given_arguments))
-        return settings._replace(given_arguments=given_arguments, needs_plan=needs_plan)
+        # Defaults that depend on other arguments are saved with the run, as if the user had given them. What
+        # `_adapt_to_trainer` adds is not saved.
+        arguments_to_save = _add_defaults(overridden_arguments, needs_plan)
+        settings = build(cls, _adapt_to_trainer(arguments_to_save))
+        return settings._replace(given_arguments=arguments_to_save, needs_plan=needs_plan)
 
     def change_training(self, **changes: object) -> "Settings":
         """Return a copy in which some of the Trainer's arguments are changed."""

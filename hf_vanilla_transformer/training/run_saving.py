@@ -32,8 +32,9 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
     Every process must call this function.
     """
     if not trainer.is_world_process_zero():
-        # This writes nothing, but the main process may need weights that are in this process. `_internal_call` means
-        # that the Trainer must not push the model.
+        # In this process, which is not the main process, the Trainer writes no files. But if the weights are
+        # distributed over the processes, it sends its part of them to the main process, which waits for it.
+        # `_internal_call` means that the Trainer must not push the model.
         trainer.save_model(_internal_call=True)
         return
     try:
@@ -41,16 +42,16 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
         with staged(output, replace_run=True) as folder:
             save_without_pickle(trainer, folder)
     except Exception as error:  # Whatever the error is, the weights must not be lost.
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            # Saving in a different folder would need all processes.
-            raise RunStoppedError(
-                f"the model could not be written to {output} ({error}). Make room; {describe_how_to_resume(output)}."
-            ) from error
+        problem = f"the model could not be written to {output} ({error})"
+        has_distributed_weights = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+        if has_distributed_weights:
+            # Saving the model again in a different folder would need all processes, but the others have gone on. The
+            # message says from which checkpoint the run can resume.
+            raise RunStoppedError(f"{problem}. Make room; {describe_how_to_resume(output)}.") from error
+        # Save the model again, in a temporary folder.
         temporary_folder = Path(tempfile.mkdtemp(prefix=f"{output.name}-"))
         save_without_pickle(trainer, temporary_folder)
-        raise RunStoppedError(
-            f"the model could not be written to {output} ({error}); it is in {temporary_folder}, move it from there."
-        ) from error
+        raise RunStoppedError(f"{problem}; it is in {temporary_folder}, move it from there.") from error
 
 
 def save_without_pickle(trainer: Seq2SeqTrainer, folder: Path) -> None:

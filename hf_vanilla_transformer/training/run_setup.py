@@ -73,14 +73,20 @@ def set_up_training(
     Returns:
         The settings with the final arguments of the Trainer, including batches that fit into memory; and the Trainer.
     """
-    # On CPUs, let the allocator keep freed memory for later updates. It must be set up before large allocations.
-    keeps_freed_memory = settings.args.device.type == "cpu" and keep_freed_memory()
+    keeps_freed_memory = False
+    if settings.args.device.type == "cpu":
+        # Let the allocator keep freed memory for later updates. It must be set up before large allocations, so this
+        # comes before the model is made.
+        keeps_freed_memory = keep_freed_memory()
+
+    # Make the tokenizer and the model.
     tokenizer, model = make_model(settings.model, pairs, checkpoint)
     # In models that follow Marian, the embedding of the decoder's start token is zero, and must stay zero.
     keep_zero_start(model)
     # These search settings are used by evaluations, and are saved with the model.
     model.generation_config.update(**settings.decoding.generate_kwargs())
 
+    # Tokenize the pairs, and complete the tokenizer with facts about them.
     tokenized_pairs = tokenize(settings, pairs, tokenizer)
     check_lengths(model.config, tokenized_pairs)
     # The tokenizer is saved with these facts, which translation needs. Checkpoints contain the tokenizer, too, so the
@@ -99,12 +105,12 @@ def set_up_training(
     scored_pairs = pairs.get("validation", pairs["train"])
     scoring_options = settings.scoring.options(scored_pairs)
     trainer = make_run_trainer(final_settings.args, tokenizer, model, tokenized_pairs, scoring_options)
-    # The callbacks get `settings`, because `enable_jit_checkpoint` is always False in the Trainer's own arguments.
+    # The callbacks get `settings`, because in `final_settings`, `enable_jit_checkpoint` is always False.
     for callback in make_callbacks(settings, trainer, pairs, facts_of_this_run, keeps_freed_memory):
         trainer.add_callback(callback)
     if settings.args.process_index == 0:
         check_space(trainer, settings.output_folder)
-    # The Trainer has a copy of the arguments, which it changes. The settings must have the same values.
+    # The Trainer has made a copy of `final_settings.args` and changed it. The returned settings have the same values.
     trainer_args = cast(RunArguments, trainer.args)
     return final_settings._replace(args=trainer_args), trainer
 

@@ -161,12 +161,12 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         if labels is None:
             # Without labels, there are no metrics.
             return super().prediction_step(model, inputs, *args, **kwargs)
-        # The Trainer calls the model once, to compute the loss, and this call also computes the token sums. For
-        # translations, the Trainer calls `generate()`, which the wrapper passes on unchanged.
+        # When the Trainer calls this wrapper as a model, the wrapper stores the batch's sums in its attribute
+        # `token_sums`. The Trainer does so exactly once in this step, to compute the loss. For translations, it calls
+        # `generate()`, which the wrapper passes on unchanged, so this does not change the attribute.
         measured_model = _MeasuredModel(model, labels)
         with _keeping_length_limit(self.model):
             result = super().prediction_step(measured_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
-        # The wrapper has stored these sums when the Trainer called it.
         self._add_evaluation_sums(measured_model.token_sums)
         return result
 

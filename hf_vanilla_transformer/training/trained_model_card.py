@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from datasets import DatasetDict
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
@@ -138,22 +137,32 @@ def describe_trained_model(
     """
     output = settings.output_folder
     tokenizer_config = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8"))
-    # `changes` has the fields of `About` that the settings alone do not determine.
-    changes: dict[str, Any] = {
-        "data": settings.data.describe("train"),
-        "tokenizer_class": tokenizer_config.get("tokenizer_class"),
-        "target_code": _choose_example_code(tokenizer),
-    }
+    # Where the card's example loads the model from.
+    location: str | None
+    revision: str | None
     if settings.args.push_to_hub:
-        changes["location"] = settings.args.hub_model_id
-        changes["revision"] = settings.args.hub_revision
+        location = settings.args.hub_model_id
+        revision = settings.args.hub_revision
     else:
-        changes["location"] = location_of(output)
+        location = location_of(output)
+        # A local folder has no revisions.
+        revision = None
+    about_run = describe_run_for_card(settings, scores)
+    example_source = about_run.example_source
     if settings.data.dataset_name == BUILT_IN:
         # The example is a training sentence only for the built-in data, because other data may be private.
         first_pair = pairs["train"][0]
-        changes["example_source"] = first_pair["source"]
-    return replace(describe_run_for_card(settings, scores), **changes)
+        example_source = first_pair["source"]
+    return replace(
+        about_run,
+        data=settings.data.describe("train"),
+        tokenizer_class=tokenizer_config.get("tokenizer_class"),
+        location=location,
+        revision=revision,
+        example_source=example_source,
+        # If the model has several target languages, the example must begin with the code of one, such as `>>fr<<`.
+        target_code=_choose_example_code(tokenizer),
+    )
 
 
 def _choose_example_code(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -195,7 +195,8 @@ class CheckpointAtSigterm(TrainerCallback):
 class RecordFacts(TrainerCallback, ExportableState):
     """Callback that records facts about a run, such as the training time, for its model card and its curve.
 
-    The Trainer saves the facts in checkpoints, so they cover the whole run even if it is resumed.
+    The Trainer saves the facts in checkpoints, so they cover the whole run even if it is resumed. Checkpoints contain
+    the name of this class, so it must not be renamed.
 
     Args:
         base_model (`str`, *optional*): the model that is fine-tuned.

@@ -73,10 +73,10 @@ class TrialJob(TypedDict):
     """Arguments of `train`."""
     batches: list[list[TokenizedPair]]
     """Training batches, the ones that need most memory first."""
-    typical: list[TokenizedPair]
+    typical_validation_batch: list[TokenizedPair]
     """A validation batch with pairs of ordinary lengths."""
-    longest: list[TokenizedPair]
-    """A validation batch with the longest pair."""
+    longest_validation_batch: list[TokenizedPair]
+    """The same batch with the longest pair in place of its first pair."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,7 @@ def _make_job(settings: Settings, measured_pairs: MeasuredPairs, batches: list[l
         batches: the indices of the sampled training pairs in each batch.
     """
     training_pairs = measured_pairs.tokenized_sample["train"]
+    # `measured_pairs.corpus` lists the lengths of `training_pairs` in the same order, so the indices apply to both.
     training_batches = []
     for rows in _select_batches(measured_pairs.corpus, batches):
         training_batches.append(training_pairs.select(rows).to_list())
@@ -140,13 +141,13 @@ def _make_job(settings: Settings, measured_pairs: MeasuredPairs, batches: list[l
     typical_rows = pick_evenly_spaced_rows(len(validation_pairs), settings.args.per_device_eval_batch_size)
     source_lengths, target_lengths = pair_lengths(validation_pairs)
     longest_row = int((source_lengths + target_lengths).argmax())
-    # The longest pair takes the place of the first typical pair, so that the batch has the same number of pairs.
+    # The longest pair takes the place of the first typical pair, so that both batches have the same number of pairs.
     rows_with_longest = [longest_row, *typical_rows[1:]]
     return {
         "arguments": _select_arguments(settings),
         "batches": training_batches,
-        "typical": validation_pairs.select(typical_rows).to_list(),
-        "longest": validation_pairs.select(rows_with_longest).to_list(),
+        "typical_validation_batch": validation_pairs.select(typical_rows).to_list(),
+        "longest_validation_batch": validation_pairs.select(rows_with_longest).to_list(),
     }
 
 
@@ -259,6 +260,9 @@ class _TrialUpdates:
 def _run_job(job: TrialJob, folder: str) -> TrialResult:
     """Make and measure the updates and translations of a trial. This runs in the child process.
 
+    The peak memory is measured from the start of the process on, so the steps allocate memory in the same way as a run:
+    first the allocators are set up, then the model is trained, and finally pairs are translated.
+
     Args:
         job: the arguments of the run and the tokenized pairs, as read from `job.json`.
         folder: contains the tokenizer, and serves as the output folder.
@@ -266,13 +270,15 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
     settings = Settings.from_arguments(**{**job["arguments"], "output_dir": folder, "tokenizer_name": folder})
     args = settings.args
     # Set up the allocators as in a run, so that the trial needs the same memory. This must precede large allocations.
-    keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
+    keeps_freed_memory = False
+    if args.device.type == "cpu":
+        keeps_freed_memory = keep_freed_memory()
     limit_onednn_cache()
 
     # A new model whose tokenizer exists needs no sentence pairs.
     tokenizer, model = make_model(settings.model, DatasetDict(), checkpoint=None)
-    typical_pairs = Dataset.from_list(job["typical"])
-    longest_pairs = Dataset.from_list(job["longest"])
+    typical_pairs = Dataset.from_list(job["typical_validation_batch"])
+    longest_pairs = Dataset.from_list(job["longest_validation_batch"])
     # The Trainer needs a training set, but the updates below do not read it.
     trainer = make_run_trainer(args, tokenizer, model, DatasetDict(train=typical_pairs))
 
@@ -292,6 +298,7 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
     # The peak is 0 if the system does not report it.
     memory = peak_memory(args.device) or 0
     if keeps_freed_memory:
+        # The memory of such a process still grows after the end of the trial.
         memory += updates.extrapolate_memory_growth()
     # The first update is left out. It is slower, because memory is allocated and kernels are compiled.
     later_updates = updates.seconds_per_token[1:]

@@ -39,8 +39,9 @@ class TrainingMemory:
         fixed (`int`): memory of weights, gradients and Adam's moments.
         per_token (`int`): memory of the activations, per token on each side of a batch.
         logits_per_token (`int`): memory of the logits, per target token of a batch.
-        most_logits (`float`): maximum memory of all logits, because the loss computes them in chunks. It is infinite if
-            the loss needs all logits at once.
+        most_logits (`float`): maximum memory of all logits, whatever the number of tokens, because the loss computes
+            them in chunks. It is infinite if the loss needs all logits at once. The logits of a batch take
+            `min(tokens * logits_per_token, most_logits)` bytes.
     """
 
     fixed: int
@@ -72,20 +73,22 @@ class TrainingMemory:
             # DDP keeps a second copy of the gradients.
             bytes_per_parameter += 4
 
-        # R-Drop reads each batch twice.
-        passes = 2 if args.r_drop_alpha else 1
         bytes_per_value = 2 if in_16_bits else 4
-        # 34 bytes of 16-bit activations are 17 values.
+        # 34 bytes of 16-bit activations are 17 values. A decoder layer counts as 1.5 layers.
         values_per_token = 17 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
         most_logits: float
         if args.r_drop_alpha:
+            # R-Drop reads each batch twice, so that a token has the activations and the logits of two passes.
+            passes = 2
             # The loss needs all logits at once. The three tensors are the logits, their gradient and a copy.
             logit_tensors = 3
             most_logits = math.inf
         else:
+            passes = 1
             # The two tensors are the logits, which their gradient overwrites, and values that are computed from them.
             logit_tensors = 2
-            # The loss computes logits in chunks, whose size depends on the device's memory, not on the precision.
+            # The loss computes logits in chunks, whose size in bytes depends only on the device's memory. It does not
+            # depend on the vocabulary or on the precision, which determine how many tokens a chunk has.
             most_logits = logit_tensors * _find_chunk_bytes(memory)
         return cls(
             fixed=bytes_per_parameter * model.num_parameters(),
