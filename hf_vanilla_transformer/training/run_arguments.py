@@ -506,12 +506,16 @@ def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
 
 
 def _merge_arguments(saved_arguments: Arguments, arguments: Arguments) -> dict[str, Any]:
-    """Return the saved arguments of a resumed run, overridden by the given arguments. Single files become lists."""
-    overriding_arguments = dict(arguments)
-    if "tokens_per_batch" in saved_arguments:
-        # A checkpoint counts batches, so a resumed run keeps its batch size even if the memory is different now.
-        overriding_arguments.pop("tokens_per_update", None)
-    merged_arguments = override_recipe(saved_arguments, overriding_arguments)
+    """Return the saved arguments of a resumed run, overridden by the given arguments. Single files become lists.
+
+    A run that starts from scratch has no saved arguments, so its given arguments are returned.
+    """
+    merged_arguments = dict(arguments)
+    if saved_arguments:
+        if "tokens_per_batch" in saved_arguments:
+            # A checkpoint counts batches, so a resumed run keeps its batch size even if the memory is different now.
+            merged_arguments.pop("tokens_per_update", None)
+        merged_arguments = override_recipe(saved_arguments, merged_arguments)
     # `_LIST_ARGUMENTS` has the names of the arguments that are lists, such as "train_file".
     for name in _LIST_ARGUMENTS:
         if merged_arguments.get(name) is not None:

@@ -56,6 +56,11 @@ _ARGUMENTS_LEFT_OUT = {
     "report_to",
     "results",
     "save_strategy",
+    # The job contains the sentence pairs that a trial needs.
+    "monolingual_source_file",
+    "test_file",
+    "train_file",
+    "validation_file",
     # The tokenizer is already trained.
     *NEW_TOKENIZER_ARGUMENTS,
 }
