@@ -279,11 +279,18 @@ def _has_only_lists_of_tokens(data: Dataset) -> bool:
 
 
 def _has_only_lists_of_integers(column: pyarrow.ChunkedArray) -> bool:
-    """Return True if a column consists of lists of integers, and no list and no integer is missing."""
+    """Return True if a column consists of lists of integers, and no list and no integer is missing.
+
+    The result may be False for a column that has no missing integers. Its dataset is then read as usual, which is
+    slower but gives the same batches.
+    """
+    # `is_list` is False for Arrow's type `large_list`, so columns of this rare type are read as usual, too.
     if not pyarrow.types.is_list(column.type) or not pyarrow.types.is_integer(column.type.value_type):
         return False
     has_missing_lists = column.null_count > 0
     if has_missing_lists:
         return False
+    # If the table is a slice, `values` also contains integers outside of it, and a missing one among them counts, too.
+    # [`TokenColumn`] converts the whole of `values` with `to_numpy()`, which raises an error if an integer is missing.
     missing_integers = sum(chunk.values.null_count for chunk in column.chunks)
     return missing_integers == 0

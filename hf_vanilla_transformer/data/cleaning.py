@@ -147,7 +147,8 @@ def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset], skip: Sequence[st
 
     Returns:
         A dict from the name of each applied rule to a mask `(pairs,)`, which is True for the pairs that the rule
-        removes. The rules are in the order of `CLEANING_RULES`. Several rules may remove the same pair.
+        removes. The names and their order are those of `CLEANING_RULES`, without the skipped rules. Several rules may
+        remove the same pair.
     """
     measures = _measure_texts(pairs)
     hashes = pd.Series(measures.hashes)
@@ -155,18 +156,20 @@ def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset], skip: Sequence[st
     evaluated_hashes = [np.zeros(0, np.uint64)]
     for split in evaluated:
         evaluated_hashes.append(_measure_texts(split).hashes)
-    # A new rule gets a mask here, and its name in `CLEANING_RULES`. Lengths do not count white space at the ends of a
-    # text, so a blank text has the length 0.
-    masks = {
+    # The masks of all rules but the last one, "length ratio". To add a rule, add its mask here, and add its name at the
+    # same place in `CLEANING_RULES`. Lengths do not count white space at the ends of a text, so a blank text has the
+    # length 0.
+    earlier_masks = {
         "duplicates": hashes.duplicated().to_numpy(),
         "identical sides": measures.has_identical_sides,
         "empty on one side": np.minimum(measures.source_lengths, measures.target_lengths) == 0,
         "in the test or validation pairs": hashes.isin(np.concatenate(evaluated_hashes)).to_numpy(),
         "long lines": measures.has_long_side,
     }
-    applied_masks = {name: mask for name, mask in masks.items() if name not in skip}
+    applied_masks = {name: mask for name, mask in earlier_masks.items() if name not in skip}
     if "length ratio" not in skip:
-        # This rule comes last, because it depends on the lengths of all pairs that the other rules keep.
+        # This mask can be computed only after the others, because the rule compares each pair with the lengths of all
+        # pairs that the applied rules above keep.
         is_kept = np.ones(len(pairs), np.bool_)
         for is_removed in applied_masks.values():
             is_kept &= ~is_removed
@@ -219,19 +222,24 @@ def held_out_size(pairs: int) -> int:
 def _measure_texts(pairs: Dataset) -> _TextMeasures:
     """Compute the hashes and the lengths of all pairs.
 
+    The result has one entry for each pair, in the order of `pairs`. The branches below differ only in speed.
+
     Raises:
         TypeError, ValueError: if `pairs` has no text in `source` and `target`.
     """
     check_are_texts(pairs)
     # A filtered or shuffled dataset is a selection: `_indices` has its rows of the table `pairs.data`. For all other
-    # datasets, `_indices` is None.
+    # datasets, `_indices` is None. `datasets` has no public attribute that tells the rows.
     is_selection = pairs._indices is not None
-    # datasets would copy the rows of a selection one by one. If they are a quarter of the table or more, it is faster
-    # to measure the whole table, and to select from the result.
-    measures_whole_table = is_selection and 4 * len(pairs) >= len(pairs.data)
-    if not measures_whole_table:
+    if not is_selection:
         return _measure_in_chunks(pairs)
-    # Without a fingerprint, datasets would compute one by hashing.
+    is_small_selection = 4 * len(pairs) < len(pairs.data)
+    if is_small_selection:
+        return _measure_in_chunks(pairs)
+
+    # `datasets` would copy the rows of a selection one by one. If they are a quarter of the table or more, it is faster
+    # to measure the whole table, and to select from the result. The new dataset reuses the fingerprint, because
+    # `datasets` would otherwise compute one by hashing.
     whole_table = Dataset(pairs.data, fingerprint=pairs._fingerprint)
     selected_rows = pairs._indices.column(0).to_numpy()
     return _measure_in_chunks(whole_table).select(selected_rows)
@@ -294,7 +302,7 @@ def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) 
     """Find the pairs whose source and target differ too much in length. They are removed by the rule "length ratio".
 
     Args:
-        measures: the hashes and the lengths of all pairs.
+        measures: the measures of all pairs, of which only the lengths are read.
         is_candidate: True for the pairs that no other rule removes, `(pairs,)`.
 
     Returns:
@@ -303,35 +311,38 @@ def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) 
     # If the rule "empty on one side" is skipped, candidates may have an empty side. They have no ratio, and stay.
     has_text = np.minimum(measures.source_lengths, measures.target_lengths) > 0
     is_compared = is_candidate & has_text
-    remains = is_compared.copy()
-    # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until nothing changes. A
-    # removed pair never comes back, so the loop ends.
-    while remains.any():
-        still_remains = remains & _have_similar_lengths(measures, is_counted=remains)
-        removes_nothing = still_remains.sum() == remains.sum()
-        if removes_nothing:
-            break
-        remains = still_remains
-    return is_compared & ~remains
+    # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until it removes nothing.
+    # A removed pair never comes back, so the loop ends.
+    is_removed = np.zeros_like(is_compared)
+    while True:
+        is_remaining = is_compared & ~is_removed
+        if not is_remaining.any():
+            # Without pairs, the totals are 0, and there is nothing to scale.
+            return is_removed
+        is_too_different = is_remaining & ~_have_similar_lengths(measures, is_in_totals=is_remaining)
+        if not is_too_different.any():
+            return is_removed
+        is_removed |= is_too_different
 
 
-def _have_similar_lengths(measures: _TextMeasures, is_counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _have_similar_lengths(measures: _TextMeasures, is_in_totals: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Find the pairs whose source and target have similar numbers of characters, after scaling.
 
     Two lengths are similar if the longer one is at most 3 times the shorter one after 10 characters are added to both.
+    Before that, the lengths are scaled, because the same text needs more characters in one language than in another.
 
     Args:
-        measures: the hashes and the lengths of all pairs.
-        is_counted: True for the pairs over which sources and targets get equal totals by scaling, `(pairs,)`.
+        measures: the measures of all pairs, of which only the lengths are read.
+        is_in_totals: True for the pairs that the two totals below add up, `(pairs,)`. There must be at least one, and
+            all of them must have text on both sides.
 
     Returns:
-        True for each pair with similar lengths, `(pairs,)`.
+        True for each pair with similar lengths, `(pairs,)`. The pairs outside of the totals are judged, too.
     """
-    source_total = measures.source_lengths.sum(where=is_counted)
-    target_total = measures.target_lengths.sum(where=is_counted)
-    # Sources are multiplied and targets divided by the same factor, so that their totals become equal. For example, the
-    # totals 100 and 400 give the factor 2, and both become 200. No total is 0, because counted pairs have text on both
-    # sides.
+    source_total = measures.source_lengths.sum(where=is_in_totals)
+    target_total = measures.target_lengths.sum(where=is_in_totals)
+    # The square root shares the scaling between the sides: source_total * scale equals target_total / scale. For
+    # example, the totals 100 and 400 give a scale of 2, and both become 200.
     scale = sqrt(target_total / source_total)
     scaled_source = measures.source_lengths.astype(np.float32) * scale
     scaled_target = measures.target_lengths.astype(np.float32) / scale

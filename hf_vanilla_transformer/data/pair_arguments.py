@@ -59,15 +59,16 @@ class ResolvedSide:
 def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, Any] = _NO_RECIPE) -> ResolvedSide:
     """Determine the language and the column of the sources or of the targets.
 
-    The first row that applies decides. The table names the arguments for the sources:
+    Each field of the result takes the first of these values that exists. The arguments named here are those for the
+    sources:
 
-    | | language | column |
-    |---|---|---|
-    | 1. | the argument `source_lang` | the argument `source_column` |
-    | 2. | `source_lang` of the recipe, if it is the language of these pairs | the language of row 1 or 2 |
-    | 3. | the language in which the names of text files end | `"source"` |
+    - `declared_language`: the argument `source_lang`; or the recipe's `source_lang`, if it applies to these pairs; or
+      None.
+    - `language`: the declared language; or the language in which the names of text files end; or None.
+    - `column`: the argument `source_column`; or the declared language; or `"source"`.
 
-    A recipe's language does not apply to the pairs in two cases:
+    An argument `source_lang` that is given as None overrides the recipe's language, too. The names of text files give
+    no column, because text files have none. A recipe's language does not apply to the pairs in two cases:
 
     - The user gives `source_column`.
     - The user gives text files whose names do not end in languages, and the recipe names no files.
@@ -253,8 +254,9 @@ class DataArguments:
 
         arguments = vars(self)
         files = files_by_split(arguments)
-        if split in files and self.dataset_name is None:
-            # The other splits are not needed. Together with a data set, files are an error, which load_pairs() raises.
+        if self.dataset_name is None and split in files:
+            # The other splits are not requested, so their files are neither checked nor read. If a data set is named,
+            # load_pairs() gets all files, and raises an error because it takes either a data set or files.
             files = {split: files[split]}
         pairs = load_pairs(
             self.dataset_name,

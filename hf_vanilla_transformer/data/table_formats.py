@@ -100,12 +100,14 @@ def _read_csv_rows(
         ValueError: if a row has fewer or more cells than the header, or if the file is malformed or has a different
             encoding.
     """
-    # `quoting` stays None if the user did not give it, because `_fault_of_row` needs to know this.
-    csv_quoting = csv.QUOTE_MINIMAL if quoting is None else quoting
+    # None means that the user has not set `quoting`. `csv.reader` does not take None, so it gets its default instead.
+    # `_fault_of_row` gets None, because only then does it reject a quoted cell that looks like several rows.
+    quoting_of_reader = csv.QUOTE_MINIMAL if quoting is None else quoting
     # With newline="", line breaks inside quoted cells stay as they are, as `csv` requires.
     with open_bytes(path) as binary_file, TextIOWrapper(binary_file, encoding, newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter, quoting=csv_quoting, strict=True, **options)
-        # This block converts errors of `csv` and of decoding into errors that name the file and the line.
+        rows = csv.reader(file, delimiter=delimiter, quoting=quoting_of_reader, strict=True, **options)
+        # While the caller takes rows from this generator, the file stays open, and the inner block converts errors of
+        # `csv` and of decoding into errors that name the file and the line. The InputError below passes unchanged.
         with _errors_with_lines(path, rows):
             # A file without rows has no header.
             header = column_names or next(rows, [])

@@ -111,13 +111,14 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         pairs = _sort_pairs(data, tokens_per_batch)
         # The pairs' indices in the data, sorted by length, `(pairs,)`.
         self._order = pairs.order
-        # Bounds divide `_order` into slices: [0, 3, 5] stands for the slices [0:3] and [3:5]. All pairs between two of
-        # these bounds have the same source length and the same target length.
+        # Two arrays of bounds divide `_order` into slices: the bounds [0, 3, 5] stand for the slices [0:3] and [3:5].
+        # In a slice of the first array, all pairs have the same source length and the same target length.
         self._equal_length_bounds = _find_runs(pairs.source_lengths, pairs.target_lengths)
+        # Each slice of the second array is a batch. Batches are first made as large as possible, and then some of them
+        # are halved, so that their number is a multiple of `processes`.
         longer_sides = np.maximum(pairs.source_lengths, pairs.target_lengths)
-        batch_bounds = _split_into_batches(longer_sides, tokens_per_batch)
-        # The pairs between two of these bounds are a batch. The number of batches is a multiple of `processes`.
-        self._batch_bounds = _halve_until_even(batch_bounds, processes)
+        bounds_before_halving = _split_into_batches(longer_sides, tokens_per_batch)
+        self._batch_bounds = _halve_until_even(bounds_before_halving, processes)
 
         # The number of source and target tokens in each batch, including padding, `(batches,)`.
         self._padded_tokens = _count_padded_tokens(pairs, self._batch_bounds)
@@ -171,9 +172,12 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         # This comes first, because it raises the errors. The Trainer is changed only if there are none.
         holder = _SamplerHolder(trainer, tokens_per_batch, lengths)
         # Two methods of the Trainer are replaced: one chooses the pairs of each batch, and the other makes the data
-        # loader that uses these batches.
+        # loader that uses these batches. The second one calls the first one when training starts, so it does not matter
+        # which one is replaced first.
         trainer._get_train_sampler = holder.get_sampler  # type: ignore[method-assign]
-        # The original must be read before it is replaced. Otherwise `_make_dataloader` would call itself.
+        # The original must be read before it is replaced. Otherwise `_make_dataloader` would call itself. If `use_in`
+        # was called before, the original is the `_make_dataloader` of that call. It then does its work twice, and the
+        # second time changes nothing.
         original_get_dataloader = trainer.get_train_dataloader
         trainer.get_train_dataloader = partial(  # type: ignore[method-assign]
             _make_dataloader, trainer, original_get_dataloader
@@ -196,18 +200,23 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this process's batches for the current epoch, each as a list of pair indices."""
         # All processes compute the same batches, because their generators have the same seed. Therefore, each process
-        # can pick its share without communication. `rank` must not affect anything that the generator draws. The order
-        # of the draws below must stay, because a resumed run needs the same batches as before.
+        # can pick its share without communication. `rank` must not affect anything that the generator draws.
+        #
+        # The three statements that use `generator` draw random numbers from it. Their order must stay, because a
+        # resumed run needs the same batches as before.
         generator = np.random.default_rng((self.seed, self.epoch))
         # The indices of all pairs. Each batch is a slice of them, from one bound to the next.
         pair_indices = self._shuffle_equal_lengths(generator)
 
+        # Batches are numbered in the order of `_batch_bounds`. These are their numbers in random order, `(batches,)`.
         batch_count = len(self._batch_bounds) - 1
-        batches = generator.permutation(batch_count)
+        shuffled_batches = generator.permutation(batch_count)
+        # The same numbers, in an order in which every `processes` consecutive ones are the batches of one step.
+        batches_in_steps = shuffled_batches
         if self.processes > 1:
-            batches = _deal_equal_work(batches, self._padded_tokens, self.processes, generator)
-        # Every `processes` consecutive batches are one step, of which this process gets the batch at place `rank`.
-        batches_of_process = batches[self.rank :: self.processes]
+            batches_in_steps = _deal_equal_work(shuffled_batches, self._padded_tokens, self.processes, generator)
+        # From each step, this process gets the batch at place `rank`.
+        batches_of_process = batches_in_steps[self.rank :: self.processes]
         for batch in batches_of_process:
             begin = self._batch_bounds[batch]
             end = self._batch_bounds[batch + 1]
@@ -323,14 +332,14 @@ class _SetEpochAndLogPadding(TrainerCallback):
 def _make_dataloader(trainer: Trainer, get_dataloader: Callable[[], DataLoader]) -> DataLoader:
     """Make the Trainer's training data loader. If possible, it builds its batches directly from Arrow's memory.
 
-    accelerate 1.12 fails with this sampler if its setting `even_batches` is on. Evaluation needs the setting, so it is
-    switched off only while the data loader is made.
+    accelerate 1.12 does not allow batches of varying sizes if its setting `even_batches` is on, so it would fail with
+    this sampler. Evaluation needs the setting, so it is switched off only while the data loader is made.
 
     Args:
         trainer: the Trainer.
-        get_dataloader: the Trainer's original `get_train_dataloader`.
+        get_dataloader: the Trainer's `get_train_dataloader` before `use_in` replaced it.
     """
-    # Each call reads the accelerator anew, because each trial of a hyperparameter search creates a new one.
+    # The accelerator is read in each call, because each trial of a hyperparameter search creates a new one.
     accelerator = trainer.accelerator
     even_batches = accelerator.even_batches
     accelerator.even_batches = False
@@ -338,8 +347,9 @@ def _make_dataloader(trainer: Trainer, get_dataloader: Callable[[], DataLoader])
         loader = get_dataloader()
     finally:
         accelerator.even_batches = even_batches
-    # The Trainer has now removed the columns that the model does not read. With other columns, pad_from_arrow() would
-    # change nothing. Without them, it can replace the dataset and the collator in `loader`.
+    # This changes `loader` in place: its dataset and its collator are replaced by faster ones that make the same
+    # batches. It changes nothing if the dataset has other columns than `input_ids` and `labels`. The Trainer removes
+    # such columns in get_dataloader(), so this step must come after it.
     pad_from_arrow(loader)
     return loader
 
@@ -438,17 +448,24 @@ def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -
     starts_of_closed_batches = []
     # The last batch so far is open: longer pairs may be added to it.
     open_batch_start = 0
-    # A run is a sequence of pairs with the same length.
+    # A run is a sequence of pairs with the same length. In the example, the runs have the lengths 1, 2 and 3:
+    #
+    # | run    | rows of a full batch | open batch and run | `starts` | closed batches | new open batch |
+    # |--------|----------------------|--------------------|----------|----------------|----------------|
+    # | [0:3]  | 6 // 1 = 6           | [0:3]              | [0]      | none           | [0:3]          |
+    # | [3:4]  | 6 // 2 = 3           | [0:4]              | [0, 3]   | [0:3]          | [3:4]          |
+    # | [4:5]  | 6 // 3 = 2           | [3:5]              | [3]      | none           | [3:5]          |
     run_bounds = _find_runs(longer_side)
     for run_start, run_end in pairwise(run_bounds.tolist()):
-        # The open batch before this run and the run itself are split together. The run has the longest of these pairs,
-        # so its length decides how many rows a full batch has.
+        # The run has longer pairs than the open batch before it, so its length decides how many rows a full batch has.
         longest = int(longer_side[run_start])
         # The rows are rounded down to a multiple of `_ROWS_MULTIPLE`, unless there are fewer of them.
         rows_of_full_batch = _round_rows(tokens_per_batch // longest)
+        # The pairs of the open batch and of the run, from `open_batch_start` to `run_end`, are split together. All
+        # batches from these starts are full and can be closed, except for the last one, which stays open.
         starts = np.arange(open_batch_start, run_end, rows_of_full_batch)
-        # All batches from these starts are full, except for the last one, which stays open.
-        starts_of_closed_batches.append(starts[:-1])
+        starts_of_full_batches = starts[:-1]
+        starts_of_closed_batches.append(starts_of_full_batches)
         open_batch_start = starts[-1]
     number_of_pairs = len(longer_side)
     return np.concatenate([*starts_of_closed_batches, [open_batch_start, number_of_pairs]])
@@ -524,19 +541,19 @@ def _deal_equal_work(
     Returns:
         The same indices, `(batches,)`, in which each group of `processes` consecutive batches forms one step.
     """
-    # At most 2 * processes - 1 batches are much smaller than the others: the two halves of each halved batch, and the
-    # last batch of the corpus. They get two separate steps, because their processes would have to wait for any full
-    # batch in the same step.
-    smallest_first = _sort_by_size(batches, padded_tokens)
-    batches_of_two_steps = 2 * processes
-    smallest_batches = smallest_first[:batches_of_two_steps]
-    # These keep the shuffled order. If there are at most two steps, there are no other batches.
-    other_batches = batches[~np.isin(batches, smallest_batches)]
+    # A few batches are much smaller than the others: the last batch of the corpus, and the two halves of each batch
+    # that `_halve_until_even` has halved. It halves at most `processes - 1` batches, so there are at most
+    # 2 * processes - 1 small batches, which fit into two steps. The smallest batches get two steps for themselves,
+    # because in a step with a full batch, the processes with small batches would have to wait for it.
+    sorted_batches = _sort_by_size(batches, padded_tokens)
+    small_batches = sorted_batches[: 2 * processes]
+    # These keep the shuffled order. If there are at most two steps, there are no large batches.
+    large_batches = batches[~np.isin(batches, small_batches)]
 
     # Each row of these arrays is one step: `(steps, processes)`.
-    steps_of_smallest = smallest_batches.reshape(-1, processes)
-    steps_of_others = _sort_within_windows(other_batches.reshape(-1, processes), padded_tokens)
-    steps = np.concatenate([steps_of_smallest, steps_of_others])
+    steps_of_small_batches = small_batches.reshape(-1, processes)
+    steps_of_large_batches = _sort_within_windows(large_batches.reshape(-1, processes), padded_tokens)
+    steps = np.concatenate([steps_of_small_batches, steps_of_large_batches])
     # The order of the two draws must stay, because a resumed run needs the same batches as before.
     shuffled_steps = generator.permutation(steps)
     # The batches of a step are sorted by size. Without shuffling them, the last process would always have the largest.

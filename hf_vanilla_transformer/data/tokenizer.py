@@ -52,11 +52,14 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             ValueError: if a special token is a single character that stands for a byte.
         """
         if special_tokens:
-            byte_pair_tokens = self.backend_tokenizer.get_vocab(with_added_tokens=False)
-            # This vocabulary also contains the special tokens of the training, such as </s>.
-            ordinary_tokens = byte_pair_tokens.keys() - self.added_tokens_encoder.keys()
+            # The byte-pair encoding's vocabulary contains the bytes, the merged tokens such as "the", and the special
+            # tokens that it was trained with, such as "</s>". The latter are no ordinary tokens.
+            vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
+            ordinary_tokens = vocabulary.keys() - self.added_tokens_encoder.keys()
             names_of_new_tokens = [str(new_token) for new_token in new_tokens]
-            for name in ordinary_tokens.intersection(names_of_new_tokens):
+            ambiguous_names = ordinary_tokens.intersection(names_of_new_tokens)
+            for name in ambiguous_names:
+                # A name of one character, which stands for a byte, cannot be split. This raises ValueError for it.
                 self._split_in_texts(name)
         return super()._add_tokens(new_tokens, special_tokens)
 

@@ -117,50 +117,58 @@ def link(
 
 
 def _link_targets(
-    weights: torch.Tensor, source_words: list[list[int]], target_words: list[list[int]], least_weight: float
+    weights: torch.Tensor,
+    words_of_source_tokens: list[list[int]],
+    words_of_target_tokens: list[list[int]],
+    least_weight: float,
 ) -> set[tuple[int, int]]:
     """Link the words of each target token to the words of the source token with the largest weight in its row.
 
     Target tokens whose largest weight is below `least_weight` get no link. `weights` has the shape `(target, source)`.
-    `source_words` and `target_words` contain, for each token, the indices of its words. A link is a pair of the index
-    of a source word and the index of a target word.
+    `words_of_source_tokens` and `words_of_target_tokens` contain, for each token, the indices of its words. A link is a
+    pair of the index of a source word and the index of a target word.
     """
     # For each target token, its largest weight and the index of the source token with this weight: `(target,)` each.
     largest_weights, best_sources = weights.max(dim=1)
     links: set[tuple[int, int]] = set()
-    for words_of_target, weight, best_source in zip(
-        target_words, largest_weights.tolist(), best_sources.tolist(), strict=True
+    for words_of_target_token, weight, best_source in zip(
+        words_of_target_tokens, largest_weights.tolist(), best_sources.tolist(), strict=True
     ):
         if weight >= least_weight:
             # `</s>` belongs to no word, so its list of words is empty, and `product` yields no links.
-            links.update(product(source_words[best_source], words_of_target))
+            links.update(product(words_of_source_tokens[best_source], words_of_target_token))
     return links
 
 
 def _link_unlinked_sources(
     weights: torch.Tensor,
-    source_words: list[list[int]],
-    target_words: list[list[int]],
+    words_of_source_tokens: list[list[int]],
+    words_of_target_tokens: list[list[int]],
     links: set[tuple[int, int]],
 ) -> set[tuple[int, int]]:
     """Return additional links, for the source tokens that have no link in `links` yet.
 
-    A source token has a link if one of its words has one. Otherwise, its words are linked to the words of the target
-    token that attends to it most, if this weight is large enough. `weights` has the shape `(target, source)`, so a
-    source token is a column. `source_words` and `target_words` contain, for each token, the indices of its words. A
-    link is a pair of the index of a source word and the index of a target word.
+    Weights belong to pairs of tokens, but links belong to pairs of words. A source token counts as linked if one of its
+    words has a link. Otherwise, all of its words are linked to all words of the target token that attends to it most,
+    if this weight is large enough.
+
+    Args:
+        weights: the attention weights of tokens, `(target, source)`, so a source token is a column.
+        words_of_source_tokens, words_of_target_tokens: for each token, the indices of the words that it belongs to.
+        links: pairs of the index of a source word and the index of a target word.
     """
     linked_source_words = {source_word for source_word, _ in links}
     # For each source token, the largest weight in its column and the index of the target token that has this weight:
     # `(source,)` each.
     largest_weights, best_targets = weights.max(dim=0)
     additional_links: set[tuple[int, int]] = set()
-    for words_of_source, weight, best_target in zip(
-        source_words, largest_weights.tolist(), best_targets.tolist(), strict=True
+    for words_of_source_token, weight, best_target in zip(
+        words_of_source_tokens, largest_weights.tolist(), best_targets.tolist(), strict=True
     ):
-        has_link = not linked_source_words.isdisjoint(words_of_source)
+        has_link = not linked_source_words.isdisjoint(words_of_source_token)
         if not has_link and weight >= _LEAST_WEIGHT_OF_UNLINKED_SOURCE:
-            additional_links.update(product(words_of_source, target_words[best_target]))
+            # `product` yields each pair of one of the source token's words and one of the target token's words.
+            additional_links.update(product(words_of_source_token, words_of_target_tokens[best_target]))
     return additional_links
 
 

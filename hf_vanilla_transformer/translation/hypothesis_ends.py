@@ -77,13 +77,14 @@ class HypothesisEnds:
         settings = self._settings
         if settings.forced_eos_token_id is None:
             return math.inf
-        # If several settings limit the length, the first of the following ones has precedence.
-        # Only models of this package have `max_length_offset`. It applies unless a different limit is set.
+        # The first of these limits that applies decides: `max_new_tokens`, `max_length_offset`, `max_length`.
+        if settings.max_new_tokens:
+            return settings.max_new_tokens
+        # Only models of this package have an offset. `limits_length` returns True if `max_length` takes precedence over
+        # it: if it is set, and is not merely a default that transformers has filled in.
         offset = getattr(settings, "max_length_offset", None)
         if offset is not None and not limits_length(settings):
             return source_length + offset
-        if settings.max_new_tokens:
-            return settings.max_new_tokens
         if settings.max_length:
             # `max_length` includes the start token.
             return settings.max_length - 1

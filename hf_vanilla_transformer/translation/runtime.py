@@ -6,7 +6,7 @@ itself.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -135,18 +135,16 @@ class TorchRuntime(Runtime):
         # The `input_ids` and the `attention_mask` have the shapes (batch, padded source) and (batch, padded target).
         padded_source = self._pad(sources)
         padded_target = self._pad(targets)
-        # -100 marks padding in labels. The method below shifts them to the right and puts the start token before them.
-        labels = padded_target.input_ids.masked_fill(padded_target.attention_mask == 0, -100)
-        inputs = {**padded_source, "decoder_input_ids": self._model.prepare_decoder_input_ids_from_labels(labels)}
+        inputs = {**padded_source, "decoder_input_ids": self._make_decoder_inputs(padded_target)}
         if with_attention:
-            # The attention weights are computed from the inputs of the decoder layers: `decoder_hidden_states[i]`, of
-            # shape (batch, padded target, d_model), is the input of layer i.
+            # Attention weights are computed below from these hidden states.
             inputs["output_hidden_states"] = True
         output = self._model(**inputs, use_cache=False)
 
         padded_attention = None
         if with_attention:
-            # (batch, padded target, padded source)
+            # (batch, padded target, padded source). `decoder_hidden_states[i]`, of shape (batch, padded target,
+            # d_model), is the input of decoder layer i.
             padded_attention = self._average_attention(
                 output.decoder_hidden_states, output.encoder_last_hidden_state, padded_source.attention_mask
             )
@@ -161,6 +159,16 @@ class TorchRuntime(Runtime):
                 # (target, source)
                 attention = padded_attention[row, : len(target_ids), : len(source_ids)].cpu()
             yield ForcedTarget(log_probs, attention)
+
+    def _make_decoder_inputs(self, padded_target: BatchEncoding) -> torch.Tensor:
+        """Return the decoder's input for given targets: the start token, and all tokens but the last.
+
+        The result has the same shape as the padded targets: `(batch, padded target)`.
+        """
+        # The model's method takes labels, in which -100 marks padding. It shifts them to the right, puts the start
+        # token before them, and turns -100 back into padding.
+        labels = padded_target.input_ids.masked_fill(padded_target.attention_mask == 0, -100)
+        return self._model.prepare_decoder_input_ids_from_labels(labels)
 
     def _log_probs_of_tokens(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the log-probability of each token of one target, as a tensor of shape `(target,)`.
@@ -212,8 +220,19 @@ class TorchRuntime(Runtime):
         return torch.stack(attention_of_heads).mean(dim=0)
 
 
+class _DecoderLayer(Protocol):
+    """Interface of the decoder layers of this package's models, as far as it is needed to compute attention weights."""
+
+    # The cross-attention. It returns its output and its weights.
+    encoder_attn: nn.Module
+
+    def attend_to_target(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *, output_attentions: bool
+    ) -> torch.Tensor: ...
+
+
 def _compute_cross_attention(
-    decoder_layer: nn.Module, layer_input: torch.Tensor, source_states: torch.Tensor, source_mask: torch.Tensor
+    decoder_layer: _DecoderLayer, layer_input: torch.Tensor, source_states: torch.Tensor, source_mask: torch.Tensor
 ) -> torch.Tensor:
     """Compute the cross-attention weights of one decoder layer, of shape `(batch, heads, target, source)`.
 
@@ -222,7 +241,8 @@ def _compute_cross_attention(
 
     Args:
         decoder_layer (`VanillaTransformerDecoderLayer`): the layer.
-        layer_input (`torch.Tensor` of shape `(batch, target, d_model)`): its input.
+        layer_input (`torch.Tensor` of shape `(batch, target, d_model)`): the layer's input, which comes from the layer
+            below or from the target embeddings.
         source_states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
         source_mask (`torch.Tensor` of shape `(batch, source)`): 0 for padding.
     """
@@ -235,9 +255,8 @@ def _compute_cross_attention(
     # (batch, 1, 1, source); the second and the third axis stand for any head and any target position.
     padding_mask = source_mask[:, None, None].bool()
 
-    # The annotation is Any because the type of a module lacks the layer's own method and attribute.
-    layer: Any = decoder_layer
-    # Self-attention, which comes before cross-attention in a decoder layer: (batch, target, d_model).
-    target_states = layer.attend_to_target(layer_input, attention_mask=look_ahead_mask, output_attentions=True)
-    _, weights = layer.encoder_attn(target_states, source_states, padding_mask, output_attentions=True)
+    # The first sub-layer is self-attention over the target. Its output, (batch, target, d_model), is the input of the
+    # second one, which is cross-attention: the target states attend to the source states.
+    target_states = decoder_layer.attend_to_target(layer_input, attention_mask=look_ahead_mask, output_attentions=True)
+    _, weights = decoder_layer.encoder_attn(target_states, source_states, padding_mask, output_attentions=True)
     return weights

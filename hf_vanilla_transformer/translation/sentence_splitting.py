@@ -213,12 +213,11 @@ def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
         pieces.append(Piece(text="", space=space_before))
 
     parts = split_at_clauses(text, fits)
-    # `text` lacks the white space after the sentence, so it is added to the last part. In the loop, `_trailing_space`
-    # separates it again, like the white space after any other part.
-    parts[-1] += _trailing_space(sentence)
     is_split = len(parts) > 1
     for part in parts:
         pieces.append(Piece(part.strip(), _trailing_space(part), is_part=is_split))
+    # The last part ends where `text` ends, so it lacks the white space after the sentence.
+    pieces[-1] = pieces[-1]._replace(space=_trailing_space(sentence))
     return pieces
 
 

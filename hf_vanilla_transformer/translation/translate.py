@@ -119,10 +119,13 @@ def translate(
             instead of strings. Computing them takes one more forward pass per batch. (The package's commands pass a
             [`DetailLevel`].)
         split_sentences (`bool` or `str`): whether to split each item of `sentences` into sentences, which needs
-            sentencex. A string is the language code of the texts; the default is the tokenizer's source language, or
-            else English. Paragraphs, line breaks and white space are kept. If a sentence has more tokens than the
-            longest source that the model was trained on (`longest_training_source` in `tokenizer_config.json`), it is
-            split between clauses. Do not split the sentences of test sets, because this changes their scores.
+            sentencex. Paragraphs, line breaks and white space are kept. Do not split the sentences of test sets,
+            because this changes their scores.
+
+            - `True` stands for the tokenizer's source language, or else English. A string is the language code of the
+              texts.
+            - If a sentence has more tokens than the longest source that the model was trained on
+              (`longest_training_source` in `tokenizer_config.json`), it is split between clauses.
         glossary (`Glossary`, *optional*): terms and their required translations, such as
             `Glossary({"machine": "Maschine"}, tokenizer)`. A glossary needs beam search. For best results, use more
             beams than the translations of a sentence's terms have tokens. You can also pass any object with the methods
@@ -131,11 +134,13 @@ def translate(
             translating them. This also applies to the sentences of texts that are split, but not to sentences that
             contain a term of the glossary. By default, they are copied if less than 1 % of the model's training pairs
             translate such a text into a different one (`translated_letterless_share` in `tokenizer_config.json`).
-        target_lang (`str`, *optional*): the language to translate into, such as `"fr"`, if the model has several target
-            languages, as some OPUS-MT models do. Its code in the vocabulary, such as `>>fr<<`, is put before each
-            sentence, and before each part of a split sentence. The default is the language that `train` saved with the
-            tokenizer. If a text begins with a code, this code is used for all of its sentences. For a model with one
-            target language, the argument is only checked.
+        target_lang (`str`, *optional*): the language to translate into, such as `"fr"`. The default is the language
+            that `train` saved with the tokenizer.
+
+            - If the model has several target languages, as some OPUS-MT models do, the language's code in the
+              vocabulary, such as `>>fr<<`, is put before each sentence, and before each part of a split sentence.
+            - If a text begins with a code, this code is used for all of its sentences instead.
+            - If the model has one target language, the argument is only checked.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first one is the translation, and the others are alternatives in its details. If they request
             scores, the scores are dropped.
@@ -146,10 +151,15 @@ def translate(
     Raises:
         ImportError: if `split_sentences` is set, and sentencex is not installed.
         TypeError: if `sentences` is a single string, or contains anything but strings.
-        ValueError: if a sentence has lone surrogates; if the tokenizer belongs to a different model; if a translation
-            is empty because weights are NaN or infinite; if `glossary` lacks the methods of a glossary (for example,
-            because it is a `dict`), or cannot be used with the model or the search settings; or if the model does not
-            translate into `target_lang`, or needs a target language and a text has no code.
+        ValueError: in these cases:
+
+            - A sentence has lone surrogates.
+            - The tokenizer belongs to a different model.
+            - A translation is empty because weights are NaN or infinite.
+            - `glossary` lacks the methods of a glossary, for example because it is a `dict`.
+            - `glossary` cannot be used with the model or with the search settings.
+            - The model does not translate into `target_lang`.
+            - The model needs a target language, but a text has no code.
     """
     detail_level = DetailLevel.from_argument(return_details)
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
@@ -220,14 +230,20 @@ class TextTranslator:
         split_sentences: bool | str,
         copy_letterless: bool,
     ):
+        """Check the arguments, and combine the settings of this call with those of the model.
+
+        The checks raise ValueError before anything is translated. For `split_sentences`, False stands for texts that
+        are not split, True for the language of the tokenizer, and a string for the language with this code.
+        """
         _check_former_arguments(generate_kwargs)
+        # The model's search settings, with the changes that this call makes by `generate_kwargs`.
         search_settings = _collect_search_settings(inference.model, generate_kwargs)
         if glossary is not None:
             # This comes first, because an object that is no glossary, such as a dict, has no method `check`.
             _check_glossary(glossary, inference, generate_kwargs)
+            # This raises ValueError if the glossary does not work with the search settings.
             glossary.check(search_settings)
 
-        # The model's search settings, with the changes that this call makes by `generate_kwargs`.
         self._search_settings = search_settings
         # Batches have fewer tokens if the search has many beams.
         self._inference = _with_smaller_batches(inference, search_settings.num_beams)
@@ -238,7 +254,9 @@ class TextTranslator:
         self._split_sentences = split_sentences
         self._copy_letterless = copy_letterless
 
+        # A copy, because the caller's dict must not change.
         self._generate_kwargs = dict(generate_kwargs)
+        # `calls_processors` is True for PyTorch models, and False for inference engines, which reject stop strings.
         if search_settings.stop_strings and inference.runtime.calls_processors:
             # `generate()` needs the tokenizer to find stop strings in the tokens of translations.
             _source_tokenizer, target_tokenizer = sides_of(inference.tokenizer)

@@ -50,8 +50,9 @@ _SENTENCEPIECE_BYTE = re.compile("<0x(?P<hexadecimal>[0-9A-F]{2})>")
 _BYTE_OF_CHARACTER = {character: byte for byte, character in bytes_to_unicode().items()}
 # Stands for text without a token in the vocabulary. UTF-8 never contains this byte.
 _UNKNOWN = b"\xff"
-# White space in UTF-8 that `bytes.split()` does not remove, because it splits only at ASCII white space.
-_OTHER_WHITE_SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x1C, 0x3001)))).encode())
+# White space in UTF-8, such as the no-break space. `bytes.split()` removes only ASCII white space, so the texts of
+# tokens may still contain such characters.
+_UNICODE_WHITE_SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x1C, 0x3001)))).encode())
 
 
 class TokenTexts:
@@ -90,9 +91,12 @@ class TokenTexts:
         backend = getattr(side_tokenizer, "backend_tokenizer", None)
         # Changes a text before it is tokenized, for example to lower case. None if texts are not changed.
         self._normalizer = getattr(backend, "normalizer", None)
-        # Whether each character of a token's name stands for one byte, as in the vocabulary of GPT-2.
+        # Whether each character of a token's name stands for one byte, as in the vocabulary of GPT-2. Then the decoder,
+        # which turns names into text, is a `ByteLevel`, or a sequence that contains one. The repr shows both cases. For
+        # example, it begins with `Sequence(decoders=[ByteLevel(`.
         self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
-        # Whether "&amp;" stands for "&". FSMTTokenizer splits and escapes text by the rules of the Moses tokenizer.
+        # Whether "&amp;" stands for "&". Only tokenizers that split text by the rules of the Moses tokenizer have this
+        # method, such as FSMTTokenizer, which also escapes text by these rules.
         self._has_escapes = hasattr(side_tokenizer, "moses_tokenize")
 
     def __call__(self, ids: list[int]) -> list[bytes]:
@@ -191,11 +195,12 @@ def _names_of_tokens(tokenizer: PreTrainedTokenizerBase, is_target: bool) -> dic
         tokenizer (`PreTrainedTokenizerBase`): the tokenizer of sources or of targets, as `sides_of` returns it.
         is_target (`bool`): whether it is the tokenizer of targets.
     """
-    # MarianTokenizer and FSMTTokenizer are one object for sources and targets, which may have different vocabularies.
-    # `get_vocab()` returns the vocabulary of sources. The attribute `decoder` is the vocabulary of targets, without the
-    # added tokens. Fast tokenizers have an unrelated attribute of the same name.
-    has_target_vocabulary = not tokenizer.is_fast and hasattr(tokenizer, "decoder")
-    if is_target and has_target_vocabulary:
+    # MarianTokenizer and FSMTTokenizer are one object for sources and targets, which may have different vocabularies:
+    # `get_vocab()` returns the vocabulary of sources, and the attribute `decoder` maps ids to names for targets,
+    # without the added tokens. In the other slow tokenizers of transformers that have this attribute, it is the only
+    # vocabulary. Fast tokenizers have an unrelated attribute of the same name, so they are excluded.
+    has_decoder_dict = not tokenizer.is_fast and hasattr(tokenizer, "decoder")
+    if is_target and has_decoder_dict:
         target_names: dict[int, str] = dict(tokenizer.decoder)
         for token_id, added_token in tokenizer.added_tokens_decoder.items():
             target_names[token_id] = str(added_token)
@@ -270,27 +275,30 @@ def _match_bytes(tokens: bytes, text: bytes) -> list[slice]:
     if tokens == text:
         return [slice(position, position + 1) for position in range(len(text))]
     # The tokens contain no ASCII white space, but a no-break space, for example, may be left.
-    if _OTHER_WHITE_SPACE.search(tokens) is not None:
+    if _UNICODE_WHITE_SPACE.search(tokens) is not None:
         return _match_without_white_space(tokens, text)
     return _match_different_bytes(tokens, text)
 
 
 def _match_without_white_space(tokens: bytes, text: bytes) -> list[slice]:
-    """Do the work of [`_match_bytes`] for tokens that contain white space.
+    """Do the work of [`_match_bytes`] for tokens that contain white space, such as a no-break space.
 
-    The text has no white space, so nothing in the text corresponds to the white space of the tokens. Without their
-    white space, the tokens are probably equal to the text, which saves a slow comparison.
+    The text has no white space, so nothing in the text corresponds to the white space of the tokens. Therefore, the
+    white space is removed, the remaining bytes are matched with the text, and each removed byte gets an empty slice.
+    Without their white space, the tokens are probably equal to the text, which saves a slow comparison.
     """
     white_space_positions: set[int] = set()
-    for match in _OTHER_WHITE_SPACE.finditer(tokens):
+    for match in _UNICODE_WHITE_SPACE.finditer(tokens):
         white_space_positions.update(range(match.start(), match.end()))
     visible_positions = [position for position in range(len(tokens)) if position not in white_space_positions]
     visible_bytes = bytes(tokens[position] for position in visible_positions)
 
+    # `_match_bytes` has called this function, and usually does not call it again. It does so only if the removal has
+    # put bytes next to each other that form white space. The bytes become fewer each time, so the recursion ends.
+    slices_of_visible_bytes = _match_bytes(visible_bytes, text)
     # Bytes of white space keep this empty slice.
     slices_of_text = [slice(0, 0)] * len(tokens)
-    # If `_match_bytes` calls this function again, it is with fewer bytes, so the recursion ends.
-    for position, slice_of_text in zip(visible_positions, _match_bytes(visible_bytes, text), strict=True):
+    for position, slice_of_text in zip(visible_positions, slices_of_visible_bytes, strict=True):
         slices_of_text[position] = slice_of_text
     return slices_of_text
 
