@@ -114,13 +114,14 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
     """
     # This protects the elements of the first two kinds.
     content = _read_content(nodes)
-    # All text outside of these elements.
+    # All text outside of these elements, one string after the other.
     text = "".join(token for token in iterate_tokens(content) if isinstance(token, str))
     has_letter_or_digit = any(map(str.isalnum, text))
     if not has_letter_or_digit:
         return []
-    # `_protect_elements` reads the range of each element in `text`. `SpacedText` later replaces the ranges with ranges
-    # in the text that the model sees.
+    # This sets `start` and `end` of all elements in `content`, because `_protect_elements` reads them. They are
+    # positions in `text`, because `_set_ranges` counts the characters of the same strings that are joined above.
+    # `SpacedText` later replaces them with positions in the text that the model sees.
     _set_ranges(content, start=0)
     # This protects the elements of the third kind.
     return _protect_elements(content, text, text_has_letters=has_letters(text))
@@ -163,10 +164,11 @@ def _set_ranges(content: Sequence[str | Element], start: int) -> int:
 def _protect_elements(content: list[str | Element], text: str, text_has_letters: bool) -> list[str | Element]:
     """Protect elements that have nothing to translate, and join protected elements that belong together.
 
-    A protected element is hidden from the model, and is written unchanged.
+    A protected element is hidden from the model, and is written unchanged. The elements in `content` are changed in
+    place, but the list itself is not. Joined elements are new, so they are only in the returned list.
 
     Args:
-        content: the content of the whole text or of one of its elements; the elements are changed.
+        content: the content of the whole text or of one of its elements.
         text: the whole text, to which the ranges of the elements refer.
         text_has_letters: True if the whole text contains a letter.
 
@@ -178,7 +180,8 @@ def _protect_elements(content: list[str | Element], text: str, text_has_letters:
             continue
         if _has_nothing_to_translate(child, text, text_has_letters):
             child.is_protected = True
-            # The element is written from its node, which keeps the content.
+            # A protected element has no children, as `Element` says. It is written from its node, which still has the
+            # whole content.
             child.children = []
         else:
             child.children = _protect_elements(child.children, text, text_has_letters)

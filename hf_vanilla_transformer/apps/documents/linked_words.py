@@ -37,7 +37,8 @@ class _TargetWord:
 
     Args:
         characters: the characters of the word.
-        source_words: the indices of the source words with which this word is linked.
+        source_words: the indices of the source words with which this word is linked. Source words are counted after
+            splitting, so each part of a split word counts.
     """
 
     characters: CharacterRange
@@ -73,15 +74,15 @@ class LinkedWords:
         self.source_words: list[CharacterRange] = []
         # For each whole word of the source, the indices of its parts in `source_words`. For "press H<sub>2</sub>O",
         # whose second word has three parts, these are range(0, 1) and range(1, 4).
-        part_indices: list[range] = []
+        parts_of_source_words: list[range] = []
         for parts in _split_words(source, borders):
             first_part = len(self.source_words)
             self.source_words += parts
-            part_indices.append(range(first_part, len(self.source_words)))
+            parts_of_source_words.append(range(first_part, len(self.source_words)))
 
         links_of_whole_words = _link_equal_words(links, source, target)
         # This compares the words of the translation with `source_words`, which must be complete.
-        target_words = self._split_target(links_of_whole_words, part_indices)
+        target_words = self._split_target(links_of_whole_words, parts_of_source_words)
         # From here on, words are counted after splitting, so a part counts as a word.
         self.target_words = [word.characters for word in target_words]
         self.linked_sources = [word.source_words for word in target_words]
@@ -103,26 +104,28 @@ class LinkedWords:
         """Return the index of the first source word that starts at a position of the source or after it."""
         return bisect_left(self._source_starts, position)
 
-    def _split_target(self, links: set[tuple[int, int]], part_indices: list[range]) -> list[_TargetWord]:
+    def _split_target(self, links: set[tuple[int, int]], parts_of_source_words: list[range]) -> list[_TargetWord]:
         """Return the words of the translation, split like the source words that they are linked with.
 
         Args:
             links: the links between whole words. Each consists of the index of a source word and of a target word.
-            part_indices: for each whole source word, the indices of its parts in `source_words`.
+            parts_of_source_words: for each whole source word, the indices of its parts in `source_words`. For
+                "press H<sub>2</sub>O", whose second word has three parts, these are range(0, 1) and range(1, 4).
         """
-        # For each whole target word, the source words that it is linked with, each as the range of its parts.
-        linked_source_words = defaultdict[int, list[range]](list)
+        # For each whole target word, the parts of each source word that it is linked with. A target word that is linked
+        # with both source words of the example has the list [range(0, 1), range(1, 4)].
+        linked_parts_by_target = defaultdict[int, list[range]](list)
         for source_index, target_index in sorted(links):
-            linked_source_words[target_index].append(part_indices[source_index])
+            linked_parts_by_target[target_index].append(parts_of_source_words[source_index])
 
         target_words: list[_TargetWord] = []
         # Links count the words that this regular expression finds.
         for target_index, match in enumerate(WORDS_AND_LETTERS.finditer(self._target)):
             word = CharacterRange(match.start(), match.end())
-            target_words += self._split_target_word(word, linked_source_words[target_index])
+            target_words += self._split_target_word(word, linked_parts_by_target[target_index])
         return target_words
 
-    def _split_target_word(self, word: CharacterRange, linked_source_words: list[range]) -> list[_TargetWord]:
+    def _split_target_word(self, word: CharacterRange, parts_of_linked_words: list[range]) -> list[_TargetWord]:
         """Split a word of the translation in the same way as the source word with which it is linked.
 
         If it is linked with several split source words, it is split like the first of them. For example, the source
@@ -131,39 +134,40 @@ class LinkedWords:
 
         Args:
             word: the characters of the whole word.
-            linked_source_words: the whole source words that it is linked with, each as the range of its parts.
+            parts_of_linked_words: for each whole source word that it is linked with, the indices of its parts. A source
+                word that is not split has one part.
         """
-        # The parts of all linked source words.
-        all_source_words: set[int] = set()
-        for parts in linked_source_words:
-            all_source_words.update(parts)
-        # A source word is split if it has several parts.
-        split_source_words = [parts for parts in linked_source_words if len(parts) > 1]
-        if not split_source_words:
-            return [_TargetWord(word, all_source_words)]
-        return self._split_like(split_source_words[0], word, all_source_words)
+        # The parts of all linked source words together.
+        all_linked_parts: set[int] = set()
+        for parts_of_word in parts_of_linked_words:
+            all_linked_parts.update(parts_of_word)
+        parts_of_split_words = [parts_of_word for parts_of_word in parts_of_linked_words if len(parts_of_word) > 1]
+        if not parts_of_split_words:
+            return [_TargetWord(word, all_linked_parts)]
+        return self._split_like(parts_of_split_words[0], word, all_linked_parts)
 
-    def _split_like(self, source_parts: range, word: CharacterRange, all_source_words: set[int]) -> list[_TargetWord]:
+    def _split_like(self, source_parts: range, word: CharacterRange, all_linked_parts: set[int]) -> list[_TargetWord]:
         """Split a word of the translation like a source word, and link each part of it.
 
-        A part that corresponds to a part of the source word is linked with it, and with all other source words that the
-        whole word is linked with. Any other part is linked with all source words of the whole word.
+        A part that corresponds to a part of the source word is linked with it, and with the parts of all other source
+        words that the whole word is linked with. Any other part is linked with everything that the whole word is linked
+        with.
 
         Args:
             source_parts: the parts of the source word.
             word: the characters of the whole word.
-            all_source_words: the source words that the whole word is linked with, including the parts.
+            all_linked_parts: the parts of all source words that the whole word is linked with, including this one.
         """
-        # The source words that the whole word is linked with, apart from the split one.
-        other_source_words = all_source_words.difference(source_parts)
-        linked_parts: list[_TargetWord] = []
-        for part in self._match_parts(source_parts, word):
-            if part.source_words:
-                source_words = part.source_words | other_source_words
+        # The parts of the other source words that the whole word is linked with.
+        other_linked_parts = all_linked_parts.difference(source_parts)
+        target_parts: list[_TargetWord] = []
+        for target_part in self._match_parts(source_parts, word):
+            if target_part.source_words:
+                linked_parts = target_part.source_words | other_linked_parts
             else:
-                source_words = all_source_words
-            linked_parts.append(_TargetWord(part.characters, source_words))
-        return linked_parts
+                linked_parts = all_linked_parts
+            target_parts.append(_TargetWord(target_part.characters, linked_parts))
+        return target_parts
 
     def _match_parts(self, source_parts: range, word: CharacterRange) -> list[_TargetWord]:
         """Split a word of the translation where it contains the same characters as the parts of a source word.
@@ -175,25 +179,27 @@ class LinkedWords:
             that it corresponds to. Characters between two matches correspond to the first part that was not found
             there or, like "-" in the example, to no part.
         """
-        target_words: list[_TargetWord] = []
-        # The end of the last match in the word, and the source part after the one that was matched there.
-        position = word.start
-        next_part = source_parts.start
+        target_parts: list[_TargetWord] = []
+        # Both variables describe the last match, so they change together: the position at which it ends in the
+        # translation, and the first source part after it. `target_parts` contains the characters before the position.
+        end_of_last_match = word.start
+        part_after_last_match = source_parts.start
         for source_part in source_parts:
-            characters = self._find_in_target(source_part, position, word.end)
-            if characters is None:
+            matched_characters = self._find_in_target(source_part, end_of_last_match, word.end)
+            if matched_characters is None:
                 # The part is skipped; it is in the range of skipped parts at the next match.
                 continue
-            skipped_characters = CharacterRange(position, characters.start)
-            skipped_parts = range(next_part, source_part)
-            target_words += _link_skipped_characters(skipped_characters, skipped_parts)
-            target_words.append(_TargetWord(characters, {source_part}))
-            position = characters.end
-            next_part = source_part + 1
-        characters_after_last_match = CharacterRange(position, word.end)
-        parts_after_last_match = range(next_part, source_parts.stop)
-        target_words += _link_skipped_characters(characters_after_last_match, parts_after_last_match)
-        return target_words
+            skipped_characters = CharacterRange(end_of_last_match, matched_characters.start)
+            skipped_parts = range(part_after_last_match, source_part)
+            target_parts += _link_skipped_characters(skipped_characters, skipped_parts)
+            target_parts.append(_TargetWord(matched_characters, {source_part}))
+            end_of_last_match = matched_characters.end
+            part_after_last_match = source_part + 1
+        # The characters and source parts after the last match are skipped, too.
+        remaining_characters = CharacterRange(end_of_last_match, word.end)
+        remaining_parts = range(part_after_last_match, source_parts.stop)
+        target_parts += _link_skipped_characters(remaining_characters, remaining_parts)
+        return target_parts
 
     def _find_in_target(self, source_word: int, start: int, end: int) -> CharacterRange | None:
         """Find the text of a source word between two positions of the translation, and return its place there.

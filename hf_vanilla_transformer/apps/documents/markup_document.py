@@ -53,72 +53,73 @@ class Document:
         self._name_counts = Counter(iterate_names(self._root))
         self._name_counts_of_readings = dict(_count_names_of_readings(self._root, depth=0))
 
-        # The call of `_read_block` below fills these four attributes with the parts of the document.
-        # The inline runs and attributes that have text to translate. An inline run is text with its inline elements.
-        self._runs: list[_InlineRun] = []
+        # `_record_block` fills the next four attributes with the parts of the document. An inline run is text with its
+        # inline elements.
+        # The inline runs and attributes that have text to translate.
+        self._runs_of_blocks: list[_InlineRun] = []
         self._attributes: list[_Attribute] = []
         # Each ESCAPED_HTML node, and its HTML as a nested document.
         self._inner_documents: list[tuple[Node, Document]] = []
         # The content of each block: its inner blocks, and the inline runs between them.
         self._contents: dict[Node, list[Node | _InlineRun]] = {}
-        self._read_block(self._root)
+        self._record_block(self._root)
 
+        # All inline runs and attribute values that have text to translate, except those of inner documents.
+        self._translated_runs = list(self._runs_of_blocks)
+        self._translated_runs += [attribute.run for attribute in self._attributes]
         # `render` expects translations in this order: first the document's own texts, then those of inner documents.
         self.texts = [run.text for run in self._translated_runs]
         for _, document in self._inner_documents:
             self.texts += document.texts
 
-    def _read_block(self, block: Node) -> None:
+    def _record_block(self, block: Node) -> None:
         """Divide the children of a block into inner blocks and the inline runs between them.
 
         An inline run is text with its inline elements. The result is stored in `self._contents[block]`. Inner blocks
         are divided in the same way.
         """
-        self._add_attributes(block)
+        self._record_attributes(block)
         contents: list[Node | _InlineRun] = []
         inline_nodes: list[Node | str] = []
         for child in block.children:
             if isinstance(child, str) or child.role in (Role.INLINE, Role.KEPT):
                 inline_nodes.append(child)
                 continue
-            self._end_run(inline_nodes, contents)
-            inline_nodes = []
+            # The child ends the run before it. There is no run if the child follows another block directly.
+            if inline_nodes:
+                contents.append(self._record_run(inline_nodes))
+                # The run keeps the old list, so the next run needs a new one.
+                inline_nodes = []
             contents.append(child)
             if child.role is Role.ESCAPED_HTML:
                 self._inner_documents.append((child, Document("html", child.html)))
             else:
-                self._read_block(child)
+                self._record_block(child)
         # The last run ends at the end of the block.
-        self._end_run(inline_nodes, contents)
+        if inline_nodes:
+            contents.append(self._record_run(inline_nodes))
         self._contents[block] = contents
 
-    def _end_run(self, inline_nodes: list[Node | str], contents: list["Node | _InlineRun"]) -> None:
-        """Add an inline run with the given nodes to the contents of a block. Do nothing if there are no nodes.
+    def _record_run(self, inline_nodes: list[Node | str]) -> "_InlineRun":
+        """Create the inline run of some nodes, and record what has to be translated in it.
 
-        If the run has text to translate, it is also added to `self._runs`.
+        If the run has text to translate, it is added to `self._runs_of_blocks`. Attributes inside the run that have
+        text to translate, such as `alt`, are added to `self._attributes`.
         """
-        if not inline_nodes:
-            return
         run = _InlineRun(inline_nodes)
-        contents.append(run)
         has_text_to_translate = run.text != ""
         if has_text_to_translate:
-            self._runs.append(run)
-        # This adds the attributes that have text to translate, such as `alt`, to `self._attributes`.
+            self._runs_of_blocks.append(run)
         for node in _iterate_inline_nodes(inline_nodes):
-            self._add_attributes(node)
+            self._record_attributes(node)
+        return run
 
-    def _add_attributes(self, node: Node) -> None:
-        """Record the attributes of a node that have text to translate."""
+    def _record_attributes(self, node: Node) -> None:
+        """Add the attributes of a node that have text to translate to `self._attributes`."""
         for name in node.text_attributes():
             run = _InlineRun([node.attributes[name] or ""])
             if run.text:
                 self._attributes.append(_Attribute(node, name, run))
-
-    @property
-    def _translated_runs(self) -> "list[_InlineRun]":
-        """All inline runs and attribute values that have text to translate, except those of nested documents."""
-        return [*self._runs, *(attribute.run for attribute in self._attributes)]
 
     @property
     def has_tags(self) -> bool:
@@ -144,15 +145,19 @@ class Document:
                 elements in the result than in the document. The latter happens if elements are nested in a way that
                 HTML does not allow.
         """
-        # The first translations belong to the document's own runs of text, and the others to its inner documents.
-        runs = self._translated_runs
-        num_runs = len(runs)
+        # Like `texts`, both lists begin with the document's own runs of text, and end with its inner documents.
+        num_runs = len(self._translated_runs)
+        run_translations = translations[:num_runs]
+        run_links = links[:num_runs]
+        inner_translations = translations[num_runs:]
+        inner_links = links[num_runs:]
+
         # The readings of `<ruby>` elements that are left out.
         dropped_readings: list[Node] = []
-        for run, translation, word_links in zip(runs, translations[:num_runs], links[:num_runs], strict=True):
-            # The run stores its translation, because `_translated_attributes` and `_write_block` read it below.
-            dropped_readings += run.place_tags(translation, word_links)
-        written_inner_documents = self._render_inner_documents(translations[num_runs:], links[num_runs:])
+        for run, translation, word_links in zip(self._translated_runs, run_translations, run_links, strict=True):
+            dropped_readings += run.store_translation(translation, word_links)
+        written_inner_documents = self._render_inner_documents(inner_translations, inner_links)
+        # `_translated_attributes` and `_write_block` write the translations that are stored in the runs.
         with self._translated_attributes():
             written = "".join(self._write_block(self._root, written_inner_documents))
         if self._format == "html":
@@ -217,11 +222,15 @@ class Document:
     def _check_names(self, written_html: str, dropped_readings: list[Node]) -> None:
         """Raise InputError if browsers would read different elements in a translation than in the document.
 
-        The readings in `dropped_readings` may be missing.
+        Args:
+            written_html: the translated document.
+            dropped_readings: elements of the document that the translation does not contain. They are readings, such as
+                `<rt>`, which show how the text of a `<ruby>` is pronounced.
         """
         # How often each element name should occur at each depth of the tree.
         expected_counts = Counter(self._name_counts)
         for reading in dropped_readings:
+            # The reading and the elements inside it must be missing.
             expected_counts -= self._name_counts_of_readings[reading]
         written_root = read_html(written_html)
         written_counts = Counter(iterate_names(written_root))
@@ -248,10 +257,10 @@ class _InlineRun:
         self._space_after = stripped.space_after
         # The strings and elements of the run.
         self._content = stripped.content
-        # This sets the positions of the elements, which `place_tags` reads.
+        # This sets the positions of the elements, which `store_translation` reads.
         self._spaced_text = SpacedText(list(iterate_tokens(self._content)))
         self.text = self._spaced_text.text
-        # The strings, tags, and protected elements of the translation, which `place_tags` sets.
+        # The strings, tags, and protected elements of the translation, which `store_translation` sets.
         self._translated_tokens: list[Token] = []
 
     @property
@@ -259,8 +268,8 @@ class _InlineRun:
         """True if the run contains tags or protected elements, which must be placed in its translation."""
         return any(isinstance(child, Element) for child in self._content)
 
-    def place_tags(self, translation: str, links: list[tuple[int, int]]) -> list[Node]:
-        """Place the run's tags in its translation, and store the result for `write`.
+    def store_translation(self, translation: str, links: list[tuple[int, int]]) -> list[Node]:
+        """Place the run's tags in its translation, and store the result, which `write` returns as markup.
 
         Args:
             translation: the translation of `text`.

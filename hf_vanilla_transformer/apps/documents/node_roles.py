@@ -23,22 +23,25 @@ def assign_roles(root: Node, escape: Callable[[str], str], is_sentence: bool) ->
             outside of `<orth>`.
     """
     # The root is not an element, so it is not a <ruby>.
-    _assign_roles_inside(root, escape, is_sentence, is_in_ruby=False)
+    _assign_roles_inside(root, escape, parent_may_be_inline=is_sentence, is_in_ruby=False)
 
 
-def _assign_roles_inside(parent: Node, escape: Callable[[str], str], is_sentence: bool, is_in_ruby: bool) -> None:
+def _assign_roles_inside(
+    parent: Node, escape: Callable[[str], str], parent_may_be_inline: bool, is_in_ruby: bool
+) -> None:
     """Assign roles to all elements inside a node, including nested elements.
 
     Args:
         parent: the node, whose attribute `is_translated` must be set. What is inside it is changed in place.
         escape: escapes texts that are not translated, which become nodes.
-        is_sentence: True if elements that HTML does not define are part of a sentence even without text next to them.
+        parent_may_be_inline: True if the node may itself be part of a sentence. The elements inside it are then part of
+            the same sentence, even if there is no text next to them.
         is_in_ruby: True if the node is, or is inside, a `<ruby>`.
     """
     if parent.name in PREFORMATTED:
         _keep_line_breaks(parent)
-    # Elements next to text are part of a sentence.
-    children_are_in_sentence = is_sentence or _has_text(parent)
+    # Text directly inside the parent forms a sentence with the elements next to it.
+    is_in_sentence = parent_may_be_inline or _has_text(parent)
     # Comments are nodes without names. They already have a role.
     elements = [child for child in parent.children if isinstance(child, Node) and child.name]
     for element in elements:
@@ -48,10 +51,8 @@ def _assign_roles_inside(parent: Node, escape: Callable[[str], str], is_sentence
             element.is_translated = False
             continue
         element.is_translated = _is_translated_inside(element, parent.is_translated)
-        # Elements such as <b> belong to a sentence even without text next to them, and blocks such as <p> never do.
-        belongs_to_sentence = children_are_in_sentence or element.name in PHRASING
-        may_be_inline = belongs_to_sentence and element.name not in BLOCKS
-        # This sets the role of the element, and calls this function for what is inside it.
+        may_be_inline = _may_be_inline(element, is_in_sentence)
+        # This calls `_assign_roles_inside` for what is inside the element, and then sets the role of the element.
         _assign_role(element, escape, may_be_inline, is_in_ruby)
 
 
@@ -59,6 +60,18 @@ def _has_text(node: Node) -> bool:
     """Return True if there is text directly inside a node, apart from white space and nested elements."""
     texts = [child for child in node.children if isinstance(child, str)]
     return any(text.strip() for text in texts)
+
+
+def _may_be_inline(element: Node, is_in_sentence: bool) -> bool:
+    """Return True if an element is part of a sentence unless there are blocks inside it.
+
+    `is_in_sentence` is True if there is a sentence around the element.
+    """
+    if element.name in BLOCKS:
+        # Elements such as <p> are never part of a sentence.
+        return False
+    # Elements such as <b> belong to a sentence even without text next to them.
+    return is_in_sentence or element.name in PHRASING
 
 
 def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: bool, is_in_ruby: bool) -> None:
@@ -75,7 +88,7 @@ def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: boo
         replace_escaped_html(element)
     # The roles inside come first, because the role of an element depends on the roles of its children.
     children_are_in_ruby = is_in_ruby or element.name == "ruby"
-    _assign_roles_inside(element, escape, is_sentence=may_be_inline, is_in_ruby=children_are_in_ruby)
+    _assign_roles_inside(element, escape, parent_may_be_inline=may_be_inline, is_in_ruby=children_are_in_ruby)
     element.role = _role_of_element(element, may_be_inline)
     if element.role is Role.BLOCK and not element.is_translated:
         # Blocks may contain elements that are translated, so only the texts stay unchanged.

@@ -34,7 +34,7 @@ def read_html(markup: str) -> Node:
     # The document type as it is written in the markup, because lexbor does not preserve its spelling.
     doctype_match = _DOCTYPE.match(markup)
     doctype = doctype_match["doctype"] if doctype_match else ""
-    first_node = _parse(markup)
+    first_node = _parse_to_first_node(markup)
     children = list(_read_siblings(first_node, doctype, depth=1, is_html=True))
     root = Node(Role.BLOCK, raw="", children=children)
     # In HTML, elements with unknown names are part of a sentence even if there is no text next to them.
@@ -42,28 +42,33 @@ def read_html(markup: str) -> Node:
     return root
 
 
-def _parse(markup: str) -> "LexborNode | None":
-    """Parse HTML with lexbor, and return the first node on the top level; the other ones are its siblings.
+def _parse_to_first_node(markup: str) -> "LexborNode | None":
+    """Parse HTML with lexbor, and return the first of the nodes on the top level.
 
-    The result is None if the markup is empty.
+    The other nodes on the top level follow it: each node has the next one as its attribute `next`. The result is None
+    if the markup is empty.
     """
     with needing("documents", "HTML needs"):
         from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
-    # "Without events": lexbor must not copy content from one element into another, as browsers do for the rare element
-    # `<selectedcontent>`.
+    # By default, lexbor copies content from another element into the rare element `<selectedcontent>`, as browsers do.
+    # The option `WO_EVENTS` ("without events") switches this off, because the document must stay as it is.
     options = LexborDocumentOptions.WO_EVENTS
     is_page = _START_OF_PAGE.match(markup) is not None
     if not is_page:
         # For example, a fragment that starts with <td> must be parsed as the content of a "tr".
         name_of_parent = _parent_of_fragment(markup)
-        return LexborHTMLParser(markup, is_fragment=True, fragment_tag=name_of_parent, options=options).root
+        fragment = LexborHTMLParser(markup, is_fragment=True, fragment_tag=name_of_parent, options=options)
+        # The `root` of a fragment is its first node.
+        return fragment.root
 
-    html_element = LexborHTMLParser(markup, options=options).root
+    page = LexborHTMLParser(markup, options=options)
+    # The `root` of a page is the <html> element, which lexbor adds if it is missing. It is not always the first node,
+    # because the document type and comments may come before it.
+    html_element = page.root
     assert html_element is not None
     document = html_element.parent
     assert document is not None
-    # The document type and comments may come before <html>.
     return document.first_child
 
 
@@ -100,6 +105,12 @@ def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, i
 def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
     """Convert a lexbor element and its descendants to a node.
 
+    HTML has three special cases:
+
+    - An element in `VOID`, such as `<br>`, has no end tag.
+    - An element in `RAW`, such as `<script>`, has no children. Its text is part of `raw`, the source of its start tag.
+    - The children of a `<template>` are in a separate tree of lexbor.
+
     Args:
         lexbor_node: the element.
         depth: the number of elements around it, plus 1.
@@ -118,7 +129,6 @@ def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
         node.raw = node.opening + _read_only_text(lexbor_node)
         return node
     if is_html and name == "template":
-        # lexbor keeps the content of a template in a separate tree.
         first_child = lexbor_node.template_fragments()[0].first_child
     else:
         first_child = lexbor_node.first_child

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from textwrap import shorten
 from typing import Literal
 from xml.parsers import expat
@@ -29,7 +28,7 @@ class _Event:
     """A tag, a text, or other markup that expat found in the source.
 
     Args:
-        position (`int`): the byte offset in the source at which it starts.
+        position (`int`): the byte offset in the wrapped source at which it starts.
         type (`str`): "start" and "end" are tags. "other" is a comment or a processing instruction. "cdata" is the start
             or the end of a CDATA section, which is recorded because it marks the end of the tag before it.
         data (`str`): the name of an element, or a text with decoded entities.
@@ -48,7 +47,7 @@ class _OpenNode:
 
     Args:
         node (`Node`): the node.
-        content_start (`int`): the byte offset in the source at which its content starts.
+        content_start (`int`): the byte offset in the wrapped source at which its content starts.
     """
 
     node: Node
@@ -70,27 +69,28 @@ def read_xml(markup: str) -> Node:
     # characters of the prolog. This keeps the line and character numbers in error messages correct. Line breaks stay,
     # because "." does not match them.
     blank_prolog = re.sub(".", " ", prolog)
-    content = blank_prolog + markup[len(prolog) :]
-    source = f"{_WRAPPER_START}{content}{_WRAPPER_END}".encode()
-    events = _parse(source, markup)
-    root = _build_tree(events, source)
+    markup_with_blank_prolog = blank_prolog + markup[len(prolog) :]
+    wrapped_source = f"{_WRAPPER_START}{markup_with_blank_prolog}{_WRAPPER_END}".encode()
+    events = _parse(wrapped_source, markup)
+    root = _build_tree(events, wrapped_source)
     if prolog:
-        # This must be the first change of the tree, because it expects the spaces at the start of the first text.
+        # This must be the first change of the tree, because it removes the spaces from the start of the first text.
         _restore_prolog(root, prolog)
 
-    # If the document is a text without tags, the text may itself be escaped HTML. Inside elements, `assign_roles` finds
-    # such texts.
-    root.raw_content = content
+    # If the document is a text without prolog and tags, the text may itself be escaped HTML. In this case, it is the
+    # only child of the root, and `replace_escaped_html` replaces it. Otherwise, this call has no effect, and
+    # `assign_roles` finds such texts inside elements.
+    root.raw_content = markup_with_blank_prolog
     replace_escaped_html(root)
     assign_roles(root, escape_xml, is_sentence=False)
     return root
 
 
-def _parse(source: bytes, markup: str) -> list[_Event]:
+def _parse(wrapped_source: bytes, markup: str) -> list[_Event]:
     """Parse a document inside its wrapper element, and return the tags, texts, and other markup that expat finds.
 
     Args:
-        source: the wrapped document in UTF-8.
+        wrapped_source: the document inside its wrapper element, in UTF-8.
         markup: the document itself, which an error message quotes.
 
     Raises:
@@ -125,7 +125,7 @@ def _parse(source: bytes, markup: str) -> list[_Event]:
     parser.StartCdataSectionHandler = add_border_of_cdata
     parser.EndCdataSectionHandler = add_border_of_cdata
     try:
-        parser.Parse(source, True)
+        parser.Parse(wrapped_source, True)
     except expat.ExpatError as error:
         raise _error_with_place(markup, error) from None
     return events
@@ -158,20 +158,23 @@ def _restore_prolog(root: Node, prolog: str) -> None:
     root.children.insert(0, Node(Role.BLOCK, prolog))
 
 
-def _build_tree(events: list[_Event], source: bytes) -> Node:
+def _build_tree(events: list[_Event], wrapped_source: bytes) -> Node:
     """Build the tree of a document from the events of the XML parser, and return the root of the tree.
 
     Args:
-        events: the events, including the tags of the wrapper element, which is not part of the tree.
-        source: the wrapped document in UTF-8.
+        events: the events of the wrapped source. The first event is the start tag of the wrapper element, and the last
+            one is its end tag. The wrapper element is not part of the tree.
+        wrapped_source: the document inside the wrapper element, in UTF-8. All positions are byte offsets in it.
     """
     root = Node(Role.BLOCK, raw="")
     # The root, and the elements whose end tags have not been reached yet, each inside the one before it.
     open_nodes = [_OpenNode(root, content_start=len(_WRAPPER_START))]
-    # The first and the last event are the wrapper's tags, so neither of them is visited as `event`.
-    for event, next_event in pairwise(events[1:]):
+    events_inside_wrapper = events[1:-1]
+    # For each event inside the wrapper, the event after it. The last of them is the wrapper's end tag.
+    following_events = events[2:]
+    for event, next_event in zip(events_inside_wrapper, following_events, strict=True):
         # An event ends where the next one starts.
-        event_source = source[event.position : next_event.position].decode()
+        event_source = wrapped_source[event.position : next_event.position].decode()
         parent = open_nodes[-1].node
         if event.type == "text":
             _append_text(parent, event.data)
@@ -186,7 +189,7 @@ def _build_tree(events: list[_Event], source: bytes) -> Node:
         elif event.type == "end":
             ended = open_nodes.pop()
             if _may_contain_escaped_html(ended.node, open_nodes):
-                content = source[ended.content_start : event.position]
+                content = wrapped_source[ended.content_start : event.position]
                 ended.node.raw_content = content.decode()
         # A "cdata" event, which is the start or end of a CDATA section, only shows where the event before it ends.
     return root

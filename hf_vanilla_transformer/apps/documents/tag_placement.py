@@ -157,14 +157,17 @@ class TagPlacement:
         if element.is_protected:
             # The element is written unchanged.
             return [element]
-        is_in_ruby = is_in_translated_ruby or element.node.name == "ruby"
+        # True for a <ruby> itself, and for elements inside a translated one.
+        belongs_to_ruby = is_in_translated_ruby or element.node.name == "ruby"
         source_text = self._source[element.start : element.end]
         translated_text = self._target[characters.start : characters.end]
-        if is_in_ruby and translated_text == source_text:
-            # The text is not translated, so its readings are still correct.
+        is_untranslated = translated_text == source_text
+        if belongs_to_ruby and is_untranslated:
+            # The readings of an untranslated text are still correct.
             content = self._copy_content(element)
         else:
-            content = self._translate_content(placed, characters, is_in_translated_ruby=is_in_ruby)
+            # If the element belongs to a <ruby>, the text of this <ruby> is translated.
+            content = self._translate_content(placed, characters, is_in_translated_ruby=belongs_to_ruby)
         return [Tag(element, is_opening=True), *content, Tag(element, is_opening=False)]
 
     def _copy_content(self, parent: Element) -> list[Token]:
@@ -342,11 +345,15 @@ class TagPlacement:
         translation of the word that precedes the element. Without words before the element in the parent, it is the
         start of the parent. Without words after it, or without linked words, it is the end of the parent.
         """
-        # The source words inside the parent: `words_before` the element, and `words_after` it.
+        # The source words inside the parent are divided into those before and those after the element. For example, if
+        # the parent has the words 2 to 5, and the word 4 follows the element, these are range(2, 4) and range(4, 6).
         source_words = self._source_words_of(parent.element)
         next_word = self._words.first_source_word_from(element.start)
-        words_before = range(source_words.start, min(next_word, source_words.stop))
-        words_after = range(max(next_word, source_words.start), source_words.stop)
+        # The next word may be outside the parent, so the border is clipped to the parent's words.
+        border = min(max(next_word, source_words.start), source_words.stop)
+        words_before = range(source_words.start, border)
+        words_after = range(border, source_words.stop)
+        # From here on, a place is the index of a word of the translation.
         if not words_before:
             return parent.words.start
         if not words_after:
@@ -437,33 +444,36 @@ class TagPlacement:
         end = last_word.end
         element = placed.element
         source_text = self._source[element.start : element.end]
-        # At most, the range shrinks to one character. A mark with which the element itself starts or ends in the source
-        # stays inside, as the inner brackets of "(<b>(one)</b>)" do.
-        if self._is_after_punctuation(element):
+        # If there is punctuation outside the start of the element in the source, punctuation at the start of the
+        # translated words is moved outside, too. The same applies to the end. However, a mark with which the element
+        # itself starts or ends in the source stays inside, as the inner brackets of "(<b>(one)</b>)" do. At most, the
+        # range shrinks to one character.
+        if self._follows_punctuation_in_source(element):
             first_character = source_text[:1]
-            while end - start > 1 and self._is_other_punctuation(start, first_character):
+            while end - start > 1 and self._is_punctuation_except(first_character, start):
                 start += 1
-        if self._is_before_punctuation(element):
+        if self._precedes_punctuation_in_source(element):
             last_character = source_text[-1:]
-            while end - start > 1 and self._is_other_punctuation(end - 1, last_character):
+            while end - start > 1 and self._is_punctuation_except(last_character, end - 1):
                 end -= 1
         return CharacterRange(start, end)
 
-    def _is_after_punctuation(self, element: Element) -> bool:
+    def _follows_punctuation_in_source(self, element: Element) -> bool:
         """Return True if punctuation directly precedes an element in the source, without white space in between."""
         text_before = self._source[max(0, element.start - _MOST_CHARACTERS) : element.start]
         word_before = _LAST_WORD.search(text_before)
         return word_before is not None and _is_punctuation(word_before[0])
 
-    def _is_before_punctuation(self, element: Element) -> bool:
+    def _precedes_punctuation_in_source(self, element: Element) -> bool:
         """Return True if punctuation directly follows an element in the source, without white space in between."""
         text_after = self._source[element.end : element.end + _MOST_CHARACTERS]
         word_after = WORDS_AND_LETTERS.match(text_after)
         return word_after is not None and _is_punctuation(word_after[0])
 
-    def _is_other_punctuation(self, position: int, character: str) -> bool:
-        """Return True if the translation has a punctuation character at `position` that differs from `character`."""
-        return _is_punctuation(self._target[position]) and self._target[position] != character
+    def _is_punctuation_except(self, exception: str, position: int) -> bool:
+        """Return True if the translation has a punctuation character at a position, and it is not the exception."""
+        character = self._target[position]
+        return _is_punctuation(character) and character != exception
 
     def _position_after_word(self, word: int, element: Element) -> int:
         """Return the character position at which an element without words is placed after a word of the translation.
@@ -474,16 +484,19 @@ class TagPlacement:
         """
         if word < 0:
             return 0
-        characters = self._words.target_words[word]
-        position = characters.end
-        # Empty at the start of the source.
-        character_before_element = self._source[max(0, element.start - 1) : element.start]
-        directly_follows_letters = element.follows_word and not _is_punctuation(character_before_element)
-        if directly_follows_letters:
-            # The element, such as a footnote mark, stays before punctuation with which only the translated word ends,
-            # as in "word<sup>[1]</sup>.". At least one character of the word stays before the element.
-            while position > characters.start + 1 and _is_punctuation(self._target[position - 1]):
-                position -= 1
+        word_range = self._words.target_words[word]
+        position = word_range.end
+        if not element.follows_word:
+            return position
+        follows_punctuation = element.start > 0 and _is_punctuation(self._source[element.start - 1])
+        if follows_punctuation:
+            # As in "word.<sup>[1]</sup>", the element stays after the punctuation with which the word ends.
+            return position
+        # As in "word<sup>[1]</sup>.", the element is moved before the punctuation with which the translated word ends.
+        # At least one character of the word stays before the element.
+        first_allowed_position = word_range.start + 1
+        while position > first_allowed_position and _is_punctuation(self._target[position - 1]):
+            position -= 1
         return position
 
 

@@ -12,6 +12,7 @@ translation has the same tags and protected elements, it gets the same white spa
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from .inline_elements import CLOSING_PUNCTUATION, OPENING_PUNCTUATION, Element, Tag, Token, is_spaced_letter
 from .markup_tree import collapse_spaces, write_node
@@ -31,13 +32,15 @@ class _JointKey:
 
 
 @dataclass(frozen=True)
-class _WordSide:
-    """One side of a joint, where a word or an end of the text is, seen from a protected element on the other side.
+class _Neighbor:
+    """What is next to a protected element on one side of it: a word, an end of the text, or a different element.
+
+    White space and tags between the element and its neighbor do not matter.
 
     Args:
-        character (`str`): the character of the word that is nearest to the element. It is empty at an end of the text,
-            and if a different protected element is on this side.
-        is_text_end (`bool`): True if the text starts or ends on this side.
+        character (`str`): the character of the word that is nearest to the element; empty if the neighbor is not a
+            word.
+        is_text_end (`bool`): True if the text starts or ends on this side of the element.
         is_attached_punctuation (`bool`): True if the character is punctuation that is usually next to the element
             without white space: an opening bracket before it, or a period after it, for example.
         continues_in_element (`bool`): True if the element belongs to the word if there is no white space between them.
@@ -108,9 +111,9 @@ class _Joint:
         return self.character_after in CLOSING_PUNCTUATION
 
     @property
-    def side_before(self) -> _WordSide:
-        """The side before the joint, seen from the protected element after it."""
-        return _WordSide(
+    def neighbor_before(self) -> _Neighbor:
+        """What is before the joint: the neighbor of the protected element after the joint."""
+        return _Neighbor(
             character=self.character_before,
             is_text_end=self.is_at_start,
             is_attached_punctuation=self.follows_opening_punctuation,
@@ -118,9 +121,9 @@ class _Joint:
         )
 
     @property
-    def side_after(self) -> _WordSide:
-        """The side after the joint, seen from the protected element before it."""
-        return _WordSide(
+    def neighbor_after(self) -> _Neighbor:
+        """What is after the joint: the neighbor of the protected element before the joint."""
+        return _Neighbor(
             character=self.character_after,
             is_text_end=self.is_at_end,
             is_attached_punctuation=self.precedes_closing_punctuation,
@@ -221,10 +224,11 @@ class _Gap:
         """The white space between the gap's two words in the text that the model sees.
 
         This text does not contain the protected elements between the words. For example, "press <kbd>k</kbd> now"
-        becomes "press now" with one space.
+        becomes "press now" with one space. The result is empty at the start and at the end of the text.
         """
-        # The first joint is the white space directly after the first word, and the last joint is the white space
-        # directly before the second word. They are the same joint if there are no elements between the words.
+        # A joint is the white space and tags between two neighbors: words, protected elements, or ends of the text. In
+        # the example, the first joint is the space between "press" and `<kbd>`, and the last joint is the space between
+        # `<kbd>` and "now". Without elements between the words, the first joint is also the last one.
         first_joint = self.joints[0]
         last_joint = self.joints[-1]
         if first_joint.is_at_start or last_joint.is_at_end:
@@ -233,14 +237,15 @@ class _Gap:
         if not self.elements:
             # The white space of the source is kept.
             return first_joint.space
-        if not self.all_space and not self.has_space_in_elements:
-            # Nothing separates the words, so "one<wbr>two" becomes "onetwo".
-            return ""
-        if last_joint.precedes_closing_punctuation and not last_joint.space:
-            # Punctuation directly follows a word, so "press <kbd>k</kbd>, then" becomes "press, then".
-            return ""
-        if first_joint.follows_opening_punctuation and not first_joint.space:
-            # A word directly follows a bracket, so "(<kbd>k</kbd> now)" becomes "(now)".
+
+        # With elements between the words, the result is one space, except in these three cases.
+        # No white space separates the words, so "one<wbr>two" becomes "onetwo".
+        nothing_separates_words = not self.all_space and not self.has_space_in_elements
+        # Punctuation directly follows an element, so "press <kbd>k</kbd>, then" becomes "press, then".
+        ends_with_punctuation = last_joint.precedes_closing_punctuation and not last_joint.space
+        # An element directly follows a bracket, so "(<kbd>k</kbd> now)" becomes "(now)".
+        starts_with_bracket = first_joint.follows_opening_punctuation and not first_joint.space
+        if nothing_separates_words or ends_with_punctuation or starts_with_bracket:
             return ""
         return " "
 
@@ -261,26 +266,23 @@ class SpacedText:
     """
 
     def __init__(self, tokens: Sequence[Token]):
-        # A joint is the white space and the tags between two neighbors: words or protected elements. `_record_joints`
-        # stores the joints of the source here, and `write` looks up their white space.
-        # The joints with tags or protected elements, by their tags and neighbors.
-        self._source_joints: dict[_JointKey, _Joint] = {}
+        # `_record_joints` stores the joints of the source in these three dictionaries, so that `write` can look up
+        # their white space. A joint is the white space and the tags between two neighbors, which are words, protected
+        # elements, or ends of the text.
+        # The joints with tags or next to protected elements, by their tags and neighbors.
+        self._source_joints_by_key: dict[_JointKey, _Joint] = {}
         # For each protected element, the joint directly before it and the joint directly after it.
         self._source_joint_before: dict[Element, _Joint] = {}
         self._source_joint_after: dict[Element, _Joint] = {}
 
-        # A gap contains everything between two words.
+        # A gap is everything between two words: white space, tags, and protected elements.
         gaps = _divide_tokens(tokens)
-        # This also sets the attributes `start` and `end` of all elements.
-        self.text = _join_for_model(gaps)
+        # This sets the attributes `start` and `end` of all elements.
+        self.text = _join_and_set_ranges(gaps)
         for gap in gaps:
             self._record_joints(gap)
-
-        # `_follows_word` reads the joints on both sides of an element, so it needs all joints. It also reads the value
-        # of the element before, so the elements are visited in order.
-        for gap in gaps:
-            for element in gap.elements:
-                element.follows_word = self._follows_word(element)
+        # This must be last, because it reads the recorded joints.
+        self._set_follows_word(gaps)
 
     def _record_joints(self, gap: _Gap) -> None:
         """Record the joints between two words of the source: the white space and tags around protected elements.
@@ -291,11 +293,18 @@ class SpacedText:
             # A joint without tags in a gap without elements is only white space between two words. Nothing is recorded
             # for it, because the translation contains its own white space.
             if joint.tags or gap.elements:
-                self._source_joints[joint.key] = joint
-            if joint.element_before is not None:
-                self._source_joint_after[joint.element_before] = joint
-            if joint.element_after is not None:
-                self._source_joint_before[joint.element_after] = joint
+                self._source_joints_by_key[joint.key] = joint
+        # The joints and elements of a gap alternate, so the element with the index n is between the joints n and n + 1.
+        for index, element in enumerate(gap.elements):
+            self._source_joint_before[element] = gap.joints[index]
+            self._source_joint_after[element] = gap.joints[index + 1]
+
+    def _set_follows_word(self, gaps: list[_Gap]) -> None:
+        """Set the attribute `follows_word` of all protected elements in the gaps."""
+        # `_follows_word` reads the attribute of the element before, so the elements must be visited in order.
+        for gap in gaps:
+            for element in gap.elements:
+                element.follows_word = self._follows_word(element)
 
     def _follows_word(self, element: Element) -> bool:
         """Return True if a protected element belongs to the word before it.
@@ -346,7 +355,7 @@ class SpacedText:
         A joint is the white space and tags between two neighbors, which may be words or protected elements.
         """
         # The joint of the source that has the same tags between the same neighbors.
-        source_joint = self._source_joints.get(joint.key)
+        source_joint = self._source_joints_by_key.get(joint.key)
         if source_joint is not None and source_joint.expected_space == space:
             # Both joints have the same white space, so it is divided among the tags as in the source.
             spaces = source_joint.spaces
@@ -370,56 +379,62 @@ class SpacedText:
         """
         # The space between the two words that the model has written. The gap contains no other white space yet.
         word_space = gap.all_space
-        spaces = [self._choose_space(joint, word_space) for joint in gap.joints]
-        words_are_separated = any(spaces) or gap.has_space_in_elements
-        if words_are_separated or not word_space:
-            return spaces
+        if not gap.elements:
+            # The only joint is between the two words.
+            return [word_space]
 
-        # The model separates the two words, but no space around the elements does so yet. (There is an element, because
-        # the only space of a gap without elements is `word_space`.) The space is placed after the elements if they
-        # directly follow a word in the source, as a footnote mark does, and otherwise before them.
         first_element = gap.elements[0]
-        source_joint = self._source_joint_before[first_element]
-        if _can_have_suffix(source_joint.character_before):
-            spaces[-1] = word_space
-        else:
-            spaces[0] = word_space
+        last_element = gap.elements[-1]
+        spaces = [self._choose_space_before(first_element, gap.joints[0], word_space)]
+        for element_before, element_after in pairwise(gap.elements):
+            spaces.append(self._space_between(element_before, element_after))
+        spaces.append(self._choose_space_after(last_element, gap.joints[-1], word_space))
+
+        words_are_separated = any(spaces) or gap.has_space_in_elements
+        if word_space and not words_are_separated:
+            # The model has written a space between the words, so it must not be lost. It is placed after the elements
+            # if they belong to the word before them in the source, as a footnote mark does, and otherwise before them.
+            character_before_in_source = self._source_joint_before[first_element].character_before
+            belong_to_word_before = _can_have_suffix(character_before_in_source)
+            if belong_to_word_before:
+                spaces[-1] = word_space
+            else:
+                spaces[0] = word_space
         return spaces
 
-    def _choose_space(self, joint: _Joint, word_space: str) -> str:
-        """Return the white space between two neighbors in the translation, which may be words or protected elements.
-
-        If both are words, this is the space that the model has written. Otherwise, the white space next to the
-        protected elements in the source decides.
+    def _choose_space_before(self, element: Element, joint: _Joint, word_space: str) -> str:
+        """Return the white space between a protected element and the word or end of the text before it.
 
         Args:
-            joint: the white space and tags between the two neighbors.
-            word_space: the white space that the translation has between the words before and after the gap.
+            element: the first protected element of a gap in the translation.
+            joint: the white space and tags before the element in the translation.
+            word_space: the white space that the model has written between the words before and after the gap.
         """
-        element_before = joint.element_before
-        element_after = joint.element_after
-        if element_before is not None and element_after is not None:
-            return self._space_between(element_before, element_after)
-        if element_after is not None:
-            source_joint = self._source_joint_before[element_after]
-            return _choose_space_beside(
-                element_after,
-                side=joint.side_before,
-                source_side=source_joint.side_before,
-                source_space=source_joint.space,
-                word_space=word_space,
-            )
-        if element_before is not None:
-            source_joint = self._source_joint_after[element_before]
-            return _choose_space_beside(
-                element_before,
-                side=joint.side_after,
-                source_side=source_joint.side_after,
-                source_space=source_joint.space,
-                word_space=word_space,
-            )
-        # The joint is between two words.
-        return word_space
+        source_joint = self._source_joint_before[element]
+        return _choose_space_beside(
+            element,
+            neighbor=joint.neighbor_before,
+            source_neighbor=source_joint.neighbor_before,
+            source_space=source_joint.space,
+            word_space=word_space,
+        )
+
+    def _choose_space_after(self, element: Element, joint: _Joint, word_space: str) -> str:
+        """Return the white space between a protected element and the word or end of the text after it.
+
+        Args:
+            element: the last protected element of a gap in the translation.
+            joint: the white space and tags after the element in the translation.
+            word_space: the white space that the model has written between the words before and after the gap.
+        """
+        source_joint = self._source_joint_after[element]
+        return _choose_space_beside(
+            element,
+            neighbor=joint.neighbor_after,
+            source_neighbor=source_joint.neighbor_after,
+            source_space=source_joint.space,
+            word_space=word_space,
+        )
 
     def _space_between(self, element_before: Element, element_after: Element) -> str:
         """Return the white space between two protected elements that are adjacent in the translation.
@@ -433,7 +448,7 @@ class SpacedText:
         return self._source_joint_before[element_after].space
 
 
-def _join_for_model(gaps: list[_Gap]) -> str:
+def _join_and_set_ranges(gaps: list[_Gap]) -> str:
     """Return the text that the model sees, and set the attributes `start` and `end` of all elements in the gaps.
 
     A gap contains the white space, tags, and protected elements between two words. The text has the white space of each
@@ -471,46 +486,50 @@ def _set_ranges_of_elements(gap: _Gap, end_of_last_word: int, start_of_next_word
 
 
 def _choose_space_beside(
-    element: Element, side: _WordSide, source_side: _WordSide, source_space: str, word_space: str
+    element: Element, neighbor: _Neighbor, source_neighbor: _Neighbor, source_space: str, word_space: str
 ) -> str:
-    """Return the white space of the translation between a protected element and what is on one side of it.
+    """Return the white space of the translation between a protected element and its neighbor on one side.
 
-    The space is the same as in the source, unless the element has a different neighbor there. The function is used both
-    for the side before the element and for the side after it.
+    The space is the same as in the source, unless the element has a different neighbor there. The rules are the same
+    for the neighbor before the element and for the neighbor after it; both neighbors are on the same side.
 
     In the comments, the element is "k", and an arrow leads from the source to the translation.
 
     Args:
         element: the protected element.
-        side: this side of the element in the translation: a word, or an end of the text.
-        source_side: the same side of the element in the source.
+        neighbor: what is next to the element in the translation: a word, or an end of the text.
+        source_neighbor: what is next to the element on the same side in the source.
         source_space: the white space on this side of the element in the source.
         word_space: the white space that the model has written between the words before and after the element.
     """
-    if side.is_text_end:
-        if source_side.is_text_end:
+    # First, the neighbor in the translation is an end of the text.
+    if neighbor.is_text_end:
+        if source_neighbor.is_text_end:
             return source_space
-        # "press k" -> "k drücken": the translation starts without a space.
+        # Before the element: "press k" -> "k drücken". The translation starts without a space.
         return ""
-    if side.is_attached_punctuation:
-        if source_side.is_attached_punctuation:
+
+    # Second, the neighbor in the translation is punctuation that usually has no space between it and the element.
+    if neighbor.is_attached_punctuation:
+        if source_neighbor.is_attached_punctuation:
             return source_space
-        # "press k" -> "(k drücken)": there is no space after the bracket, because the model has written none there.
+        # Before the element: "press k" -> "(k drücken)". The model has written no space after the bracket.
         return word_space
-    # From here on, the element is next to a word in the translation.
+
+    # Otherwise, the neighbor in the translation is a word.
     if source_space:
-        # "press k" -> "Taste k": the space of the source is kept.
+        # Before the element: "press k" -> "Taste k". The space of the source is kept.
         return source_space
-    if source_side.continues_in_element:
-        # "many ks" -> "viele ks": in the source, the element and the word beside it are not separated either.
+    if source_neighbor.continues_in_element:
+        # After the element: "many ks" -> "viele ks". The element and the "s" are not separated in the source either.
         return ""
-    # "k now" -> "jetzt k": in the source, there is no word on this side. A space is added if readers need it.
-    if _needs_space(element, side.character, word_space):
+    # Before the element: "k now" -> "jetzt k". The element has no word before it in the source, so it had no space.
+    if _needs_space(element, neighbor.character, word_space):
         return " "
     return ""
 
 
-def _needs_space(element: Element, neighbor: str, word_space: str) -> bool:
+def _needs_space(element: Element, adjacent_character: str, word_space: str) -> bool:
     """Return True if a protected element needs a space to separate it from the character next to it.
 
     This is the case if the character is a letter or digit and the element contains letters or digits, because readers
@@ -518,7 +537,7 @@ def _needs_space(element: Element, neighbor: str, word_space: str) -> bool:
     one between the words.
     """
     # In scripts without spaces, and next to punctuation, no space is added.
-    if not is_spaced_letter(neighbor):
+    if not is_spaced_letter(adjacent_character):
         return False
     return word_space != "" or any(map(str.isalnum, element.all_text))
 
@@ -544,26 +563,21 @@ def _divide_tokens(tokens: Sequence[Token]) -> list[_Gap]:
         current_gap = gaps[-1]
         if isinstance(token, Tag):
             current_gap.add_tag(token)
-        elif isinstance(token, Element):
+            continue
+        if isinstance(token, Element):
             current_gap.add_element(token)
-        elif not token.strip():
-            # The token is only white space.
+            continue
+        # The token is a string.
+        word = token.strip()
+        if not word:
+            # The string is empty or only white space.
             current_gap.add_space(token)
-        else:
-            gaps.append(_end_gap(current_gap, token))
+            continue
+        # The word ends the current gap and starts the next one. White space around it belongs to these gaps.
+        space_before, _, space_after = token.partition(word)
+        current_gap.add_space(space_before)
+        current_gap.end_before(word)
+        next_gap = _Gap(joints=[_Joint(character_before=word[-1])])
+        next_gap.add_space(space_after)
+        gaps.append(next_gap)
     return gaps
-
-
-def _end_gap(gap: _Gap, text: str) -> _Gap:
-    """End a gap before the word in a text, and return the next gap, which starts after this word.
-
-    The white space before the word is added to the gap, and the white space after the word to the next gap.
-    """
-    word = text.strip()
-    space_before, _, space_after = text.partition(word)
-    gap.add_space(space_before)
-    gap.end_before(word)
-    # A joint is the white space and tags between two neighbors. The first joint of the next gap follows the word.
-    next_gap = _Gap(joints=[_Joint(character_before=word[-1])])
-    next_gap.add_space(space_after)
-    return next_gap

@@ -68,19 +68,29 @@ def translate_documents(
     In a translation, an inline element encloses the words that are aligned with the words inside the original element;
     see `align`. In scripts without spaces between words, such as Chinese and Thai, letters are aligned instead.
 
+    The arguments have the same meaning as in `translate`, with a block in place of a sentence. Only the differences are
+    described in detail here.
+
     Args:
-        model, tokenizer, tokens_per_batch, show_progress, return_details, glossary, generate_kwargs: as in `translate`.
-            If a document has tags inside a block, the model must support alignments. The tokens, the score and the
-            alignment of a document combine the details of its texts in order.
+        model (`PreTrainedModel` or `Engine`): the model. If a document has tags inside a block, the model must support
+            alignments.
+        tokenizer (`PreTrainedTokenizerBase`): the tokenizer of the model.
         documents (`Iterable[str]`): documents, or parts of documents.
         format (`str`): `"html"`, which needs selectolax, or `"xml"`.
-        split_sentences (`bool` or `str`): True to translate each block sentence by sentence; see `translate`.
+        tokens_per_batch (`int`): the maximum number of source tokens per batch.
+        show_progress (`bool`): True to show a progress bar.
+        return_details (`bool`): True to return [`Translation`] objects. The tokens, the score and the alignment of a
+            document combine the details of its texts in order.
+        split_sentences (`bool` or `str`): True, or the language code of the texts, to translate each block sentence by
+            sentence.
+        glossary (`Glossary`, *optional*): terms and their required translations.
         copy_letterless (`bool`, *optional*): True to copy blocks without letters, such as a cell with "2024", instead
-            of translating them; see `translate`. By default, they are copied unless the model has learned from its
-            training pairs to translate such texts.
-        target_lang (`str`, *optional*): the language to translate into, as in `translate`. Its code is put before each
-            block. If a document starts with a code, either before its tags or in its first text, this code applies to
-            all texts of the document that do not start with a code themselves.
+            of translating them. By default, they are copied unless the model has learned from its training pairs to
+            translate such texts.
+        target_lang (`str`, *optional*): the language to translate into. Its code is put before each block. If a
+            document starts with a code, either before its tags or in its first text, this code applies to all texts of
+            the document that do not start with a code themselves.
+        **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Returns:
         `list[str]`, or `list[Translation]` with `return_details`: one translation per document.
