@@ -75,6 +75,9 @@ def look_ahead_mask(
 ) -> Any:
     """Make the decoder's mask, which hides later tokens and padding (the look-ahead mask of section 3.2.3).
 
+    transformers makes the mask. Two attention implementations need more than that: flex attention cannot be used with a
+    static cache, and flash attention with a cache always needs a padding mask.
+
     Args:
         config (`VanillaTransformerConfig`): the result of [`choose_mask_config`].
         x (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's input.
@@ -87,6 +90,8 @@ def look_ahead_mask(
     Raises:
         ValueError: if flex attention is used with a static cache.
     """
+    # An implementation may have several names, such as "flash_attention_2" and "flash_attention_3". All of them have
+    # the same mask function, so this function shows which implementation is used.
     make_mask = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
     if make_mask is flex_attention_mask and cache is not None and cache.is_compileable:
         # `is_compileable` is True for static caches. Flex attention evaluates its mask later, when such a cache has
@@ -95,7 +100,8 @@ def look_ahead_mask(
             'flex attention does not work with a static cache; use another cache, or attn_implementation="sdpa".'
         )
     if make_mask is flash_attention_mask and cache is not None and attention_mask is None:
-        # A static cache is longer than its contents. Flash attention reads the filled length from the mask.
+        # A static cache is longer than its contents, and flash attention reads from the mask how many positions are
+        # filled. So the mask that the caller left out is replaced by one without padding, (batch, past + target).
         filled_length = int(cache.get_seq_length()) + x.shape[1]
         attention_mask = torch.ones(len(x), filled_length, dtype=torch.long, device=x.device)
     return create_causal_mask(config, x, attention_mask, cache)

@@ -160,8 +160,11 @@ class BeamSearch:
         tokens (`torch.LongTensor` of shape `(active * beams, 1)`): the last token of each running hypothesis.
     """
 
+    # `prune` sets these attributes.
     rows: Tensor
     tokens: Tensor
+    # `extend` sets this attribute, and `prune` reads it.
+    _candidates: Candidates
 
     def __init__(
         self,
@@ -174,6 +177,8 @@ class BeamSearch:
         limits: Tensor,
         fill: int,
     ):
+        # The attributes with the axis "active" have a row for each sentence that is still in the batch, and
+        # `drop_finished` removes rows from them. The attributes with the axis "batch" keep a row for every sentence.
         num_sentences = len(limits)
         device = limits.device
         self.num_beams = num_beams
@@ -192,24 +197,25 @@ class BeamSearch:
         # The number of tokens of each candidate, which grows by 1 in each step.
         self.length = 0
         # The token that fills the positions after the end of a hypothesis in the result.
-        self._fill = fill
+        self._fill_token = fill
+        # The size of the axis "batch".
         self._num_sentences = num_sentences
         # The indices of the sentences that are still in the batch, (active,).
         self._active = torch.arange(num_sentences, device=device)
-        # The row of the model's batch that holds each sentence's first beam, (batch, 1).
+        # The row of the model's batch that holds each sentence's first beam, (batch, 1). With 4 beams, it is
+        # [[0], [4], [8], ...].
         self._first_rows = self._active[:, None] * num_beams
 
         # log P of the running hypotheses, (active, beams). At first, all of them are empty and would produce the same
         # candidates, so only one exists in the first step.
         self._running_scores = torch.full((num_sentences, num_beams), NO_HYPOTHESIS, dtype=torch.float32, device=device)
         self._running_scores[:, 0] = 0
-        # The result of `extend`, which `prune` reads.
-        self._candidates: Candidates
         # For each step, the beams that the running hypotheses extend, and their new tokens, each (batch, beams).
         self._beams_by_step: list[Tensor] = []
         self._tokens_by_step: list[Tensor] = []
 
-        # The best finished and the best truncated hypotheses of each sentence.
+        # The best finished and the best truncated hypotheses of each sentence, both with scores of shape
+        # (batch, beams).
         self._finished = _EndedHypotheses(num_sentences, num_beams, device)
         self._truncated = _EndedHypotheses(num_sentences, num_beams, device)
         # True if a hypothesis of any sentence may be finished.
@@ -220,7 +226,9 @@ class BeamSearch:
     def extend(self, log_probs: Tensor, do_sample: bool = False) -> tuple[Tensor, Tensor]:
         """Extend each running hypothesis by every token, and keep the best candidates of each sentence.
 
-        Then call [`prune`], which chooses the next running hypotheses from these candidates.
+        This is the first half of a step. It stores the candidates for [`prune`], the second half, which chooses the
+        next running hypotheses from them. It also increments `length`, the number of tokens of each candidate, by 1.
+        The property `are_full` compares this number with the limits, so read `are_full` after this method.
 
         Args:
             log_probs (`torch.FloatTensor` of shape `(active * beams, vocabulary)`): the log-probabilities of the next
@@ -235,7 +243,7 @@ class BeamSearch:
             self._candidates = self._draw_candidates(log_probs)
         else:
             self._candidates = self._find_best_candidates(log_probs)
-        # The candidates have one token more than the hypotheses that they extend. `are_full` and `prune` read this.
+        # The candidates have one token more than the hypotheses that they extend.
         self.length += 1
         return self._rows_of(self._candidates.beams), self._candidates.tokens
 
@@ -305,6 +313,11 @@ class BeamSearch:
         The finished and the truncated ones are stored for the end of the search. The best of the others become the
         running hypotheses of the next step.
 
+        The order of the steps matters. Candidates are stored while `_is_done` still describes the sentences before this
+        step, because a sentence that was done gets no more candidates. Then `_is_done` changes twice: before the next
+        running hypotheses are chosen, for sentences whose candidates have all ended; and afterwards, for sentences
+        that are done according to `early_stopping`.
+
         Args:
             is_finished (`torch.BoolTensor` of shape `(active, candidates)`): True for candidates that are complete, for
                 example because they end with `</s>`.
@@ -313,15 +326,16 @@ class BeamSearch:
         """
         # A candidate that is complete counts as finished, even if it may not grow any longer.
         is_only_truncated = is_truncated & ~is_finished
-        # `self._is_done`, (active, 1), is True for each sentence whose result can no longer change. Candidates are
-        # stored before it changes, because candidates of sentences that are done are not stored.
+        # This reads `self._is_done`, (active, 1), which is True for each sentence whose result can no longer change.
         self._store_ended(is_finished, is_only_truncated)
-        self._is_done = self._is_done | self._have_all_ended(is_finished | is_only_truncated)
+        # (active, 1)
+        have_all_ended = self._have_all_ended(is_finished | is_only_truncated)
+        self._is_done = self._is_done | have_all_ended
         # A sentence that is done still needs running hypotheses while it stays in the batch. They cannot change its
         # result, so they may exceed its length limit.
         cannot_run = is_finished | (is_only_truncated & ~self._is_done)
         self._choose_running(cannot_run)
-        # This comes last, because it compares the new running hypotheses with all finished ones.
+        # `_is_decided` compares the new running hypotheses with all finished ones.
         if self._has_finished:
             # Running hypotheses are sorted, so the first one is the best. (active, 1)
             best_running = self._running_scores[:, :1]
@@ -409,7 +423,12 @@ class BeamSearch:
         return batch_values.index_copy_(0, self._active, active_values)
 
     def _is_decided(self, best_running: Tensor) -> Tensor:
-        """Return True for each sentence that is done according to `early_stopping`; see [`BeamSearch`].
+        """Return True for each sentence that is done according to `early_stopping`, which has one of three values.
+
+        - True: a sentence is done when `num_beams` of its hypotheses are finished.
+        - False: in addition, the best running hypothesis must not improve on the worst of them if it ends now.
+        - "never": as False, but only `num_return_sequences` finished hypotheses are needed, and no running hypothesis
+          may be able to improve on the worst of them, however it continues.
 
         Args:
             best_running (`torch.FloatTensor` of shape `(active, 1)`): log P of the best running hypothesis.
@@ -422,10 +441,11 @@ class BeamSearch:
             num_needed = self.num_return_sequences
         else:
             num_needed = self.num_beams
-        # The scores of finished hypotheses, (batch, beams), are sorted, so this is the worst of the needed ones. The
-        # index None adds the last axis: (active, 1).
+        # The scores of finished hypotheses, (batch, beams), are sorted, so column `num_needed - 1` has the worst of the
+        # needed ones. The first index selects the rows of the active sentences, and the index None adds an axis at the
+        # end: (active, 1).
         worst_needed = self._finished.scores[self._active, num_needed - 1, None]
-        # An empty slot has a score far below all others, so the worst score shows whether there are enough hypotheses.
+        # If fewer hypotheses are finished, this column has an empty slot.
         has_enough_finished = exists(worst_needed)
         if self.early_stopping is True:
             return has_enough_finished
@@ -565,4 +585,4 @@ class BeamSearch:
         positions = torch.arange(num_generated, device=lengths.device)
         # (batch, hypotheses, generated)
         is_after_end = positions >= lengths[..., None]
-        return tokens.masked_fill(is_after_end, self._fill), rows.masked_fill(is_after_end, _NO_ROW)
+        return tokens.masked_fill(is_after_end, self._fill_token), rows.masked_fill(is_after_end, _NO_ROW)

@@ -258,17 +258,23 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the configuration with a copy of the model's code, which `trust_remote_code=True` loads."""
+        """Save the configuration with a copy of the model's code, which `trust_remote_code=True` loads.
+
+        While the file is written, the object has the field `custom_pipelines`, which names the pipeline in the saved
+        folder. Afterwards, the installed package removes the field from the object. Code that was itself loaded from a
+        saved folder (`_IS_REMOTE_CODE` is True) keeps it, because such a model uses the pipeline of its folder.
+        """
         self.validate()
         # The package does not ship the code of derived classes.
         if type(self) is VanillaTransformerConfig:
+            # This sets the fields `auto_map` and `custom_pipelines`.
             self._add_shipped_code()
         try:
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
             if not _IS_REMOTE_CODE:
-                # Only the saved file needs the field that `_add_shipped_code` has set. If the object kept it,
-                # transformers would ask the user to trust remote code.
+                # If the object kept the field, transformers would ask the user to trust remote code. The default None
+                # is for objects of derived classes, which may lack the field.
                 self.__dict__.pop("custom_pipelines", None)
 
     def _add_shipped_code(self) -> None:

@@ -111,6 +111,8 @@ class SettingsToSave(GenerationConfig):
         One of these defaults is a `max_length` of 20. This package ignores it, but other programs that read the saved
         file would not.
         """
+        # The copy is shallow. This is enough, because its fields are only replaced below, and no object in a field is
+        # changed. So the caller's settings stay as they are.
         settings_to_save = copy.copy(settings)
         # The copy keeps all fields, but gets the `validate` of this class, which transformers calls to save the copy.
         settings_to_save.__class__ = cls
@@ -237,12 +239,14 @@ def limits_length(settings: GenerationConfig) -> bool:
         return True
     if settings.max_length is None:
         return False
-    # Only settings of this package's models have an offset, which could apply instead of a default.
-    has_offset = hasattr(settings, "max_length_offset")
-    is_stock_default = settings.max_length == _STOCK_MAX_LENGTH
-    # If `Seq2SeqTrainer.predict` has written this default, the user did not choose it, and the offset applies.
-    offset_applies = has_offset and is_stock_default and has_defaults_of_predict(settings)
-    return not offset_applies
+    if settings.max_length != _STOCK_MAX_LENGTH:
+        # `predict` writes defaults only where a setting is None, so this limit is the user's.
+        return True
+    if not hasattr(settings, "max_length_offset"):
+        # Only settings of this package's models have an offset. Without one, nothing replaces the default.
+        return True
+    # `predict` writes all defaults at once. If some of them are missing, the user has chosen this limit.
+    return not has_defaults_of_predict(settings)
 
 
 def create_default_generation_config(config: PreTrainedConfig) -> GenerationConfig:

@@ -241,7 +241,8 @@ class NextTokenSteps:
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Compute the logits of the next token, `(rows, vocabulary)` in float32, for hypotheses `(rows, length)`.
 
-        Each call stores the model's output in `outputs`, and prepares `model_kwargs` for the next step.
+        Each call stores the model's output in `outputs`, and prepares `model_kwargs` for the next step. `outputs` is
+        None until the first call.
         """
         is_first_step = self.outputs is None
         if is_first_step:
@@ -254,9 +255,10 @@ class NextTokenSteps:
                 input_ids, next_sequence_length=tokens_of_step, **self.model_kwargs
             )
             outputs = self.model(**inputs, return_dict=True)
-        # From now on, `is_first_step` is False.
+        # From the next call on, `is_first_step` is False.
         self.outputs = outputs
-        # The next step needs the cache of this step, and a mask with one more column.
+        # This method of transformers changes the dictionary in place and returns it. The next step needs the cache of
+        # this step, and a mask with one more column.
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=True
         )
@@ -386,17 +388,23 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> dict[str, Any]:
         """Return the arguments for the decoding loop, including those that a `custom_generate` function accepts.
 
-        If `custom_generate` is a function, transformers drops the tokenizer for stop strings, the streamer and
-        `synced_gpus`. This method passes each of them to a function that has a parameter with its name.
-        """
-        extract_arguments = super()._extract_generation_mode_kwargs
-        if not callable(custom_generate):
-            return extract_arguments(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
+        transformers returns one of two dictionaries:
 
-        # Without a function, transformers returns the arguments of its own decoding loops. It removes the arguments
-        # that it returns from `kwargs`, so the first call gets a copy.
-        arguments_of_stock_loops = extract_arguments(None, dict(kwargs), synced_gpus, assistant_model, streamer)
-        arguments = extract_arguments(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
+        - Without a function: the arguments of its own decoding loops, such as the tokenizer for stop strings, the
+          streamer and `synced_gpus`.
+        - With a function: only the function's additional arguments, and none of those above.
+
+        For a function, this method returns the second dictionary, and adds those arguments from the first one for which
+        the function has a parameter with the same name.
+        """
+        # This method of transformers removes the arguments that it returns from the dictionary `kwargs`.
+        pop_arguments = super()._extract_generation_mode_kwargs
+        if not callable(custom_generate):
+            return pop_arguments(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
+
+        # The None means that there is no function. This call gets a copy, so that the next one finds all arguments.
+        arguments_of_stock_loops = pop_arguments(None, dict(kwargs), synced_gpus, assistant_model, streamer)
+        arguments = pop_arguments(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
         parameters = inspect.signature(custom_generate).parameters
         for name, argument in arguments_of_stock_loops.items():
             if name in parameters:
@@ -408,9 +416,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> tuple[GenerationConfig, ModelKwargs]:
         """Merge the settings of the model and of the call, and check them.
 
+        Args:
+            generation_config (`GenerationConfig`, *optional*): the settings that the caller passes as an object.
+            **kwargs: the other arguments of `generate()`, which are settings such as `num_beams`, and inputs of the
+                model such as `attention_mask`.
+
         Returns:
-            The merged settings, and those arguments of the call that are inputs of the model.
+            The merged settings, and those arguments of the call that are inputs of the model. The settings are a copy
+            for this call. They have two fields for `_prepare_generated_length`, which transformers calls later:
+            `max_length_offset`, which is None if the caller has set a limit that replaces it, and `source_lengths`.
         """
+        # `kwargs` is this method's own dictionary, so entries can be removed without changing the caller's arguments.
         # Without this check, transformers would compare these numbers and raise an error that does not name the
         # argument.
         check_search(kwargs)
@@ -418,16 +434,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # A caller may pass None for this former setting.
         kwargs.pop("forced_phrases", None)
 
-        # This comes before `_merge_settings`, which removes `max_length_offset` from `kwargs`. In the merged settings,
-        # limits of the call could no longer be told apart from limits of the model.
+        # This must come before `_merge_settings`, which removes `max_length_offset` from `kwargs`. In the merged
+        # settings, limits of the call could no longer be told apart from limits of the model.
         caller_limits_length = self._caller_limits_length(generation_config, kwargs)
         # The cache of earlier tokens has two names, of which this method passes on only the current one.
         kwargs["cache"] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
         settings, model_kwargs = self._merge_settings(generation_config, kwargs)
         self._check_settings(settings)
 
-        # The settings are a copy for this `generate()` call. `_prepare_generated_length`, which transformers calls
-        # later, reads the two fields that are set below.
         if caller_limits_length:
             # The limit of the caller takes the place of the offset.
             settings.max_length_offset = None
@@ -471,20 +485,25 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: Mapping[str, object]) -> bool:
         """Return True if `max_length` or `max_new_tokens` limits a `generate()` call, so that no offset applies.
 
-        The offset is `max_length_offset`. Arguments of the call take precedence over the caller's `generation_config`,
-        which takes precedence over the model's.
+        The offset is `max_length_offset`. Limits and offsets are looked for in three places: the arguments of the call,
+        the caller's `generation_config`, and the settings of the model. The first place that has a limit or an offset
+        decides: the result is True if it has a limit, even if it has an offset as well, and False otherwise.
+
+        In settings, in contrast to arguments, a `max_length` of 20 may be a default that `Seq2SeqTrainer.predict` has
+        written. `limits_length` does not count such a default as a limit.
         """
+        # The first place: the arguments of the call.
         if kwargs.get("max_length") is not None or kwargs.get("max_new_tokens") is not None:
             return True
         if kwargs.get("max_length_offset") is not None:
             return False
+        # The second place: the caller's settings.
         if generation_config is not None:
-            # `limits_length` reads the same two limits, but ignores a default that `Seq2SeqTrainer.predict` has set.
             if limits_length(generation_config):
                 return True
             if getattr(generation_config, "max_length_offset", None) is not None:
                 return False
-        # Neither the arguments nor the caller's settings say anything about the length.
+        # The third place: the model's settings. If they have no limit, the result is False, with an offset or without.
         return limits_length(self.generation_config)
 
     @staticmethod
@@ -521,10 +540,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """Return the target tokens that decoding continues: `<s>`, or the caller's prefix with padding on the left.
 
         transformers expects `<s>` in the first column, and appends the next token after the last column. Therefore,
-        this method moves padding to the right before transformers looks for `<s>`, and to the left afterwards. Like
-        transformers' method, it changes `model_kwargs`.
+        this method moves padding to the right before transformers looks for `<s>`, and to the left afterwards. For
+        example, with the pad token 0 and `<s>` 1, the prefix `[0, 7, 8]` becomes `[7, 8, 0]`, then `[1, 7, 8, 0]`, and
+        at last `[0, 1, 7, 8]`. The mask, which has 1 for real tokens and 0 for padding, changes in the same way.
+
+        Like transformers' method, it changes `model_kwargs` in place and returns it: the prefix is removed, and its
+        mask is replaced. All other arguments are passed on to transformers' method unchanged.
         """
-        # This method of transformers adds `<s>` to a prefix that does not begin with it, and a column to its mask.
+        # This method of transformers removes the prefix from `model_kwargs` and returns it. If the prefix does not
+        # begin with `<s>`, it adds `<s>` to the prefix, and a column to the mask in `model_kwargs`.
         prepare_prefix = super()._prepare_decoder_input_ids_for_generation
         mask = model_kwargs.pop("decoder_attention_mask", None)
         if mask is None:
@@ -537,6 +561,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         model_kwargs["decoder_input_ids"] = prefix_padded_right
         model_kwargs["decoder_attention_mask"] = mask_padded_right
 
+        # The dictionary that is returned is the same object.
         prefix_with_start, model_kwargs = prepare_prefix(*args, model_kwargs=model_kwargs, **kwargs)
         mask_with_start = model_kwargs["decoder_attention_mask"]
 
@@ -568,21 +593,26 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> GenerationConfig:
         """Compute the length limits from `max_length_offset`, if that setting applies, and then transformers' limits.
 
+        transformers calls this method before `_get_logits_processor` and `_get_stopping_criteria`, and passes the same
+        settings to all of them. So the field `sentence_max_lengths`, which this method adds to the settings, reaches
+        the other two.
+
         Args:
             generation_config (`GenerationConfig`): the settings of this call, which are changed in place.
             inputs_tensor (`torch.Tensor` of shape `(batch, source, ...)`): the encoder's inputs.
             input_ids_length (`int`): the number of target tokens before the first generated one.
             **kwargs: other arguments of transformers' method.
         """
-        # `_get_logits_processor` and `_get_stopping_criteria`, which transformers calls later, read this field. It
-        # stays None if no offset applies.
+        # None means that all sentences have the same limit. It stays None if no offset applies.
         generation_config.sentence_max_lengths = None
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None:
             padded_source_length = inputs_tensor.shape[1]
-            # This sets `max_new_tokens`, from which transformers' method below computes `max_length`.
+            # This sets `max_new_tokens`, from which transformers' method below computes `max_length`. If the lengths of
+            # the sources are known, it also sets `sentence_max_lengths`.
             self._set_limits_from_offset(generation_config, offset, padded_source_length, input_ids_length)
-            # Without this, transformers warns that the caller set both max_length and max_new_tokens.
+            # With `max_new_tokens`, transformers reads this argument only to decide about a warning, which says that
+            # the caller has set both max_length and max_new_tokens. The caller has set neither.
             kwargs["has_default_max_length"] = True
         return super()._prepare_generated_length(
             generation_config, inputs_tensor=inputs_tensor, input_ids_length=input_ids_length, **kwargs
@@ -592,6 +622,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         self, settings: CallSettings, offset: int, padded_source_length: int, prompt_length: int
     ) -> None:
         """Set `max_new_tokens` and `sentence_max_lengths` of the settings according to `max_length_offset`.
+
+        `max_new_tokens`, one number for the batch, counts only generated tokens. `sentence_max_lengths`, (batch,), also
+        counts the tokens of the prompt.
 
         Args:
             settings (`CallSettings`): the settings of a call, which are changed in place.
@@ -607,7 +640,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             longest_source = int(source_lengths.max())
         max_new_tokens = longest_source + offset
         if self.config.position_embedding_type == "learned":
-            # The last generated token is never an input, so it needs no position.
+            # Every token is an input of the decoder, and needs a position, except the last generated one. For example,
+            # 10 positions and a prompt of 3 tokens leave 7 positions, which allow 8 generated tokens.
             positions_left = self.config.max_position_embeddings + 1 - prompt_length
             # A prompt that is too long for the table raises an error when its positions are looked up. Here, the limit
             # only has to be positive.
@@ -633,17 +667,23 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if max_lengths is not None:
             limit = SentenceLengthLimit(max_lengths)
             if generation_config._pad_token_tensor is not None:
-                # transformers pads finished sentences only if a criterion has this attribute.
+                # transformers pads finished sentences if a criterion has this attribute, whatever its value. Without a
+                # pad token, it could not pad them, so the attribute must be missing.
                 limit.eos_token_id = generation_config._eos_token_tensor
             criteria.append(limit)
         return criteria
 
     def _get_logits_processor(self, generation_config: CallSettings, *args: Any, **kwargs: Any) -> LogitsProcessorList:
-        """Return transformers' logits processors. `forced_eos_token_id` applies at each sentence's own length limit."""
+        """Return transformers' logits processors. `forced_eos_token_id` applies at each sentence's own length limit.
+
+        The inherited method makes a processor for each setting, and adds the processors that the caller passes. If each
+        sentence has its own limit, its arguments are changed so that `SentenceForcedEOS` takes the place of its own
+        processor for `forced_eos_token_id`.
+        """
         max_lengths = generation_config.sentence_max_lengths
         forced_eos = generation_config.forced_eos_token_id
         if max_lengths is not None and forced_eos is not None:
-            # transformers' own processor would use one limit for all sentences. Without the setting, it is not added.
+            # transformers' own processor would use one limit for all sentences. Without the setting, it is not made.
             # The settings are a copy for this `generate()` call, so they may be changed.
             generation_config.forced_eos_token_id = None
             # The caller's list stays as it is, because the new processor is appended to a copy.
@@ -801,10 +841,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             log_probs = self.log_probabilities(precise_logits)
         else:
             # With a large vocabulary, logits take much memory. The caller does not request them, so the result
-            # overwrites them.
+            # overwrites them: from here on, `precise_logits` and `log_probs` are the same tensor.
             log_probs = self.log_probabilities(precise_logits, out=precise_logits)
         processed_log_probs = logits_processor(hypotheses, log_probs).float()  # type: ignore[arg-type]
 
+        # If logits were overwritten, the entry "logits" is wrong, but the loop below does not read it.
         outputs_of_step = {**model_outputs, "scores": processed_log_probs, "logits": precise_logits}
         # Only requested outputs have a key. The loop replaces their values, and adds no key during the iteration.
         for name, earlier_outputs in outputs_by_step.items():

@@ -186,9 +186,12 @@ class VanillaTransformerAttention(nn.Module):
         if key_value_states is None:
             key, value = self._project_keys_and_values(hidden_states)
             if cache is not None:
-                # The keys and values of all tokens so far. In a static cache, unused slots follow them.
+                # `update` adds the keys and values of the new tokens to the cache of this layer, and returns those of
+                # all tokens so far, on the axis "keys". In a static cache, unused slots follow them.
                 key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
         else:
+            # The source is the same in every decoding step. With a cache, its keys and values are computed in the first
+            # step only, and later steps read them from the cache.
             key, value = get_source_keys_and_values(
                 cache, self.layer_idx, self._project_keys_and_values, key_value_states
             )
@@ -197,7 +200,8 @@ class VanillaTransformerAttention(nn.Module):
         if kwargs.get("output_attentions"):
             # Only eager attention returns attention weights.
             implementation = "eager"
-        # "eager" is not in transformers' table, so it selects the function that is the second argument.
+        # transformers' table maps the name of an implementation to its function. It has no entry "eager", for which it
+        # returns the second argument, the default.
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         if attention is flash_attention_forward:
             # transformers' own function would apply the padding mask of the keys to the queries as well.
@@ -711,7 +715,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         is_checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         cache = prepare_cache(self.config, either_cache(cache, past_key_values), use_cache, is_checkpointing)
 
-        # The number of tokens whose keys and values are in the cache.
+        # The number of tokens whose keys and values are in the cache. A static cache returns it as a scalar tensor.
         past_length: int | Tensor = 0
         target_cache: Cache | None = None
         if cache is not None:
@@ -726,11 +730,13 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         mask = look_ahead_mask(mask_config, x, attention_mask, target_cache)
         encoder_mask = create_bidirectional_mask(mask_config, x, encoder_attention_mask, encoder_hidden_states)
 
-        # `is_updated` is True for each layer whose keys and values of the source are in the cache.
+        # `is_updated` maps the index of a layer to True if its keys and values of the source are in the cache.
         has_source_in_cache = cache is not None and any(cache.is_updated.values())
         source_states = encoder_hidden_states
         if source_states is not None and not has_source_in_cache:
-            # Every layer computes keys and values from the encoder's output, so one cast can serve all layers.
+            # Every layer computes keys and values from the encoder's output, so one cast can serve all layers. If the
+            # cache has the keys and values, the layers read only the length of `source_states`. `check_source` has
+            # already rejected None.
             source_states = cast_once_for_layers(source_states)
         for layer in self.layers:
             x = layer(x, source_states, mask, encoder_mask, cache=cache, **kwargs)
@@ -745,8 +751,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        # This maps the name of each tied weight to the name of the weight that it shares. It must be complete before
-        # `post_init`, which reads it.
+        # `post_init`, which is called when both stacks exist, determines the order. It reads `_tied_weights_keys`, so
+        # this dictionary is filled before the call. It replaces `_tp_plan`, so this plan is extended after the call.
+        #
+        # This maps the name of each tied weight to the name of the weight that it shares.
         self._tied_weights_keys = {}
         shares_embeddings = config.has_joint_vocabulary and config.tie_word_embeddings
         if shares_embeddings:
@@ -755,12 +763,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 self._tied_weights_keys[f"{stack}.embed_tokens.weight"] = "shared.weight"
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
-        # Both stacks must exist before this call, which collects their plans and keys, and initializes and ties
-        # weights.
+        # This collects the plans and keys of both stacks, and initializes and ties weights.
         self.post_init()
         if shares_embeddings:
-            # The plan that `post_init` has collected from both stacks does not contain the matrix that they share. It
-            # is added after `post_init`, which would overwrite an earlier plan.
+            # The plan that `post_init` has collected from both stacks does not contain the matrix that they share.
             self._tp_plan = {**self.tp_plan, "shared": "embedding_rowwise"}
 
     def get_input_embeddings(self) -> nn.Module:
@@ -876,6 +882,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: VanillaTransformerConfig):
+        # The inherited constructor comes first, because it makes generation settings from the configuration, which are
+        # replaced below. `post_init` comes last, because it reads the modules and `_tied_weights_keys`.
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
@@ -886,9 +894,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         # set, `post_init` makes the LM head share the matrix of the target embedding.
         self._tied_weights_keys = {"lm_head.weight": f"{target_embedding}.weight"}
         self.loss_function = label_smoothed_cross_entropy
-        # This replaces the settings that transformers' `__init__`, called above, has made from the configuration.
         self.generation_config = create_default_generation_config(config)
-        # This comes last, because it reads the modules and `_tied_weights_keys`.
+        # This initializes and ties weights.
         self.post_init()
 
     @can_return_tuple
@@ -917,9 +924,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
                 `ignore_index` where there is no target. Without decoder inputs, the labels shifted right are the
                 decoder inputs (teacher forcing).
             logits_to_keep (`int` or `torch.Tensor`): for how many positions at the end of the target logits are
-                computed, or a tensor of positions; 0 for all positions.
+                computed, or a tensor of positions; 0 for all positions. With `labels`, all positions are needed,
+                because the loss compares each label with the logits of its position.
             skip_logits (`bool`): with `labels`, compute the loss without holding all logits in memory, and return no
                 logits. In training, all logits and their gradients can take more memory than the rest of the model.
+                Then `logits_to_keep` has no effect. Without `labels`, `skip_logits` has no effect.
             num_items_in_batch (`int`, *optional*): see [`label_smoothed_cross_entropy`]; the Trainer passes it.
             Other arguments: as for [`VanillaTransformerModel`].
 

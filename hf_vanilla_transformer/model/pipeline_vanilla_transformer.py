@@ -89,7 +89,8 @@ class PlainTranslationPipeline(Pipeline):
             ValueError: if a sentence has lone surrogates, if a translation is empty because weights are NaN or
                 infinite, if a language is passed, or if neither text nor token ids are to be returned.
         """
-        # The order of the branches matters, because a string and an iterator are also iterables.
+        # The first branch that matches decides. Other iterables come last, because strings, datasets, iterators, tables
+        # and bytes can be iterated over, too.
         if isinstance(inputs, str):
             translations = super().__call__(inputs, **kwargs)
             # transformers returns a list only if `num_return_sequences` is above 1.
@@ -102,10 +103,13 @@ class PlainTranslationPipeline(Pipeline):
         if isinstance(inputs, Iterator):
             # transformers streams generators, but no other iterators.
             return super().__call__((sentence for sentence in inputs), **kwargs)
-        # Iterating over a table yields column names, and iterating over bytes yields numbers.
+        # A table is a dictionary of columns, or a data frame. The data frames of pandas and polars share no base class,
+        # but both have the attribute `columns`.
         is_table = isinstance(inputs, Mapping) or hasattr(inputs, "columns")
         if is_table or isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
-            # As a single sentence, the input causes an error that names its type.
+            # None of these inputs is a sequence of sentences: iterating over a table yields its columns or their names,
+            # and iterating over bytes yields numbers. Passed as a single sentence, the input makes `preprocess` raise a
+            # TypeError that names its type.
             return super().__call__([inputs], **kwargs)
         sentences = list(inputs)
         if not sentences:
@@ -130,15 +134,17 @@ class PlainTranslationPipeline(Pipeline):
         The arguments without a parameter here are for `generate()`, which `_forward` calls. `return_type`, 0 for token
         ids or 1 for text, takes precedence over `return_tensors`.
 
-        transformers also calls this method with the arguments that were passed when the pipeline was created.
+        transformers also calls this method when the pipeline is created. The arguments of a call then replace those
+        from the creation of the pipeline. Therefore, a parameter that is None, which means that it was not passed, has
+        no entry in the dictionaries.
         """
         preprocess_kwargs = self.language_parameters(src_lang, tgt_lang)
         if truncation is not None:
             preprocess_kwargs["truncation"] = truncation
 
         if return_type is not None:
+            # From here on, `return_tensors` has what `return_type` says.
             return_tensors = _selects_tensors(return_type)
-        # An argument that is not passed must not override one that was passed when the pipeline was created.
         postprocess_kwargs: dict[str, Any] = {}
         if return_tensors is not None:
             postprocess_kwargs["return_tensors"] = return_tensors
@@ -214,18 +220,20 @@ class PlainTranslationPipeline(Pipeline):
         """Generate translations for a batch.
 
         Returns:
-            `token_ids`, `(batch, translations, target)`, and `copied`, which is passed on to `postprocess`. It holds
-            the text of each sentence that is copied, and None for every other sentence.
+            `token_ids`, `(batch, translations, target)`, and `copied`, which is passed on to `postprocess` unchanged.
+            It holds the text of each sentence that is copied, and None for every other sentence.
 
         Raises:
             ValueError: if a translation is empty because weights are NaN or infinite.
         """
-        # `preprocess` has added this entry. It is removed from the inputs, because generate() does not accept it.
-        copied = input_tensors.pop("copied")
-        # transformers passes the value of one sentence, or a list of values if `batch_size` was set.
-        copied_texts = [copied]
-        if isinstance(copied, list):
-            copied_texts = copied
+        # `preprocess` has added this entry. It is removed from the inputs, because generate() does not accept it. For
+        # one sentence, it is the text or None. If `batch_size` was set, transformers has collected the entries of all
+        # sentences in a list.
+        copied_entry = input_tensors.pop("copied")
+        # The list has one text, or None, for each sentence.
+        copied_texts = [copied_entry]
+        if isinstance(copied_entry, list):
+            copied_texts = copied_entry
         output = self.model.generate(**input_tensors, **generate_kwargs)
         # With `return_dict_in_generate`, the output has the token ids in the field `sequences`.
         sequences = getattr(output, "sequences", output)
@@ -234,7 +242,8 @@ class PlainTranslationPipeline(Pipeline):
         # What the model generates for a copied sentence is dropped, so it need not be checked.
         is_translated = [text is None for text in copied_texts]
         check_generated(self.model, self.tokenizer, token_ids[is_translated])
-        return {"token_ids": token_ids, "copied": copied}
+        # The entry is returned as it came, because transformers splits a list into the entries of the sentences again.
+        return {"token_ids": token_ids, "copied": copied_entry}
 
     def postprocess(
         self,

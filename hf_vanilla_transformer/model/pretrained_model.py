@@ -202,7 +202,12 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """Return the weights to save, or None to save the model's own weights as they are.
 
         If the weights of a model with shared embeddings were untied, its embedding matrices are saved separately,
-        because an untied model loads one matrix per embedding. Otherwise, the result is `state_dict`.
+        because an untied model loads one matrix per embedding. Then the result is a new dictionary. Otherwise, it is
+        `state_dict`, which may be None.
+
+        Args:
+            state_dict (`dict`, *optional*): the weights that the caller of `save_pretrained` passes. None or an empty
+                dictionary stands for the model's own weights.
         """
         has_shared_matrix = hasattr(self.base_model, "shared")
         was_untied = has_shared_matrix and not self.config.tie_word_embeddings
@@ -212,7 +217,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             state_dict = self.state_dict()
         weights_to_save = {}
         for name, weight in state_dict.items():
-            # The encoder, the decoder and the LM head have this matrix under their own names, too.
+            # The shared matrix is "model.shared.weight", or "shared.weight" in a model without an LM head. It is left
+            # out, because the encoder, the decoder and the LM head have matrices under their own names.
             if name.endswith("shared.weight"):
                 continue
             # safetensors cannot save tensors that share memory.

@@ -62,6 +62,9 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         target_object: Any = None,
         **kwargs: Any,
     ):
+        # Both inner tokenizers are created before the inherited constructor is called, which may call `_add_tokens` and
+        # then needs them. The check of special tokens comes last, because it reads ids that this constructor has set.
+        #
         # Each side is a file in the format of the tokenizers library, or a `tokenizers.Tokenizer`.
         has_tokenizer = {
             "source": bool(source_file) or source_object is not None,
@@ -70,7 +73,8 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         for side in ("source", "target"):
             if not has_tokenizer[side]:
                 raise InputError(f"there is no {side}_tokenizer.json; a tokenizer with two vocabularies needs both.")
-        # These arguments would come from the tokenizer.json of a different model, so they are ignored.
+        # These arguments would come from the tokenizer.json of a different model, so they are ignored. The inherited
+        # constructor gets a tokenizer of this class below.
         kwargs.pop("tokenizer_file", None)
         kwargs.pop("tokenizer_object", None)
 
@@ -87,9 +91,8 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         )
         # Whether a call encodes targets instead of sources. `_switch_to_target_mode` sets this to True.
         self._encodes_targets = False
-        # The inherited constructor may add special tokens by `_add_tokens`, which needs both tokenizers.
+        # Apart from the overridden methods, this tokenizer is a tokenizer of sources.
         super().__init__(tokenizer_object=self.source_tokenizer.backend_tokenizer, **kwargs)
-        # This check comes last, because it reads the ids that the inherited constructor has set.
         self._check_special_tokens()
 
     def _check_special_tokens(self) -> None:
@@ -157,14 +160,20 @@ class TwoVocabularyTokenizer(TokenizersBackend):
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         """Add tokens to both vocabularies.
 
+        Returns:
+            The number of tokens that were new in the vocabulary of the source. The target may get a different number.
+
         Raises:
-            ValueError: if a new special token is already an ordinary token, because its ids would differ.
+            ValueError: if a new special token is already an ordinary token, because its ids would differ. If it is an
+                ordinary token of the target only, `source_tokenizer` already has the new tokens when the error is
+                raised, so the tokenizer should not be used any more.
         """
         for side_tokenizer in sides_of(self):
             if special_tokens:
                 _check_new_special_tokens(side_tokenizer, new_tokens)
             side_tokenizer._add_tokens(new_tokens, special_tokens)
-        # This tokenizer has its own copy of the source vocabulary, to which the inherited method adds the tokens.
+        # This tokenizer has its own copy of the source vocabulary, to which the inherited method adds the tokens. Its
+        # result is the number for this copy.
         return super()._add_tokens(new_tokens, special_tokens)
 
     def _save_pretrained(
