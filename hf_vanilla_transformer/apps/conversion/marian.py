@@ -122,34 +122,39 @@ def from_marian(
     # Without this library, the vocabularies cannot be read.
     with needing("marian", "Marian's vocabulary needs"):
         import sentencepiece  # noqa: F401
+
     weight_path, vocabulary_paths = find_files(Path(input))
     arrays, settings_in_weights = read_arrays(weight_path)
+    # These are the settings in the file next to the weights. The settings in the weight file take precedence, because
+    # they are stored together with the weights.
     settings = read_settings(weight_path)
-    # The settings in the weight file take precedence, because they are stored together with the weights.
     settings.update(settings_in_weights)
     check_settings(settings, weight_path)
 
     languages = find_languages(settings, vocabulary_paths)
     # `pad_token` is the id of the pad token that the conversion adds.
     tokenizer_contents, pad_token = tokenizer_files(vocabulary_paths, arrays, languages)
+    # A `MarianMTModel` with the original weights, with which the converted model is compared.
     marian = build_marian(arrays, settings, pad_token, weight_path)
 
-    # The description of the models that the converted model is compared with, for the certificate.
-    oracle = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
-    n_best = []
+    # With pymarian, the converted model is compared with Marian itself, too.
     has_pymarian = find_spec("pymarian") is not None
     if has_pymarian:
-        oracle += ", and n-best lists of pymarian"
         n_best = translate_by_marian(weight_path, vocabulary_paths, sentences)
+        note_on_pymarian = ", and n-best lists of pymarian"
     else:
-        oracle += "; pymarian, which is Marian itself, is not installed"
+        n_best = []
+        note_on_pymarian = "; pymarian, which is Marian itself, is not installed"
+    # The certificate of the conversion describes the models of the comparison in words.
+    oracle_model = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
     source = Source(
         name=Path(input).resolve().name,
         system="marian",
         reference=marian,
-        oracle=oracle,
+        oracle=oracle_model + note_on_pymarian,
         sha256=hashes([weight_path, *vocabulary_paths]),
         license=license or read_license(weight_path.parent),
+        # `marian` is a transformers model, so the comparison is repeated in float64, where rounding errors are tiny.
         in_float64=True,
         n_best=n_best,
     )
