@@ -198,7 +198,7 @@ class _Linear(torch.autograd.Function):
         # `forward` has saved x, (..., in), and the weight, (out, in), each only if a gradient needs it, else None.
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        # Both functions multiply a matrix by the transpose of another. A second derivative needs the one that torch can
+        # Both functions compute a @ b.T from their arguments (a, b). A second derivative needs the one that torch can
         # differentiate.
         needs_second_derivative = torch.is_grad_enabled()
         multiply_by_transpose = nn.functional.linear if needs_second_derivative else onednn_linear
@@ -207,13 +207,15 @@ class _Linear(torch.autograd.Function):
         grad_x = None
         grad_weight = None
         grad_bias = None
-        # To multiply by a matrix itself, pass its transpose. The tensors that are needed here were saved, so only type
-        # checkers need the comparisons with None.
+        # `forward` has saved the weight if `needs_x`, and x if `needs_weight`. The comparisons with None below are
+        # always True, and tell this to type checkers.
         if needs_x and weight is not None:
-            grad_x = multiply_by_transpose(grad, weight.T)  # grad @ weight, (..., in)
+            # This is grad @ weight, (..., in). The function transposes its second argument, so weight.T is passed.
+            grad_x = multiply_by_transpose(grad, weight.T)
         if needs_weight and x is not None:
             x_rows = x.flatten(0, -2)  # (rows, in)
-            grad_weight = multiply_by_transpose(grad_rows.T, x_rows.T)  # grad_rows.T @ x_rows, (out, in)
+            # This is grad_rows.T @ x_rows, (out, in). Again, the second argument is passed as its transpose.
+            grad_weight = multiply_by_transpose(grad_rows.T, x_rows.T)
         if needs_bias:
             grad_bias = grad_rows.sum(dim=0)  # (out,)
         return grad_x, grad_weight, grad_bias

@@ -36,8 +36,9 @@ def smoothed_cross_entropy_without_logits(
 ) -> tuple[Tensor, Tensor]:
     """Compute the label-smoothed loss from the decoder's output, without holding all logits in memory.
 
-    The matrix of the output projection is read directly. If a different module, such as a PEFT adapter, has replaced
-    the output projection, the plain operation is used, which calls that module.
+    This function replaces the operation `smoothed_cross_entropy_of_states`. It passes the matrix of the output
+    projection to `smoothed_cross_entropy_of_matrix`, which computes the loss. If a different module, such as a PEFT
+    adapter, has replaced the output projection, the plain operation is used, which calls that module.
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
@@ -50,6 +51,7 @@ def smoothed_cross_entropy_without_logits(
         [`~.operations.token_sums`], added up over the batch, `(3,)`.
     """
     if not is_plain_linear(lm_head):
+        # Calling the operation itself would call this function again. `plain` returns the formula that it replaces.
         return plain(smoothed_cross_entropy_of_states)(states, lm_head, labels, label_smoothing)
     weight: Tensor = lm_head.weight  # type: ignore[assignment]
     bias: Tensor | None = lm_head.bias  # type: ignore[assignment]

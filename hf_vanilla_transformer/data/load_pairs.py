@@ -74,7 +74,8 @@ def load_pairs(
         dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
         train_files, validation_files, test_files (*optional*): the files of each split: tables of one format, or
             aligned text files.
-        source, target (`str`): column names or languages, as described above.
+        source, target (`str`): column names or languages, as described above. For `"numbers"`, they are language codes,
+            and the defaults `"source"` and `"target"` mean that the code is not given.
         **options: options that depend on where the pairs come from:
 
             - `"numbers"`: arguments of [`number_pairs`];
@@ -112,7 +113,8 @@ def load_pairs(
     if dataset is None:
         return _load_files(files, source, target, options)
     if dataset == "numbers":
-        # The defaults of `source` and `target` are names of columns, which this corpus does not have.
+        # The built-in corpus has languages, and no columns to choose. The defaults "source" and "target" are names of
+        # columns, so here they mean that the caller has not chosen a language.
         source_language = "en" if source == "source" else source
         target_language = "de" if target == "target" else target
         return number_pairs(source_language, target_language, **options)
@@ -143,8 +145,9 @@ def _check_files(files: Files) -> list[Path]:
             f"one split is in {_join(paths)}; give tables of one format ({', '.join(TABLE_FORMATS)}), or two "
             "aligned text files, or several such pairs: a.en a.de b.en b.de."
         )
-    # Each text file of sources is followed by its file of targets, so the two must differ. Tables are compared in the
-    # same way. strict=False, because the number of tables may be odd.
+    # Each text file of sources is followed by its file of targets, so the two must differ. Tables do not come in pairs,
+    # but this loop rejects some lists that name the same table twice. strict=False, because the number of tables may be
+    # odd.
     for source_path, target_path in zip(paths[::2], paths[1::2], strict=False):
         if are_same_file(source_path, target_path):
             raise InputError(f"{source_path} and {target_path} are one file; give the sources and the targets.")

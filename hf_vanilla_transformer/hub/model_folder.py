@@ -138,7 +138,8 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     give_weights_the_mode_of_config(temporary)
     # This must be tested before the next step, which creates the folder.
     is_new = not folder.exists()
-    # `_rename_folder` replaces a new, empty folder, from which it reads the permissions that the user's umask allows.
+    # A new folder gets the permissions that the user's umask allows. `_rename_folder` gives them to the temporary
+    # folder, to which only its owner has access, and then replaces the new folder, which is still empty, by it.
     folder.mkdir(exist_ok=True)
     try:
         if is_new:

@@ -359,10 +359,13 @@ class BeamSearch:
         """Add candidates to `ended_hypotheses` in place, except the candidates of sentences that are done.
 
         `has_ended`, of shape `(active, candidates)`, is True for the candidates to add.
+
+        Candidates that are not added get the score `NO_HYPOTHESIS`, which `ended_hypotheses` treats as an empty entry.
         """
         # The result of the last `extend`. Its tensors have the shape (active, candidates).
         candidates = self._candidates
         # `exists` is False for a candidate that is no hypothesis: it extends an empty beam, or its token is forbidden.
+        # `self._is_done` has the shape (active, 1), so its value counts for all candidates of a sentence.
         is_stored = has_ended & exists(candidates.scores) & ~self._is_done
         # log P / lp(Y). All candidates have `self.length` tokens.
         penalized_scores = candidates.scores / self.length_penalty(self.length)
@@ -370,6 +373,7 @@ class BeamSearch:
         # The three numbers from which `_trace_back` collects the tokens of a hypothesis, (active, candidates, 3).
         lengths = torch.full_like(candidates.beams, self.length)
         ends = torch.stack([lengths, candidates.beams, candidates.tokens], dim=-1)
+        # `self._active`, (active,), has the index of each sentence in a batch of all sentences.
         ended_hypotheses.add(self._active, stored_scores, ends)
 
     def _have_all_ended(self, has_ended: Tensor) -> Tensor:
@@ -513,16 +517,22 @@ class BeamSearch:
         gets empty ones, whose scores are lower than all others.
 
         Returns:
-            The generated tokens, `(batch * num_return_sequences, generated)`, with the token `fill` after the end of a
-            hypothesis; the scores log P / lp(Y), `(batch * num_return_sequences,)`; and, in the shape of the tokens,
-            the row of the model's batch that produced each token, or -1 after the end of a hypothesis.
+            Three tensors, with one row per hypothesis:
+
+            - the generated tokens, `(batch * num_return_sequences, generated)`. After the end of a hypothesis, this is
+              the token `fill`.
+            - the scores log P / lp(Y), `(batch * num_return_sequences,)`.
+            - the row of the model's batch that produced each token, `(batch * num_return_sequences, generated)`. After
+              the end of a hypothesis, this is -1.
         """
-        # `ends` holds three numbers per hypothesis. All others have the shape (batch, num_return_sequences).
+        # (batch, num_return_sequences) and (batch, num_return_sequences, 3). For each hypothesis, `ends` has its
+        # length, the beam that its last token extends, and its last token, in the order in which `_store` stacks them.
         scores, ends = self._choose_results()
-        # The order is the same as in `_store`, which stacks these three numbers.
+        # All have the shape (batch, num_return_sequences).
         lengths, last_beams, last_tokens = ends.unbind(-1)
         # A hypothesis that does not exist has no tokens, whatever its entry in `ends` is.
         lengths = lengths.where(exists(scores), 0)
+        # Both have the shape (batch, num_return_sequences, generated).
         tokens, rows = self._trace_back(lengths, last_beams, last_tokens)
         return tokens.flatten(0, 1), scores.flatten(), rows.flatten(0, 1)
 
@@ -567,8 +577,8 @@ class BeamSearch:
         num_generated = int(lengths.max())
         tokens = lengths.new_empty(*lengths.shape, num_generated)
         rows = torch.empty_like(tokens)
-        # The beam that holds each hypothesis at the current position. After the end of a hypothesis, any beam will do.
-        # All tensors in the loop have the shape (batch, hypotheses).
+        # At the start of each pass of the loop, this is the beam that holds each hypothesis at `position`. After the
+        # end of a hypothesis, any beam will do. All tensors in the loop have the shape (batch, hypotheses).
         beams = torch.zeros_like(lengths)
         for position in reversed(range(num_generated)):
             # The token at this position, and the beam that it extends, if it is not the last token of the hypothesis.
@@ -576,10 +586,11 @@ class BeamSearch:
             running_beams = self._beams_by_step[position].gather(1, beams)
             is_last = lengths == position + 1
             tokens[..., position] = torch.where(is_last, last_tokens, running_tokens)
-            # The beam that this token extends holds the hypothesis at the position before.
+            # From here on, this is the beam that the token at `position` extends. It holds the hypothesis at the
+            # position before, which is the next one in the loop.
             beams = torch.where(is_last, last_beams, running_beams)
-            # The new `beams` have produced the token of this position. These are the rows in a batch of all sentences,
-            # as if none had been removed from it.
+            # The model has produced the token in the row of the beam that it extends. `self._first_rows`, (batch, 1),
+            # has the row of each sentence's first beam in a batch of all sentences. Removed sentences count, too.
             rows[..., position] = beams + self._first_rows
 
         positions = torch.arange(num_generated, device=lengths.device)

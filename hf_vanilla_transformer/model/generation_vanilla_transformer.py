@@ -95,7 +95,12 @@ def requested_outputs(settings: GenerationConfig) -> dict[str, tuple]:
 def tokens_to_read(cache: Cache | None, length: int, tokens_of_step: int | None) -> int | None:
     """Return how many tokens at the end of the target the model must read next, or None for all of them.
 
-    The model need not read the tokens that are in the cache.
+    The model need not read the tokens that are in the cache. There are three cases:
+
+    - Without a cache, the model reads all tokens in every step, so the result is None.
+    - In the first step with a cache, the model reads the tokens that the cache does not hold. For example, if there are
+      5 tokens, and an earlier `generate()` call has put 3 of them into the cache, the result is 2.
+    - In later steps with a cache, transformers has counted the new tokens, and the result is `tokens_of_step`.
 
     Args:
         cache (`Cache`, *optional*): the keys and values of earlier tokens.
@@ -107,10 +112,11 @@ def tokens_to_read(cache: Cache | None, length: int, tokens_of_step: int | None)
         RuntimeError: if transformers omits earlier tokens without passing the cache that holds them.
     """
     if cache is None:
+        # `tokens_of_step` does not change the result here, but it shows whether transformers uses a cache after all.
         _check_no_token_is_omitted(length, tokens_of_step)
         return None
     if tokens_of_step is not None:
-        # This is a later step, in which transformers counts the new tokens.
+        # This is a later step.
         return tokens_of_step
     # In the first step, the caller's cache may hold the tokens of an earlier `generate()` call.
     past_length = int(cache.get_seq_length())

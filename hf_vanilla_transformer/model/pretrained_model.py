@@ -232,6 +232,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         Linear layers get Glorot-uniform weights, and embeddings get normally distributed weights with the standard
         deviation d_model^-0.5. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
         """
+        # transformers calls this method for each module whose weights it has not loaded. An int8 matrix must be loaded,
+        # because random numbers cannot replace it.
         if isinstance(module, nn.Linear) and not module.weight.is_floating_point():
             raise InputError(
                 "the file of weights lacks int8 matrices that this class has; load an int8 model with the class that "
@@ -241,7 +243,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
-            # `set_initial_gain` has set `initial_gain` on the layers whose weights the configuration scales.
+            # Layers whose weights the configuration scales have the attribute `initial_gain`, which `set_initial_gain`
+            # sets when the model is built. All other layers have the gain 1.
             init.xavier_uniform_(module.weight, gain=getattr(module, "initial_gain", 1.0))
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)

@@ -58,13 +58,17 @@ def whole_file(
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} does not exist; create the folder before writing {target.name}.")
     temporary = target.with_name(f".{target.name}.part")
-    # The lock comes first: if another process holds it, the temporary file belongs to that process and must stay.
+    # The lock comes first: if another process holds it, the temporary file belongs to that process and must stay. If
+    # this block raises an error, `_discarded_after_error` removes the temporary file, or keeps it if `keeps_part`, and
+    # then the lock is released.
     with locked(target), _discarded_after_error(temporary, target, keeps_part):
-        # If a link has this name, opening it would overwrite the file to which it points.
+        # A file of this name may remain from a process that was killed. If it is a link, opening it would overwrite the
+        # file to which it points.
         temporary.unlink(missing_ok=True)
         with temporary.open(mode, encoding=encoding) as file:
             yield file
-        # The file is closed now, so all of its content has been written.
+        # The file is closed now, so all of its content has been written, and `target` may be replaced. This is inside
+        # the block, so if it fails, the temporary file is discarded.
         _replace_file(target, temporary, sync)
 
 

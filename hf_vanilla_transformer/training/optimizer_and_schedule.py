@@ -68,7 +68,9 @@ class PaperSchedule:
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimizer: Adam, or AdamW if there is weight decay.
 
-        This method replaces the Trainer's method of the same name.
+        This method replaces the Trainer's method of the same name. It chooses the class of the optimizer and its
+        keyword arguments, stores both in `trainer.optimizer_cls_and_kwargs`, and lets the Trainer's own method create
+        the optimizer from them.
 
         Args:
             model: the model to train, which FSDP or DeepSpeed may have wrapped. The default is the Trainer's model.
@@ -76,12 +78,13 @@ class PaperSchedule:
         trainer = self.trainer
         adam_options = _adam_options(trainer.args, self.factor)
         if not trainer.args.weight_decay:
-            # The Trainer would make two parameter groups, one with and one without weight decay. The option "params"
-            # replaces them by one group with all weights, as in `paper_optimizers`, because a run can resume only from
-            # checkpoints with the same number of groups.
+            # The Trainer would make two parameter groups, one with and one without weight decay. Here there is only one
+            # group with all weights, as in `paper_optimizers`, because a run can resume only from checkpoints with the
+            # same number of groups. If the keyword arguments contain "params", the Trainer's own method uses these
+            # parameters instead of its two groups.
             trained_model = cast("nn.Module", trainer.model if model is None else model)
             adam_options["params"] = _find_trained_parameters(trained_model)
-        # The Trainer's own method reads this attribute: the class of the optimizer and its keyword arguments.
+        # The Trainer's own method reads this attribute.
         trainer.optimizer_cls_and_kwargs = (_choose_adam_class(trainer.args), adam_options)
         # `trainer.create_optimizer(model)` would call this method again, because `use_in` has replaced that attribute.
         # The Trainer's own method is still in its class.

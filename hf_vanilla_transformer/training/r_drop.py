@@ -206,17 +206,20 @@ def _compute_gradient(
     for this_pass, other_pass in ((0, 1), (1, 0)):
         p = compared.probabilities[this_pass]
         q = compared.probabilities[other_pass]
-        # `log_ratios` is log(p / q) for the first pass. For the second pass, log(p / q) has the opposite sign.
+        # `log_ratios` is log(p_1 / p_2). This is log(p / q) for the first pass, and -log(p / q) for the second pass. In
+        # both cases, weight_of_ratios * log_ratios is w * log(p / q).
         weight_of_ratios = w if this_pass == 0 else -w
-        # A view, so writing into it writes into `gradient`, (tokens, vocabulary).
-        result = gradient[this_pass]
-        # The factor of p: (tokens, 1) + w * (tokens, vocabulary) is broadcast over the vocabulary.
-        torch.add(factors_of_tokens[this_pass], compared.log_ratios, alpha=weight_of_ratios, out=result)
-        # -t / 2 + factor * p. Overwriting the factor is safe, because each element depends only on itself.
-        torch.addcmul(negative_half_target, result, p, out=result)
-        # p * factor - t / 2 - w * q
-        result.sub_(q, alpha=w)
-    # At the labels, t is larger by `added_at_label`.
+        # A view, (tokens, vocabulary), so writing into it writes into `gradient`. The formula above is computed in
+        # three steps, which overwrite it. This is safe, because each element depends only on itself.
+        gradient_of_pass = gradient[this_pass]
+        # 1. The factor of p: 0.5 + w - w * KL(p||q) + w * log(p / q). The terms of each token, (tokens, 1), are
+        #    broadcast over the vocabulary.
+        torch.add(factors_of_tokens[this_pass], compared.log_ratios, alpha=weight_of_ratios, out=gradient_of_pass)
+        # 2. -t / 2 + factor * p
+        torch.addcmul(negative_half_target, gradient_of_pass, p, out=gradient_of_pass)
+        # 3. -t / 2 + factor * p - w * q
+        gradient_of_pass.sub_(q, alpha=w)
+    # At the labels, t is larger by `added_at_label`, which the loop has left out.
     missing_at_labels = gradient.new_full(label_indices.shape, -target.added_at_label / 2)
     gradient.scatter_add_(-1, label_indices, missing_at_labels)
     return gradient

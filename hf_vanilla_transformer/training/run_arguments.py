@@ -513,7 +513,9 @@ def _merge_arguments(saved_arguments: Arguments, arguments: Arguments) -> dict[s
     merged_arguments = dict(arguments)
     if saved_arguments:
         if "tokens_per_batch" in saved_arguments:
-            # A checkpoint counts batches, so a resumed run keeps its batch size even if the memory is different now.
+            # A run with `tokens_per_update` divides the tokens into batches that fit into its memory, and saves the
+            # size of these batches as `tokens_per_batch`. Its checkpoints count batches, so a resumed run keeps their
+            # size, even if the memory is different now.
             merged_arguments.pop("tokens_per_update", None)
         merged_arguments = override_recipe(saved_arguments, merged_arguments)
     # `_LIST_ARGUMENTS` has the names of the arguments that are lists, such as "train_file".

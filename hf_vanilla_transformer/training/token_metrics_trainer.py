@@ -129,19 +129,22 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         return metrics
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
-        """Run the Trainer's evaluation loop, count every sentence exactly once, and add the token metrics."""
-        # The loop uses `gather_function` and `_evaluation_sums` for each batch, so both are set before it.
+        """Run the Trainer's evaluation loop, count every sentence exactly once, and add the token metrics.
 
+        For each batch, the Trainer's loop calls `prediction_step`, which appends to `self._evaluation_sums`, and
+        gathers the predictions of all processes with `self.gather_function`. Both attributes are set before the loop.
+        """
         # With several processes, accelerate fills the last batch with sentences of the first batch. Seq2SeqTrainer
         # gathers the results with `gather`, which keeps these repetitions, so BLEU and chrF would count them twice.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        # `prediction_step` appends the sums of each batch, (3,), to this list.
+        # `prediction_step` appends the sums of each batch that has labels, (3,), to this list.
         self._evaluation_sums: list[torch.Tensor] = []
         # The Trainer prepends the prefix to the names of its metrics.
         kwargs["metric_key_prefix"] = metric_key_prefix
         output = super().evaluation_loop(*args, **kwargs)
+        # Now `self._evaluation_sums` has the sums of all batches.
         if not self._evaluation_sums:
             # No batch had labels, so there is nothing to measure.
             return output

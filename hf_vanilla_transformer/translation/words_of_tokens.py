@@ -129,8 +129,13 @@ class TokenTexts:
         return words_of_tokens
 
     def _find_words_without_code(self, text: str, ids: list[int], pattern: re.Pattern[str]) -> list[list[int]]:
-        """Find the words of each token, as [`find_words`] does, for a text that does not begin with a code."""
+        """Return, for each token of a text, the indices of its words, as [`find_words`] does.
+
+        The text must not begin with a target-language code. For example, the text "two dogs" has the words "two" and
+        "dogs". If its tokens are "two", "do" and "gs", the result is [[0], [1], [1]].
+        """
         words: list[str] = pattern.findall(text)
+        # The texts of tokens are bytes in UTF-8, because a token may end inside a character.
         token_texts = [self._text_without_spaces(token_id) for token_id in ids]
         # Usually, the tokens contain exactly the bytes of the words, and nothing has to be normalized.
         tokens_equal_words = b"".join(token_texts) == "".join(words).encode()

@@ -202,6 +202,8 @@ class _Argument(NamedTuple):
             default = None
         if self.type == bool | None:
             # This is a switch whose default None means "not given". With the default None, `--bf16` would need a value.
+            # The default False is never used as a value: `_parse_values` leaves out all arguments that are not on the
+            # command line, so the dataclass that defines the argument sets its own default, None.
             default = False
         return dataclasses.field(default=default, metadata=metadata)
 

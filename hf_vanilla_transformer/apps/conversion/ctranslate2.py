@@ -358,7 +358,8 @@ def specification(
         )
     # The model is copied because its heads are reordered, and because CTranslate2 quantizes the weights in place.
     model_copy = copy.deepcopy(model)
-    # The heads must be in their new order before `_copy_weights` copies them.
+    # This reorders heads of `model_copy`, and returns the options that tell CTranslate2 where the alignment heads are
+    # now. It comes before `_copy_weights`, which copies the heads in their new order.
     alignment_options = _move_alignment_heads(model_copy)
 
     specs = import_library().specs

@@ -122,16 +122,19 @@ def from_marian(
     # Without this library, the vocabularies cannot be read.
     with needing("marian", "Marian's vocabulary needs"):
         import sentencepiece  # noqa: F401
+
     weight_path, vocabulary_paths = find_files(Path(input))
     arrays, settings_in_weights = read_arrays(weight_path)
+    # These are the settings in the file next to the weights. The settings in the weight file take precedence, because
+    # they are stored together with the weights.
     settings = read_settings(weight_path)
-    # The settings in the weight file take precedence, because they are stored together with the weights.
     settings.update(settings_in_weights)
     check_settings(settings, weight_path)
 
     languages = find_languages(settings, vocabulary_paths)
     # `pad_token` is the id of the pad token that the conversion adds.
     tokenizer_contents, pad_token = tokenizer_files(vocabulary_paths, arrays, languages)
+    # A `MarianMTModel` with the original weights, with which the converted model is compared.
     marian = build_marian(arrays, settings, pad_token, weight_path)
 
     # The certificate says what the converted model is compared with.
@@ -152,6 +155,7 @@ def from_marian(
         reference_description=reference_description,
         sha256=hashes([weight_path, *vocabulary_paths]),
         license=license or read_license(weight_path.parent),
+        # `marian` is a transformers model, so the comparison is repeated in float64, where rounding errors are tiny.
         in_float64=True,
         n_best=n_best,
     )

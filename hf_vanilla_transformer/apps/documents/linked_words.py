@@ -66,11 +66,10 @@ class LinkedWords:
     """
 
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
-        # `links` count whole words from 0. `borders` are the positions of the source at which words are split, because
-        # an element starts or ends there.
+        # `_split_target` below reads these two texts and `source_words`, so all three are set before it.
         self._source = source
         self._target = target
-        # The parts of all source words follow each other in `source_words`.
+        # First, the source words are split at the borders. Their parts follow each other in `source_words`.
         self.source_words: list[CharacterRange] = []
         # For each whole word of the source, the indices of its parts in `source_words`. For "press H<sub>2</sub>O",
         # whose second word has three parts, these are range(0, 1) and range(1, 4).
@@ -80,6 +79,8 @@ class LinkedWords:
             self.source_words += parts
             parts_of_source_words.append(range(first_part, len(self.source_words)))
 
+        # Second, the words of the translation are split like the source words. The links are pairs of indices of whole
+        # words. `_split_target` replaces the indices of whole source words by those of their parts.
         links_of_whole_words = _link_equal_words(links, source, target)
         # This compares the words of the translation with `source_words`, which must be complete.
         target_words = self._split_target(links_of_whole_words, parts_of_source_words)
@@ -245,19 +246,25 @@ def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[Charact
 
 
 def _link_skipped_characters(characters: CharacterRange, skipped_parts: range) -> list[_TargetWord]:
-    """Return the characters between two matches as a part of a translated word, or an empty list if there are none.
+    """Make the characters of a translated word between two matches a part of this word, and link the part.
 
-    A match is a part of the source word that was found in the translated word. The characters are linked with the first
-    source part that was not found between the matches, if any. For example, if the source parts are "H", "2" and "O",
-    and the word is "HxO", then "x" is linked with "2".
+    A match is a part of the source word that was also found in the translated word. For example, the source word has
+    the parts "H", "2" and "O", and the translated word is "HxO". Then "H" and "O" are matches. The characters between
+    them are "x", the skipped part is "2", and the result is a list of one part, "x", which is linked with "2".
 
     Args:
-        characters: the characters between the two matches.
-        skipped_parts: the source parts between the two matches, which were not found.
+        characters: the characters of the translated word between two matches, or before the first or after the last
+            match. There may be none.
+        skipped_parts: the indices of the source parts at this place, which were not found in the translated word.
+
+    Returns:
+        `list[_TargetWord]`: the part, or an empty list if there are no characters. The caller adds it to a list of
+            parts.
     """
     if characters.start == characters.end:
         return []
     if not skipped_parts:
+        # The translated word is "H-2", for example: no source part corresponds to "-".
         return [_TargetWord(characters, set())]
     first_skipped_part = skipped_parts[0]
     return [_TargetWord(characters, {first_skipped_part})]

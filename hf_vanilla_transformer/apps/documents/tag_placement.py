@@ -237,12 +237,15 @@ class TagPlacement:
         words_of_children: dict[Element, _WordRange] = {}
         # The words of the translation that are assigned to a child.
         taken_words: set[int] = set()
-        # The first pass is strict.
+        # The first pass is strict: a word must have at least as many links into the child as to words outside it, or it
+        # counts against the child. The second pass is not strict: one link into the child is enough.
         for is_strict in (True, False):
             unplaced_children = [child for child in largest_first if child not in words_of_children]
             for child in unplaced_children:
+                # These words include none of `taken_words`.
                 words_of_child = self._choose_words(child, parent, taken_words, is_strict)
                 if words_of_child.is_empty:
+                    # No word fits. After the strict pass, the child gets a second chance.
                     continue
                 words_of_children[child] = words_of_child
                 taken_words.update(range(words_of_child.start, words_of_child.end))
@@ -424,8 +427,9 @@ class TagPlacement:
             allowed: the characters that may be inside the element. The result is clipped to this range.
         """
         if placed.words.is_empty:
-            # The element is placed after the word that precedes its place, not directly before the word that follows
-            # it. The two positions differ by the white space between the words.
+            # An empty range marks a place between two words: `start` is the index of the word after the place. The
+            # element is put directly after the word before the place, so the white space between the two words follows
+            # the element. At the start of the translation, `word_before` is -1, and the position is 0.
             word_before = placed.words.start - 1
             position = self._position_after_word(word_before, placed.element)
             characters = CharacterRange(position, position)

@@ -310,8 +310,10 @@ class SpacedText:
         """Return True if a protected element belongs to the word before it.
 
         This is the case if there is less space before the element than after it. For example, the footnote mark in
-        "a word<sup>[1]</sup> here" belongs to "word". The attribute `follows_word` of the element before must already
-        be set.
+        "a word<sup>[1]</sup> here" belongs to "word".
+
+        If the neighbor before the element is a protected element, the result is its attribute `follows_word`. The
+        constructor sets this attribute of all elements in order, so it is already set.
         """
         # The white space between the element and the word or element before it, and the one after it.
         joint_before = self._source_joint_before[element]
@@ -319,12 +321,15 @@ class SpacedText:
         if joint_before.is_at_start:
             # There is no word before the element.
             return False
-        # The closeness is 2 without any space, 1 with only no-break spaces, and 0 with ordinary spaces.
+        # The closeness is 2 without any space, 1 with only no-break spaces, and 0 with ordinary spaces. In the example,
+        # it is 2 before the footnote mark and 0 after it.
         if joint_before.closeness <= joint_after.closeness:
+            # The element is at least as close to what follows it.
             return False
+        # Below, there is no ordinary space before the element: either a no-break space, or no space.
         preceding_element = joint_before.element_before
         if preceding_element is not None:
-            # Two adjacent protected elements, such as "[1][2]", belong to the same word.
+            # Two adjacent protected elements, such as "[1][2]" after a word, belong to the same word, or both to none.
             return preceding_element.follows_word
         if joint_before.space:
             # This is a no-break space, which connects the element with whatever precedes it.
@@ -354,14 +359,18 @@ class SpacedText:
 
         A joint is the white space and tags between two neighbors, which may be words or protected elements.
         """
-        # The joint of the source that has the same tags between the same neighbors.
+        # The key consists of the tags, and of the protected elements before and after them. This is None if the source
+        # has no joint with the same key. Its `expected_space` is the white space that the translation has at this joint
+        # if it is spaced like the source.
         source_joint = self._source_joints_by_key.get(joint.key)
         if source_joint is not None and source_joint.expected_space == space:
-            # Both joints have the same white space, so it is divided among the tags as in the source.
+            # The white space is divided among the tags as in the source.
             spaces = source_joint.spaces
         else:
+            # All of it is placed after the end tags and before the start tags, as in "one</b> <i>two".
             spaces = joint.spaces_outside_elements(space)
-        # The first space is before the first tag, and each other space follows a tag.
+        # There is one space more than there are tags, and spaces may be empty. The first space is before the first tag,
+        # and each other space follows a tag.
         written = escape(spaces[0])
         for tag, space_after_tag in zip(joint.tags, spaces[1:], strict=True):
             node = tag.element.node

@@ -901,13 +901,15 @@ class ConstrainedBeamSearch(BeamSearch):
         """
         # The bank of each candidate is the number of tokens that it still needs, (active, candidates).
         banks = self._banks
-        # This is larger than every bank of every sentence, so that the turns of different ranks below do not overlap.
+        # The banks of candidates that exist are numbers from 0 to num_banks - 1.
         num_banks = banks.max() + 1
+        # The number of better candidates in the same bank: 0 for the best of a bank, 1 for the second best, and so on.
         ranks = _rank_within_banks(scores, banks)
-        # Each candidate gets a number by which it waits for its turn: sorted by rank, and within a rank by bank. For
-        # example, with 3 banks, their best candidates have the turns 0, 1 and 2, and their second best 3, 4 and 5.
+        # The candidates with the smallest turns are chosen. The turns sort candidates by rank, and within a rank by
+        # bank. For example, with the banks 0, 1 and 2, the best candidates of the banks have the turns 0, 1 and 2, and
+        # the second best have 3, 4 and 5. No two of these candidates of a sentence have the same turn.
         turns = ranks * num_banks + banks
-        # Candidates that do not exist are chosen last.
+        # Candidates that do not exist are chosen last. The largest integer is greater than every turn above.
         last_turn = torch.iinfo(turns.dtype).max
         turns = turns.where(exists(scores), last_turn)
         return turns.topk(self.num_beams, largest=False).indices

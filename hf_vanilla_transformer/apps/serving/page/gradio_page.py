@@ -176,10 +176,12 @@ def _build_inputs(service: Service) -> _Inputs:
     source_label = _label("Text", service.source_language)
     source = gr.Textbox(label=source_label, lines=4, max_lines=12, autofocus=True)
     terms = gr.Textbox(label="Glossary", lines=2, info=_GLOSSARY_HELP, placeholder="machine = Maschine")
-    # Only some models support glossaries.
+    # The field is hidden if the model does not support glossaries.
     terms.visible = service.runtime.takes_phrases
     beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
     split = gr.Checkbox(service.split_sentences, label="Split into sentences")
+    # Gradio passes the values by position, so the order is that of the parameters of `_PageCallbacks.translate`: text,
+    # glossary_lines, beams, split, and target_code, which is optional.
     arguments: list[gr.components.Component] = [source, terms, beams, split]
     # The service has target codes only if its model has several target languages.
     if service.target_codes:
