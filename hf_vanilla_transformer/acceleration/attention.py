@@ -71,9 +71,11 @@ def attention(
         # In a boolean mask, True means that the query may attend to the key. Integers become True unless they are 0.
         mask = mask.bool()
 
+    # Both functions below accept a boolean mask, values to add to the scores, or None. If it is None and the layer is
+    # causal, both of them make sure that no query attends to later keys.
     if _unfused_is_faster(query, key):
-        heads = _attend_unfused(module, query, key, value, mask, scaling, dropout, kwargs)
-        return heads, None
+        output = _attend_unfused(module, query, key, value, mask, scaling, dropout, kwargs)
+        return output, None
 
     if mask is not None and is_plain_cpu_tensor(query):
         # With a boolean mask, torch returns 0 for a query that may attend to nothing. The formula gives the mean of all
@@ -198,13 +200,16 @@ def attention_mask_without_sync(
     Args:
         mask_function (`Callable`): transformers' rule for where a query may attend: everywhere, or to earlier keys.
         attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True for real tokens, False for padding.
-        allow_is_causal_skip, allow_is_bidirectional_skip (`bool`): whether a mask without padding may be omitted.
+        allow_is_causal_skip, allow_is_bidirectional_skip (`bool`): whether a mask without padding may be omitted. On
+            accelerators, a mask is always created from an `attention_mask`.
         **kwargs: other arguments of transformers' `sdpa_mask`, including the lengths.
 
     Returns:
         `torch.Tensor` of shape `(batch, 1, target, source)`: True where a query may attend; None if it is omitted.
     """
-    # In a compiled or traced program, transformers does not read the mask either.
+    # `sdpa_mask`, transformers' function, may be called unchanged in three cases: without an `attention_mask`, there
+    # are no values to read; on CPUs, reading them is fast; and while torch compiles or traces, `sdpa_mask` does not
+    # read them.
     if attention_mask is not None and not is_plain_cpu_tensor(attention_mask) and not is_traced():
         is_same_for_every_query = mask_function is bidirectional_mask_function
         covers_all_keys = attention_mask.shape[-1] == kwargs["kv_length"]
@@ -212,7 +217,8 @@ def attention_mask_without_sync(
             # A view of the mask is enough. transformers would launch ten kernels to compute the same values.
             view_for_heads = attention_mask[:, None, None, :]  # (batch, 1, 1, source)
             return view_for_heads.expand(-1, -1, kwargs["q_length"], -1)  # (batch, 1, target, source)
-        # transformers reads the mask's values only to find out whether it may omit the mask.
+        # `sdpa_mask` reads the mask's values only to find out whether it can omit the mask. If it may not omit the
+        # mask, it reads none.
         allow_is_causal_skip = False
         allow_is_bidirectional_skip = False
     return sdpa_mask(

@@ -186,23 +186,31 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         if bias is not None:
             bias_for_matmul = cast_to_matmul_dtype(bias)
         projection = _Projection(cast_to_matmul_dtype(weight), bias_for_matmul)
-        # On accelerators, this is a scalar tensor instead of an int, because reading it would wait for the device.
+        # If every row has a label, their number is an int. Otherwise, it is a scalar tensor, because converting it to
+        # an int would wait for the device.
         num_labels: int | Tensor = num_rows
         if lacks_label is not None:
             num_labels = (~lacks_label).sum().to(sum_dtype)
 
-        # The term - epsilon mean(z), where z are the logits of a row, is computed without logits. It comes first,
-        # because it creates the tensors to which the other terms add their gradients.
+        # A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last
+        # term is computed without logits. It comes first, because it creates the gradients of states, weight and bias.
         needs_gradients = ctx.needs_input_grad[:3]  # whether states, weight and bias need one
-        mean_term, gradients = _compute_mean_term(
+        mean_term, gradients = _compute_mean_term_and_gradients(
             rows.states, projection, num_labels, label_smoothing, sum_dtype, needs_gradients
         )
-        # The other terms need logits. Their gradients are added to `gradients` in place.
+        # The first two terms need logits. This returns their values, and adds their gradients to `gradients` in place,
+        # so that `gradients` then holds the gradients of the whole loss.
         label_probability = 1 - label_smoothing
         # Each chunk adds a matrix (vocabulary, d_model) to the weight's gradient, so a wider model has larger chunks.
         chunk_rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * d_model)
-        row_terms = _process_chunks(rows, projection, label_probability, chunk_rows, sum_dtype, gradients)
-        loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, lacks_label, chunk_rows)
+        row_terms = _compute_row_terms_and_add_gradients(
+            rows, projection, label_probability, chunk_rows, sum_dtype, gradients
+        )
+        rows_per_sum = chunk_rows
+        if lacks_label is not None:
+            # Only accelerators have rows without a label. There, adding up all rows at once launches fewer kernels.
+            rows_per_sum = num_rows
+        loss, unsmoothed, num_highest = _sum_rows(row_terms, mean_term, label_probability, rows_per_sum)
 
         # The backward pass scales these gradients, and casts them to the dtypes of the inputs.
         save_gradients(ctx, [gradients.states, gradients.weight, gradients.bias], [states, weight, bias])
@@ -222,7 +230,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return (*scale_saved_gradients(ctx, grad), None, None, None)
 
 
-def _compute_mean_term(
+def _compute_mean_term_and_gradients(
     states: Tensor,
     projection: _Projection,
     num_labels: int | Tensor,
@@ -248,29 +256,31 @@ def _compute_mean_term(
     """
     weight, bias = projection
     vocabulary = len(weight)
-    # The derivative of the term with respect to each logit of a row with a label.
-    grad_logit = -label_smoothing / vocabulary
+    # The term of a row is this coefficient times the sum of the row's logits.
+    logit_coefficient = -label_smoothing / vocabulary
 
-    mean_term = compute_mean_logit_term(states, weight, bias, num_labels, grad_logit, sum_dtype)
+    mean_term = compute_mean_logit_term(states, weight, bias, num_labels, logit_coefficient, sum_dtype)
 
     # The term is a product of two sums, so all states have the same gradient, and so have all rows of the weight.
     needs_states, needs_weight, needs_bias = needs_gradients
     grad_states = None
     if needs_states:
-        grad_of_each_state = (grad_logit * mean_term.sum_of_weights).to(states.dtype)  # (d_model,)
+        grad_of_each_state = (logit_coefficient * mean_term.sum_of_weights).to(states.dtype)  # (d_model,)
         grad_states = grad_of_each_state.repeat(len(states), 1)
     grad_weight = None
     if needs_weight:
-        grad_of_each_weight_row = grad_logit * mean_term.sum_of_states  # (d_model,)
+        grad_of_each_weight_row = logit_coefficient * mean_term.sum_of_states  # (d_model,)
         grad_weight = grad_of_each_weight_row.repeat(vocabulary, 1)
     grad_bias = None
     if needs_bias:
-        # All elements are equal. The sum also accepts an int as `num_labels`.
-        grad_bias = states.new_zeros(vocabulary, dtype=sum_dtype) + grad_logit * num_labels
+        # All elements of this gradient are equal. Each is a float if `num_labels` is an int, and a scalar tensor if it
+        # is a tensor. Adding zeros makes a vector of either of them, without reading the tensor.
+        zeros = states.new_zeros(vocabulary, dtype=sum_dtype)  # (vocabulary,)
+        grad_bias = zeros + logit_coefficient * num_labels
     return mean_term.value, _Gradients(grad_states, grad_weight, grad_bias)
 
 
-def _process_chunks(
+def _compute_row_terms_and_add_gradients(
     rows: _Rows,
     projection: _Projection,
     label_probability: float,
@@ -280,9 +290,11 @@ def _process_chunks(
 ) -> _RowTerms:
     """Compute the terms of the loss that need logits, and add their gradients to `gradients` in place.
 
-    Only the logits of one chunk of rows are in memory at a time. Returns three values for each row, from which the
-    caller computes the loss: log(sum(exp(logits))), the logit of the label, and the largest logit. They are arbitrary
-    for rows without a label.
+    For a row with logits z and label y, these terms are log(sum(exp(z))) - (1 - epsilon) z_y. Only the logits of one
+    chunk of rows are in memory at a time.
+
+    Returns three values for each row, from which the caller computes the loss: log(sum(exp(z))), z_y, and the largest
+    logit. In rows without a label, they are 0, 0 and infinity.
 
     Args:
         rows: the rows of the batch, in the dtype of matmuls.
@@ -290,10 +302,11 @@ def _process_chunks(
         label_probability: 1 - epsilon.
         chunk_rows: the number of rows in a chunk.
         sum_dtype: the dtype of the row terms, and of sums over rows.
-        gradients: the gradients of the term - epsilon mean(z), which are changed in place.
+        gradients: the gradients of the third term of the loss, - epsilon mean(z). They are changed in place to the
+            gradients of the whole loss.
     """
     num_rows = len(rows.states)
-    matmul = _choose_matmul(rows.states[:chunk_rows], projection.weight)
+    linear = _choose_linear(rows.states[:chunk_rows], projection.weight)
     buffer_rows = min(chunk_rows, num_rows)
     precise_buffer = _allocate_precise_buffer(buffer_rows, projection.weight, sum_dtype)
     # Memory for three values per row, which `_replace_logits_by_gradient` fills in, each (rows, 1).
@@ -302,17 +315,21 @@ def _process_chunks(
 
     for begin in range(0, num_rows, chunk_rows):
         chunk = slice(begin, begin + chunk_rows)
-        logits = matmul(rows.states[chunk], projection.weight, projection.bias)  # (chunk_rows, vocabulary)
+        logits = linear(rows.states[chunk], projection.weight, projection.bias)  # (chunk_rows, vocabulary)
         chunk_labels = rows.labels[chunk, None]  # (chunk_rows, 1)
         # `select` returns views, so the values of the chunk are written into `row_terms`.
         chunk_terms = row_terms.select(chunk)
+        # This overwrites `logits` with softmax(z), minus 1 - epsilon at the label.
         grad_logits = _replace_logits_by_gradient(logits, chunk_labels, label_probability, chunk_terms, precise_buffer)
-        _add_gradients_of_chunk(gradients, grad_logits, chunk, rows, projection.weight, matmul)
+        # The chain rule turns it into gradients of the chunk's states, of the weight and of the bias.
+        _add_gradients_of_chunk(gradients, grad_logits, chunk, rows, projection.weight, linear)
+    if rows.lacks_label is not None:
+        _clear_rows_without_label(row_terms, rows.lacks_label)
     return row_terms
 
 
-def _choose_matmul(states: Tensor, weight: Tensor) -> Callable[..., Tensor]:
-    """Return the fastest function that computes matmul(a, b, bias) = a b^T + bias.
+def _choose_linear(states: Tensor, weight: Tensor) -> Callable[..., Tensor]:
+    """Return the fastest function that computes linear(a, b, bias) = a b^T + bias.
 
     The transposition is there because a linear layer stores its weight as (out, in). The function may be without a
     gradient, because it runs in the forward pass of an autograd function.
@@ -344,29 +361,34 @@ def _add_gradients_of_chunk(
     chunk: slice,
     rows: _Rows,
     weight: Tensor,
-    matmul: Callable[..., Tensor],
+    linear: Callable[..., Tensor],
 ) -> None:
     """Add the gradients of one chunk to `gradients` in place, except those that are None.
 
+    In rows without a label, `grad_logits` is arbitrary but finite. Such rows must not change any gradient that the
+    backward pass returns; a comment at each gradient says why they do not.
+
     Args:
         gradients: the gradients so far.
-        grad_logits: the gradient of the chunk's logits, `(chunk_rows, vocabulary)`. Rows without a label are set to 0.
+        grad_logits: the gradient of the chunk's logits, `(chunk_rows, vocabulary)`, which may be overwritten.
         chunk: the rows of the chunk.
         rows: the rows of the batch.
         weight: the matrix of the output projection, `(vocabulary, d_model)`.
-        matmul: computes matmul(a, b) = a b^T, so that a plain matmul a b is written as matmul(a, b.T).
+        linear: computes linear(a, b) = a @ b.T, so that a @ b is written as linear(a, b.T).
     """
     if gradients.states is not None:
-        # Adds grad_logits @ weight. A slice is a view, so `add_` changes `gradients.states`. The gradients of states
-        # without a label are arbitrary here; see `_mask_rows_without_label`.
-        grad_states = matmul(grad_logits, weight.T)  # (chunk_rows, d_model)
+        # This is grad_logits @ weight. The gradients of states without a label are arbitrary here, but these states
+        # come from `masked_fill` in `_mask_rows_without_label`, which sets their gradients to 0 in the backward pass.
+        grad_states = linear(grad_logits, weight.T)  # (chunk_rows, d_model)
+        # A slice is a view, so this changes `gradients.states`.
         gradients.states[chunk].add_(grad_states)
     if gradients.weight is not None:
-        # Adds grad_logits.T @ states. Rows without a label add nothing, because their states are zeros.
-        grad_weight = matmul(grad_logits.T, rows.states[chunk].T)  # (vocabulary, d_model)
+        # This is grad_logits.T @ states. Rows without a label add nothing, because their states are zeros.
+        grad_weight = linear(grad_logits.T, rows.states[chunk].T)  # (vocabulary, d_model)
         gradients.weight.add_(grad_weight)
     if gradients.bias is not None:
-        # The gradient of the bias is the sum of the rows, so rows without a label must be cleared first.
+        # The gradient of the bias is the sum of the rows, so rows without a label must be cleared first. This comes
+        # last and only here, because the other two gradients do not need it.
         if rows.lacks_label is not None:
             grad_logits.masked_fill_(rows.lacks_label[chunk], 0)
         grad_bias = grad_logits.sum(dim=0, dtype=gradients.bias.dtype)  # (vocabulary,)
@@ -392,12 +414,13 @@ def _replace_logits_by_gradient(
         precise_buffer: memory for the logits in the dtype of `row_terms`, with at least `chunk_rows` rows; None if the
             logits already have this dtype.
     """
+    # `precise_logits`, `softmax` and `gradient` are names of the same memory, which is overwritten twice. So a
+    # statement that reads one of them must come before the statement that makes the next one.
     precise_logits = logits
     if precise_buffer is not None:
         # The last chunk may have fewer rows than the buffer.
         precise_logits = precise_buffer[: len(logits)].copy_(logits)
-    # With `out`, torch writes a result, here (chunk_rows, 1), into existing memory. These two results must be computed
-    # before the softmax overwrites the logits.
+    # With `out`, torch writes a result, here (chunk_rows, 1), into existing memory.
     torch.gather(precise_logits, -1, labels, out=row_terms.label_logits)
     torch.amax(precise_logits, dim=-1, keepdim=True, out=row_terms.largest_logits)
 
@@ -425,35 +448,26 @@ def _clear_rows_without_label(row_terms: _RowTerms, lacks_label: Tensor) -> None
 
 
 def _sum_rows(
-    row_terms: _RowTerms, mean_term: Tensor, label_probability: float, lacks_label: Tensor | None, chunk_rows: int
+    row_terms: _RowTerms, mean_term: Tensor, label_probability: float, rows_per_sum: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the loss and two token sums from the values of all rows.
 
     Args:
         row_terms: for each row, log(sum(exp(logits))), the logit of the label, and the largest logit, each `(rows, 1)`.
-            The values of rows without a label are overwritten.
+            In rows without a label, they are 0, 0 and infinity, so that these rows do not change any sum.
         mean_term: the term - epsilon mean(z), summed over all rows, a scalar.
         label_probability: 1 - epsilon.
-        lacks_label: `(rows, 1)`, True for rows without a label; None if every row has a label.
-        chunk_rows: the number of rows that a CPU adds up at a time.
+        rows_per_sum: the number of rows that are added up at a time.
 
     Returns:
         Three scalars: the loss, which includes `mean_term`; the cross-entropy without label smoothing; and the number
         of rows whose label has the highest logit.
     """
     num_rows = len(row_terms.log_sums)
-    if lacks_label is None:
-        rows_per_sum = chunk_rows
-    else:
-        # Only accelerators have rows without a label. Until they are cleared, their values are arbitrary.
-        _clear_rows_without_label(row_terms, lacks_label)
-        # Adding up all rows at once launches fewer kernels. The step of a range must be at least 1, even if there are
-        # no rows.
-        rows_per_sum = max(num_rows, 1)
-
     loss = mean_term
     unsmoothed, num_highest = mean_term.new_zeros(2)
-    for begin in range(0, num_rows, rows_per_sum):
+    # The step of a range must be at least 1, even if there are no rows, of which 0 are added up at a time.
+    for begin in range(0, num_rows, max(rows_per_sum, 1)):
         rows = slice(begin, begin + rows_per_sum)
         log_sums, label_logits, largest_logits = row_terms.select(rows)  # each (rows_per_sum, 1) or shorter
         loss = loss + (log_sums.sum() - label_probability * label_logits.sum())

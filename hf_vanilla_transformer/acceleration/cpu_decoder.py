@@ -34,10 +34,12 @@ from .int8_quantization import Int8Linear
 from .prepacked_weights import pack, read_float_weight
 
 
-# The KV cache grows by _GROWTH slots per sentence, and by at least _MIN_GROWTH slots per hypothesis. Growing copies the
-# cache, so it should be rare.
-_GROWTH = 32
-_MIN_GROWTH = 8
+# The KV cache grows by _SLOTS_PER_GROWTH slots per sentence, but by at least _MIN_POSITIONS_PER_GROWTH positions, each
+# of which has one slot per beam. Growing copies the cache, so it should be rare.
+_SLOTS_PER_GROWTH = 32
+_MIN_POSITIONS_PER_GROWTH = 8
+# Positional encodings are computed for this many positions at a time.
+_POSITIONS_PER_ENCODING = 32
 # With one query per sentence, at least this many sentences and at most this many positions, elementwise products and
 # sums over the cache are faster than torch's fused attention. Both numbers were chosen by timing decoding steps on one
 # thread of an AMD EPYC with AVX-512; the measurements were not kept.
@@ -150,19 +152,21 @@ class CPUDecoder:
             may_attend = source_mask.bool()[:, None, None]  # (batch, 1, 1, source)
             self._source_mask = make_additive_mask(may_attend, torch.float32)
 
-        # The KV caches begin with slots for this many positions, and grow by as many. _GROWTH is a number of slots, and
-        # a position has one slot per beam. The mask and the caches of all layers must have the same number of slots, so
-        # they get the same numbers here.
-        growth = max(_GROWTH // num_beams, _MIN_GROWTH)
+        # The KV caches begin with slots for this many positions, and grow by as many. A position has one slot per beam,
+        # so for example with 4 beams, it is 8 positions, i.e. 32 slots. The mask and the caches of all layers must have
+        # the same number of slots, so they get the same numbers here.
+        new_positions = max(_SLOTS_PER_GROWTH // num_beams, _MIN_POSITIONS_PER_GROWTH)
         # Says which slots of the KV caches each hypothesis attends to. All layers share it.
-        self._slots = _SlotMask(len(source_states), growth, num_beams)
-        self._layers = [_Layer(layer, source_states, source_mask, num_beams, growth) for layer in self._decoder.layers]
+        self._slots = _SlotMask(len(source_states), new_positions, num_beams)
+        self._layers = [
+            _Layer(layer, source_states, source_mask, num_beams, new_positions) for layer in self._decoder.layers
+        ]
         self._lm_head = pack(model.lm_head)
 
         # The number of positions that were decoded so far.
         self._length = 0
         # The positional encodings of these positions and of some later ones, (positions, d_model).
-        self._position_encodings = _encode_positions(self._decoder, begin=0, count=_GROWTH)
+        self._position_encodings = _encode_positions(self._decoder, begin=0, count=_POSITIONS_PER_ENCODING)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Compute the logits of the next token, `(rows, vocabulary)`, and add the newest tokens to the KV caches.
@@ -171,13 +175,15 @@ class CPUDecoder:
             input_ids (`torch.LongTensor` of shape `(rows, length)`): hypotheses, each with one more token than in the
                 previous call.
         """
-        # This comes first, because the lines below use the encoding and the slots of the next position.
+        # This comes before everything else, because it creates the encoding and the slots of the newest token's
+        # position, which the lines below use.
         self._make_room_for_position()
         newest_tokens = input_ids[:, -1]  # (rows,)
         # Positions count from 0, so the position of the newest token is the number of earlier ones.
-        x = self._embed(newest_tokens, self._position_encodings[self._length])  # (rows, d_model)
-        self._length += 1
-        # Each layer also adds the new position to its caches, so the mask must include it before the first layer runs.
+        position = self._length
+        x = self._embed(newest_tokens, self._position_encodings[position])  # (rows, d_model)
+        self._length = position + 1
+        # This comes before the layers: they add the new position to their caches, and need a mask that includes it.
         past_mask = self._slots.add_position()  # (batch, 1, beams, used_slots) or None
         for layer in self._layers:
             x = layer(x, past_mask, self._source_mask)
@@ -190,7 +196,7 @@ class CPUDecoder:
             every_sentence = torch.arange(self._slots.batch_size(), device="cpu")
             self.select(every_sentence)
         if self._length == len(self._position_encodings):
-            more_encodings = _encode_positions(self._decoder, begin=self._length, count=_GROWTH)
+            more_encodings = _encode_positions(self._decoder, begin=self._length, count=_POSITIONS_PER_ENCODING)
             self._position_encodings = torch.cat([self._position_encodings, more_encodings])
 
     def _embed(self, tokens: Tensor, position_encoding: Tensor) -> Tensor:
@@ -237,15 +243,15 @@ class _SlotMask:
 
     Args:
         batch_size (`int`): the number of sentences.
-        growth (`int`): the number of positions for which there are slots at first, and for which free slots are added
-            later.
+        new_positions (`int`): the number of positions for which there are slots at first, and for which free slots are
+            added later.
         num_beams (`int`): the number of hypotheses per sentence.
     """
 
-    def __init__(self, batch_size: int, growth: int, num_beams: int):
+    def __init__(self, batch_size: int, new_positions: int, num_beams: int):
         self._num_beams = num_beams
-        # The mask of `growth` positions that are still free, (1, 1, beams, growth * beams).
-        self._mask_of_free_slots = _make_mask_of_free_slots(num_beams, growth)
+        # The mask of `new_positions` positions that are still free, (1, 1, beams, new_positions * beams).
+        self._mask_of_free_slots = _make_mask_of_free_slots(num_beams, new_positions)
         # Added to the scores of self-attention, (batch, 1, beams, slots): 0 where a hypothesis attends to a slot, or
         # will attend to it once it is used, and very negative elsewhere.
         self._mask = self._mask_of_free_slots.repeat(batch_size, 1, 1, 1)
@@ -285,9 +291,14 @@ class _SlotMask:
         if self._num_beams == 1:
             # Each hypothesis continues itself.
             return
-        # The rows of a sentence are adjacent, and their order within the sentence is the order of its beams. For
-        # example, with 4 beams, row 6 is beam 2 of sentence 1.
-        continued_beams = rows.view(-1, 1, self._num_beams, 1) % self._num_beams  # (batch, 1, beams, 1)
+        # Find the beam that each hypothesis continues, within its sentence. The rows of a sentence are adjacent, in the
+        # order of its beams. For example, with 2 beams, rows = [1, 0, 2, 2] has the beams [1, 0] for sentence 0, and
+        # [0, 0] for sentence 1.
+        rows_by_sentence = rows.view(-1, 1, self._num_beams, 1)  # (batch, 1, beams, 1)
+        continued_beams = rows_by_sentence % self._num_beams
+
+        # Copy the mask of the continued beam: for beam i of a sentence, `gather` along axis 2, the beams, reads the
+        # elements used_mask[sentence, 0, continued_beams[i]].
         used_mask = self._mask[..., : self._num_used_slots]  # (batch, 1, beams, used_slots)
         reordered_mask = used_mask.gather(2, continued_beams.expand_as(used_mask))
         # `used_mask` is a view, so this changes `self._mask`. `reordered_mask` is a copy, so the order of writing does
@@ -297,7 +308,9 @@ class _SlotMask:
     def select(self, sentences: Tensor) -> tuple[Tensor, int]:
         """Keep only the given sentences, drop the slots that none of their hypotheses needs, and add free slots.
 
-        A slot holds the keys and values of one position of one hypothesis. Free slots are for later positions.
+        A slot holds the keys and values of one position of one hypothesis. The slots of a sentence are either used or
+        free, i.e. for later positions. A used slot is needed if at least one hypothesis attends to it. Afterwards, each
+        sentence has its needed slots, and then the free slots.
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
@@ -306,18 +319,20 @@ class _SlotMask:
             The slots that the caches must keep, `(selected, slots)`: first the used slots, then arbitrary ones in the
             place of free slots; and the number of positions whose slots are used.
         """
-        # The mask has the used slots first. It is 0 where a hypothesis attends to a slot.
+        # The mask has the used slots first.
         selected_mask = self._mask[sentences]  # (selected, 1, beams, slots)
         used_mask = selected_mask[..., : self._num_used_slots]  # (selected, 1, beams, used_slots)
-        needed_slots, num_positions = _find_needed_slots(used_mask)  # (selected, needed_slots)
+        # The indices of the needed slots, (selected, needed_slots), where needed_slots = num_positions * beams.
+        needed_slots, num_positions = _find_needed_slots(used_mask)
 
-        # All beams of a sentence keep the same slots, (selected, 1, beams, needed_slots).
+        # Copy the mask of the needed slots: `gather` along axis 3, the slots, reads the same slots for all beams of a
+        # sentence, so the indices are repeated for each beam, (selected, 1, beams, needed_slots).
         needed_slots_by_beam = needed_slots[:, None, None].expand(-1, -1, self._num_beams, -1)
         mask_of_needed_slots = used_mask.gather(3, needed_slots_by_beam)
         # (selected, 1, beams, free_slots)
         mask_of_free_slots = self._mask_of_free_slots.expand(len(sentences), -1, -1, -1)
         self._mask = torch.cat([mask_of_needed_slots, mask_of_free_slots], dim=3)
-        self._num_used_slots = num_positions * self._num_beams
+        self._num_used_slots = needed_slots.shape[1]
 
         # The caches get as many free slots as the mask. Their content does not matter, so slot 0 is copied into them.
         # For example, [3, 5] with two free slots becomes [3, 5, 0, 0].
@@ -336,7 +351,7 @@ def _make_mask_of_free_slots(num_beams: int, num_positions: int) -> Tensor:
     return make_additive_mask(is_own_slot[None, None], torch.float32)
 
 
-def _find_needed_slots(used_mask: Tensor) -> tuple[Tensor, int]:
+def _find_needed_slots(additive_mask: Tensor) -> tuple[Tensor, int]:
     """Find the used slots that at least one hypothesis attends to.
 
     A slot holds the keys and values of one position of one hypothesis, so a position has one slot per beam.
@@ -345,22 +360,24 @@ def _find_needed_slots(used_mask: Tensor) -> tuple[Tensor, int]:
     to whole positions of one slot per beam. Sentences that need fewer get other slots in addition, which stay masked.
 
     Args:
-        used_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`): 0 where a hypothesis attends to a slot.
+        additive_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`): the values that are added to the scores of
+            the used slots: 0 where a hypothesis attends to a slot, and very negative elsewhere.
 
     Returns:
         The indices of the slots, `(batch, positions * beams)`, with the needed slots first and in their order; and the
         number of positions.
     """
-    num_beams = used_mask.shape[2]
-    is_attended = used_mask[:, 0] == 0  # (batch, beams, slots)
+    num_beams = additive_mask.shape[2]
+    is_attended = additive_mask[:, 0] == 0  # (batch, beams, slots)
     is_needed = is_attended.any(dim=1)  # (batch, slots)
     most_needed_slots = int(is_needed.sum(dim=1).max())
     # For example, with 4 beams, 9 needed slots are rounded up to 3 positions, which have 12 slots.
     num_positions = math.ceil(most_needed_slots / num_beams)
-    # A stable sort in descending order moves True, as 1, to the front. For example, [False, True, False, True] gets the
-    # order [1, 3, 0, 2].
+    num_kept_slots = num_positions * num_beams
+    # The indices of all slots, with the needed ones first: a stable sort in descending order moves True, as 1, to the
+    # front. For example, if `is_needed` is [False, True, False, True], the indices are [1, 3, 0, 2].
     needed_slots_first = is_needed.int().argsort(dim=1, descending=True, stable=True)  # (batch, slots)
-    return needed_slots_first[:, : num_positions * num_beams], num_positions
+    return needed_slots_first[:, :num_kept_slots], num_positions
 
 
 class _Layer:
@@ -372,7 +389,7 @@ class _Layer:
         states: Tensor,
         mask: Tensor | None,
         num_beams: int,
-        growth: int,
+        new_positions: int,
     ):
         """Pack the layer's weights, and compute the cross-attention keys and values from the encoder's output.
 
@@ -381,7 +398,7 @@ class _Layer:
             states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
             mask (`torch.Tensor` of shape `(batch, source)`, *optional*): 1 for real source tokens.
             num_beams (`int`): the number of hypotheses per sentence.
-            growth (`int`): the number of positions for which the cache has slots at first.
+            new_positions (`int`): the number of positions for which the cache has slots at first.
         """
         self_attention = layer.self_attn
         batch_size = len(states)
@@ -396,8 +413,8 @@ class _Layer:
         self._project_inputs = pack(*projections)
         self._query_key_value_widths = [projection.out_features for projection in projections]
         self._project_heads = pack(self_attention.out_proj)
-        self._key_cache = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.key_dim)
-        self._value_cache = _SlotCache(batch_size, growth, num_beams, self._num_heads, self_attention.value_dim)
+        self._key_cache = _SlotCache(batch_size, new_positions, num_beams, self._num_heads, self_attention.key_dim)
+        self._value_cache = _SlotCache(batch_size, new_positions, num_beams, self._num_heads, self_attention.value_dim)
         self._self_attention_norm = layer.self_attn_layer_norm
 
         self._cross_attention = _make_cross_attention(layer.encoder_attn, states, mask, num_beams)
@@ -423,15 +440,16 @@ class _Layer:
         keys_by_head = _split_heads(keys, self._num_heads, self._num_beams)
         values_by_head = _split_heads(values, self._num_heads, self._num_beams)
 
-        # The caches return the keys and values of all positions so far, (batch, slots, heads, d). They include the new
-        # position, because a token also attends to itself.
-        past_keys = self._key_cache.add(keys_by_head)
-        past_values = self._value_cache.add(values_by_head)
+        # This stores the new position in the caches, and returns the keys and values of all positions so far,
+        # (batch, slots, heads, d). They include the new position, because a token also attends to itself.
+        past_keys = self._key_cache.append(keys_by_head)
+        past_values = self._value_cache.append(values_by_head)
         heads = _attend(queries_by_head, past_keys, past_values, past_mask, self._scaling)  # (rows, heads * d)
 
-        # Each `plus` adds the residual connection, and each norm follows it (section 3.1).
+        # Each sublayer computes LayerNorm(x + Sublayer(x)) (section 3.1). A packed layer's `plus(a, x)` computes
+        # x + a W^T + b.
         x = self._self_attention_norm(self._project_heads.plus(heads, x))
-        x = self._cross_attention_norm(self._cross_attention.plus(x, source_mask))
+        x = self._cross_attention_norm(self._cross_attention.add_attention(x, source_mask))
         hidden = self._fc1.relu(x)
         return self._final_norm(self._fc2.plus(hidden, x))
 
@@ -466,9 +484,9 @@ class _SlotCache:
     The tensor is in float32, because attention in bfloat16 is slower on CPUs, and takes a small share of a step.
     """
 
-    def __init__(self, batch_size: int, growth: int, num_beams: int, num_heads: int, head_dim: int):
+    def __init__(self, batch_size: int, new_positions: int, num_beams: int, num_heads: int, head_dim: int):
         self._num_beams = num_beams
-        num_slots = growth * num_beams
+        num_slots = new_positions * num_beams
         cache = torch.empty(batch_size, num_slots, num_heads, head_dim, dtype=torch.float32, device="cpu")
         self._store(cache, positions=0)
 
@@ -477,11 +495,11 @@ class _SlotCache:
         # (batch, slots, heads, d), where a position has one slot per beam
         self._cache = cache
         self._num_filled_positions = positions
-        # One view of the cache per position, (batch, beams, heads, d). They are created here, so that `add` need not
+        # One view of the cache per position, (batch, beams, heads, d). They are created here, so that `append` need not
         # create one at each step.
         self._slots_by_position = cache.unflatten(1, (-1, self._num_beams)).unbind(1)
 
-    def add(self, new: Tensor) -> Tensor:
+    def append(self, new: Tensor) -> Tensor:
         """Append one position, `(batch, beams, heads, d)`, and return all used slots, `(batch, slots, heads, d)`.
 
         The cache must have free slots. [`CPUDecoder`] makes sure of this before each position.
@@ -533,7 +551,7 @@ class _Cross:
             self._keys = _make_heads_contiguous(self._keys)
             self._values = _make_heads_contiguous(self._values)
 
-    def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def add_attention(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Compute x + Sublayer(x), `(rows, d_model)`. `mask`, `(batch, 1, 1, source)`, is added to the scores."""
         query = _split_heads(self._project_query(x), self._num_heads, self._num_beams)  # (batch, beams, heads, d_k)
         heads = _attend(query, self._keys, self._values, mask, self._scaling)  # (rows, heads * d_v)
@@ -554,6 +572,15 @@ class _SingleSentenceCross:
     """
 
     def __init__(self, attention: VanillaTransformerAttention, states: Tensor):
+        """Multiply the projections by the sentence's keys and values, which stay the same in all steps.
+
+        A step then computes softmax(x A + a) B for all heads at once, with two matmuls instead of a query projection,
+        the products with keys and values, and an output projection.
+
+        Args:
+            attention (`VanillaTransformerAttention`): the attention layer.
+            states (`torch.Tensor` of shape `(1, source, d_model)`): the encoder's output.
+        """
         num_heads = attention.config.num_heads
         source_length = states.shape[1]
         source_keys, source_values = _project_source(attention, states)  # (1, source, heads, d)
@@ -561,16 +588,17 @@ class _SingleSentenceCross:
         keys = source_keys[0].transpose(0, 1)
         values = source_values[0].transpose(0, 1)
 
-        # A linear map from the layer's input to the scores of all heads: a matrix, (heads * source, d_model), and a
-        # bias, (heads * source,), or None.
+        # The weight, (heads * source, d_model), and the bias, (heads * source,) or None, of a linear layer. It computes
+        # the scores of all heads, (rows, heads * source), from the layer's input, (rows, d_model).
         self._score_weight, self._score_bias = _combine_queries_and_keys(attention, keys)
-        # A matrix from the attention weights of all heads to the layer's output, (heads * source, d_model).
+        # The attention weights of all heads, (rows, heads * source), are multiplied by this matrix,
+        # (heads * source, d_model). The result is the layer's output, (rows, d_model).
         self._output_weight = _combine_values_and_outputs(attention, values)
-        # The shape into which `plus` divides a row of heads * source scores. The three attributes above are in the same
-        # order: by head, and by source token within a head.
+        # The shape into which `add_attention` divides a row of heads * source scores. The three attributes above are in
+        # the same order: by head, and by source token within a head.
         self._heads_and_source = (num_heads, source_length)
 
-    def plus(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def add_attention(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Compute x + Sublayer(x), `(rows, d_model)`. The sentence has no padding, so `mask` is None."""
         x_float32 = x.float()
         scores = nn.functional.linear(x_float32, self._score_weight, self._score_bias)  # (rows, heads * source)
@@ -588,8 +616,8 @@ def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tens
     For an input x, a head with the query projection W, b and the keys K computes the scores (W x + b) K^T / sqrt(d_k).
     This is a linear map of x with the matrix K W / sqrt(d_k) and the bias K b / sqrt(d_k).
 
-    The rows are ordered by head, and by source token within a head, as in [`_combine_values_and_outputs`]. The scores
-    need no further scaling.
+    Row h * source + j of the matrix and of the bias computes the score of head h for source token j, where source is
+    the number of source tokens. The scores need no further scaling.
 
     Args:
         attention: the attention layer.
@@ -601,11 +629,12 @@ def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tens
     num_heads = attention.config.num_heads
     # The factor 1 / sqrt(d_k) is part of the keys, so it is in the matrix and in the bias below.
     scaled_keys = keys * attention.scaling  # (heads, source, d_k)
-    # The rows of the weight are ordered by head. `@` then multiplies the matrices of each head separately.
+    # The first d_k rows of the weight belong to the first head, the next d_k rows to the second, and so on.
     query_weight = read_float_weight(attention.q_proj).float()  # (heads * d_k, d_model)
     query_weight_by_head = query_weight.unflatten(0, (num_heads, -1))  # (heads, d_k, d_model)
+    # `@` multiplies the matrices of each head: (source, d_k) @ (d_k, d_model) = (source, d_model).
     score_weight_by_head = scaled_keys @ query_weight_by_head  # (heads, source, d_model)
-    score_weight = score_weight_by_head.flatten(0, 1)
+    score_weight = score_weight_by_head.flatten(0, 1)  # (heads * source, d_model)
 
     query_bias = attention.q_proj.bias
     if query_bias is None:
@@ -618,9 +647,10 @@ def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tens
 def _combine_values_and_outputs(attention: VanillaTransformerAttention, values: Tensor) -> Tensor:
     """Multiply the values by the output projection, so that one matrix computes the output from attention weights.
 
-    Row j of a head is the output of the layer for the value of source token j in this head. The output of the layer is
-    the sum of these rows, weighted by the attention weights of all heads. The rows are ordered by head, and by source
-    token within a head, as in [`_combine_queries_and_keys`].
+    A head with the values V and the attention weights p adds p V W^T to the layer's output, where W are the columns of
+    the output projection that belong to this head. V W^T, `(source, d_model)`, does not depend on p, so it is computed
+    here. The row for head h and source token j is row h * source + j of the result, where source is the number
+    of source tokens.
 
     Args:
         attention: the attention layer.
@@ -632,9 +662,11 @@ def _combine_values_and_outputs(attention: VanillaTransformerAttention, values: 
     num_heads = attention.config.num_heads
     d_model = attention.config.d_model
     output_weight = read_float_weight(attention.out_proj).float()  # (d_model, heads * d_v)
-    # (d_model, heads, d_v), and then (heads, d_v, d_model)
-    output_weight_by_head = output_weight.view(d_model, num_heads, -1).permute(1, 2, 0)
-    outputs_by_head = values @ output_weight_by_head  # (heads, source, d_model)
+    # The first d_v columns of the weight belong to the first head, the next d_v columns to the second, and so on.
+    columns_by_head = output_weight.view(d_model, num_heads, -1)  # (d_model, heads, d_v)
+    transposed_by_head = columns_by_head.permute(1, 2, 0)  # W^T of each head, (heads, d_v, d_model)
+    # `@` multiplies the matrices of each head: (source, d_v) @ (d_v, d_model) = (source, d_model).
+    outputs_by_head = values @ transposed_by_head  # (heads, source, d_model)
     output_bias = attention.out_proj.bias
     if output_bias is not None:
         # The attention weights of a head sum to 1, so each head adds 1 / heads of the bias.
@@ -753,11 +785,12 @@ def _encode_positions(decoder: VanillaTransformerDecoder, begin: int, count: int
     """
     end = begin + count
     if decoder.config.position_embedding_type == "learned":
-        end_in_table = min(end, decoder.config.max_position_embeddings)
-        # Even at the end of the table, compute one position, so that `add_positions` raises its error.
-        end = max(end_in_table, begin + 1)
+        end = min(end, decoder.config.max_position_embeddings)
+        if end <= begin:
+            # The table has no row for `begin`. Look it up nevertheless, so that `add_positions` raises its ValueError.
+            end = begin + 1
     position_ids = torch.arange(begin, end, device="cpu")
-    # The decoder can only add encodings to embeddings. Zeros get the encodings themselves, in float32. In evaluation
-    # mode, no dropout follows.
+    # `add_positions` computes Dropout(sqrt(d_model) E + PE) for embeddings E. With E = 0, in float32 and in evaluation
+    # mode, which has no dropout, this is PE itself.
     zero_embeds = torch.zeros(end - begin, decoder.config.d_model, dtype=torch.float32, device="cpu")
     return decoder.add_positions(zero_embeds, position_ids, bound=end)

@@ -227,13 +227,15 @@ def _decode(
     # The criteria below decide when a sentence is finished, for example because it has ended with `</s>`.
     is_unfinished = input_ids.new_ones(batch_size, dtype=torch.bool)  # (batch,)
     num_unfinished = batch_size
-    # The rows of the sentences that the decoder still computes, (active,). Pruning removes finished ones.
-    active_rows = is_unfinished.nonzero()[:, 0]
+    # There are two numberings of sentences. `input_ids`, `tokens` and `is_unfinished` have a row for each sentence of
+    # the batch. The decoder, `logits` and `active_tokens` have a row only for each active sentence, i.e. each sentence
+    # that was not pruned. The decoder's row i belongs to row active_rows[i] of the batch.
+    active_rows = is_unfinished.nonzero()[:, 0]  # (active,)
     while num_unfinished:
         # The decoder has cached the earlier tokens, so it reads only the newest one.
         newest_tokens = input_ids[active_rows, -1:]  # (active, 1)
         logits = decoder(newest_tokens).float()  # (active, vocabulary)
-        # If there are processors, nothing is pruned, so `input_ids` and `logits` have the same rows.
+        # If there are processors, nothing is pruned, so the batch and the decoder have the same rows here.
         scores = logits_processor(input_ids, logits)  # type: ignore[arg-type]
         active_tokens = _choose_tokens(scores, settings.do_sample)  # (active,)
 
@@ -251,8 +253,8 @@ def _decode(
         is_unfinished &= ~is_finished
         num_unfinished = int(is_unfinished.sum())
         if can_prune and pays_to_prune(num_unfinished, len(active_rows)):
-            # The decoder counts only active sentences. For example, if `active_rows` is [1, 4, 6], and only sentence 4
-            # is finished, the decoder keeps the sentences 0 and 2. This comes before `active_rows` changes.
+            # For example, if `active_rows` is [1, 4, 6], and sentence 4 has just finished, the decoder keeps its rows 0
+            # and 2. They must be computed from the old `active_rows`, which then becomes [1, 6].
             unfinished_in_decoder = is_unfinished[active_rows].nonzero()[:, 0]
             decoder.select(unfinished_in_decoder)
             active_rows = is_unfinished.nonzero()[:, 0]

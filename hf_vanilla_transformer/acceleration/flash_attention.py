@@ -66,8 +66,9 @@ def _attend(
 ) -> Tensor:
     """Compute attention for queries, keys and values in a dtype that flash attention supports.
 
-    The arguments are the same as for [`flash_attention_with_padding`], with its keyword arguments as `options`. Returns
-    the output, `(batch, target, heads, d_v)`.
+    The arguments are the same as for [`flash_attention_with_padding`], with its keyword arguments as `options`. If
+    these include `is_causal`, it takes precedence over the attribute of the layer. Returns the output,
+    `(batch, target, heads, d_v)`.
     """
     # Flash attention needs equal d_k and d_v. If d_k is smaller, queries and keys are padded here with zeros, which do
     # not change a dot product. If d_v is smaller, `flash_attention_forward` of transformers pads the values.
@@ -75,7 +76,9 @@ def _attend(
     padded_query = _pad_channels(query, missing_channels)
     padded_key = _pad_channels(key, missing_channels)
 
-    # transformers handles padding correctly in the decoder's self-attention.
+    # With a mask, `flash_attention_forward` removes padding from the keys and from the queries alike. That is correct
+    # only in the decoder's self-attention, the only causal one, where queries and keys are the same tokens. In the
+    # encoder and in cross-attention, every query must be computed.
     if attention_mask is None or is_causal(module, options):
         heads, _ = flash_attention_forward(module, padded_query, padded_key, value, attention_mask, **options)
         return heads
@@ -107,7 +110,8 @@ def _attend_to_real_tokens(
     batch_size, _, target_length, _ = query.shape
     source_length = attention_mask.shape[1]
     # Flash attention takes one long row that contains all sentences one after the other. The row of queries includes
-    # padding, but the rows of keys and values contain only real tokens.
+    # padding, because the output must have a vector for every query. The rows of keys and values contain only real
+    # tokens, so that no query attends to padding.
     queries = _join_sentences(query)  # (1, heads, batch * target, d)
     # The indices of the real tokens of all sentences in the axis batch * source, (tokens,).
     real_tokens = attention_mask.flatten().nonzero()[:, 0]
@@ -125,13 +129,13 @@ def _attend_to_real_tokens(
     # real tokens have the ends [4, 6] and the starts [0, 4, 6].
     key_starts = nn.functional.pad(key_ends, (1, 0))
 
-    # (1, batch * target, heads, d)
+    # There is no mask, because the keys of padding were removed above. The result is (1, batch * target, heads, d).
     heads, _ = flash_attention_forward(
         module,
         queries,
         keys,
         values,
-        None,
+        attention_mask=None,
         cu_seq_lens_q=query_starts,
         cu_seq_lens_k=key_starts,
         max_length_q=target_length,

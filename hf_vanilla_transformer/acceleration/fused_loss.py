@@ -196,20 +196,27 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         num_labels = has_label.sum().to(sum_dtype)
         projection = _prepare_projection(states, weight, bias, lacks_label)
 
-        # The term - epsilon mean(z), where z are the logits of a row, is computed without logits. It comes first,
-        # because it creates the tensors for the gradients of all terms.
+        # A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last
+        # term is computed without logits. It comes first, because it creates the tensors in `gradients`: the weight and
+        # the bias already hold the gradient of this term, and the memory for the states has no values yet.
         needs_gradients = ctx.needs_input_grad[:3]  # whether states, weight and bias need one
-        mean_term, gradients = _compute_mean_term(projection, num_labels, label_smoothing, sum_dtype, needs_gradients)
+        mean_term, gradients = _compute_mean_term_and_gradients(
+            projection, num_labels, label_smoothing, sum_dtype, needs_gradients
+        )
 
-        # The other terms need logits. Their gradients are written into `gradients`, chunk by chunk.
+        # The first two terms need logits. Each chunk completes the gradients of its states, and adds to the gradients
+        # of the weight and the bias, all of them in place.
         totals = _Totals(loss=mean_term, unsmoothed=mean_term.new_zeros(()), num_highest=mean_term.new_zeros(()))
         label_probability = 1 - label_smoothing
-        # A row has one logit for each row of the weight, and logits have the weight's dtype.
+        # A row has one logit for each row of the weight, including the rows that were added to pad the vocabulary, and
+        # logits have the weight's dtype.
         bytes_per_row = len(projection.weight) * projection.weight.element_size()
         chunk_rows = max(chunk_bytes // bytes_per_row, 1)
         for begin in range(0, len(states), chunk_rows):
             rows = slice(begin, begin + chunk_rows)
-            row_terms = _process_rows(projection, labels, rows, label_probability, replace_logits, sum_dtype, gradients)
+            row_terms = _compute_row_terms_and_write_gradients(
+                projection, labels, rows, label_probability, replace_logits, sum_dtype, gradients
+            )
             totals = totals.add(row_terms, label_probability)
         if gradients.states is not None:
             # Without this, rows without a label would keep the gradient of the term - epsilon mean(z).
@@ -279,7 +286,7 @@ def _prepare_projection(states: Tensor, weight: Tensor, bias: Tensor | None, lac
     return _Projection(states_for_matmul, weight_for_matmul, bias_for_matmul, vocabulary=len(weight))
 
 
-def _compute_mean_term(
+def _compute_mean_term_and_gradients(
     projection: _Projection,
     num_labels: Tensor,
     label_smoothing: float,
@@ -299,32 +306,34 @@ def _compute_mean_term(
         needs_gradients: whether states, weight and bias need a gradient.
 
     Returns:
-        The term, a scalar, and its gradients. The gradient of the states is left uninitialized, because
-        [`_process_rows`] overwrites it.
+        The term, a scalar, and its gradients. Instead of the gradients of all states, there is only the gradient that
+        they have in common, as `mean_term_of_each_state`, and memory without values, `(rows, d_model)`.
     """
     states, weight, bias, vocabulary = projection
-    # The derivative of the term with respect to each logit of a row with a label.
-    grad_logit = -label_smoothing / vocabulary
+    # The term of a row is this coefficient times the sum of the row's logits.
+    logit_coefficient = -label_smoothing / vocabulary
 
-    mean_term = compute_mean_logit_term(states, weight, bias, num_labels, grad_logit, sum_dtype)
+    mean_term = compute_mean_logit_term(states, weight, bias, num_labels, logit_coefficient, sum_dtype)
 
     # The term is a product of two sums, so all states have the same gradient, and so have all rows of the weight.
-    grad_of_each_state = (grad_logit * mean_term.sum_of_weights).to(states.dtype)  # (d_model,)
+    grad_of_each_state = (logit_coefficient * mean_term.sum_of_weights).to(states.dtype)  # (d_model,)
     needs_states, needs_weight, needs_bias = needs_gradients
     grad_states = None
     if needs_states:
+        # `_compute_row_terms_and_write_gradients` writes each row of this memory once: the sum of `grad_of_each_state`
+        # and the gradient of the other terms. Filling the memory here would take one more pass over it.
         grad_states = torch.empty_like(states)
     grad_weight = None
     if needs_weight:
-        grad_of_each_weight_row = grad_logit * mean_term.sum_of_states  # (d_model,)
+        grad_of_each_weight_row = logit_coefficient * mean_term.sum_of_states  # (d_model,)
         grad_weight = grad_of_each_weight_row.repeat(vocabulary, 1)
     grad_bias = None
     if needs_bias:
-        grad_bias = (grad_logit * num_labels).repeat(vocabulary)
+        grad_bias = (logit_coefficient * num_labels).repeat(vocabulary)
     return mean_term.value, _Gradients(grad_states, grad_weight, grad_bias, grad_of_each_state)
 
 
-def _process_rows(
+def _compute_row_terms_and_write_gradients(
     projection: _Projection,
     labels: Tensor,
     rows: slice,
@@ -351,10 +360,11 @@ def _process_rows(
     states = projection.states[rows]  # (chunk_rows, d_model)
     vocabulary = projection.vocabulary
     logits = nn.functional.linear(states, projection.weight, projection.bias)  # (chunk_rows, padded_vocabulary)
-    # The slice of the logits is a view, so this overwrites `logits`.
+    # The slice of the logits is a view, so this overwrites `logits` with their gradient.
     row_terms = replace_logits(logits[:, :vocabulary], labels[rows], label_probability)
-    # The memory of the logits now holds their gradient. Its last columns, which padding has added, are no gradient, but
-    # they add nothing to the gradient of the states, because the added rows of the weight are zeros.
+    # From here on, the memory is read only by this name. Its last columns, which padding has added, still hold logits.
+    # They are harmless: for the states, they are multiplied by the added rows of the weight, which are zeros; and the
+    # slices below remove them from the gradients of the weight and the bias.
     grad_logits = logits
 
     if gradients.states is not None:

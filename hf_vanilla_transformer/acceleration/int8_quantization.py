@@ -142,16 +142,20 @@ class Int8Config(QuantizationConfigMixin):
     quant_method: Any = INT8
 
 
-class _TiedWeight(NamedTuple):
+class _RemovedTie(NamedTuple):
     """An entry for the LM head that was removed from a dictionary of tied weights and can be restored.
 
     Args:
-        tied_weights: the dictionary.
+        tied_weights: the dictionary, one of the two that the model may have.
         name_of_embeddings: the name of the weight with which the LM head shared its memory.
     """
 
     tied_weights: dict[str, str]
     name_of_embeddings: str
+
+    def restore(self) -> None:
+        """Put the entry back into the dictionary."""
+        self.tied_weights[_LM_HEAD] = self.name_of_embeddings
 
 
 class Int8Quantizer(HfQuantizer):
@@ -200,26 +204,28 @@ class Int8Quantizer(HfQuantizer):
         """Untie the LM head from the embeddings, because integers cannot share a floating-point matrix.
 
         The model has up to two dictionaries of tied weights: from the name of a weight to the name of the weight with
-        which it shares its memory. This method removes the LM head from both, in place. `self._removed_ties` remembers
-        what was removed, so that `_dequantize` can restore it.
+        which it shares its memory, for example from "lm_head.weight" to "model.shared.weight". This method removes the
+        LM head from both, in place. `self._removed_ties` remembers what was removed, so that `_dequantize` can restore
+        it.
         """
-        self._removed_ties: list[_TiedWeight] = []
+        self._removed_ties: list[_RemovedTie] = []
         dictionaries = [model.all_tied_weights_keys]
         if model._tied_weights_keys:
             dictionaries.append(model._tied_weights_keys)
         for tied_weights in dictionaries:
             if _LM_HEAD in tied_weights:
                 name_of_embeddings = tied_weights.pop(_LM_HEAD)
-                self._removed_ties.append(_TiedWeight(tied_weights, name_of_embeddings))
+                self._removed_ties.append(_RemovedTie(tied_weights, name_of_embeddings))
 
     def _dequantize(self, model: PreTrainedModel, dtype: torch.dtype | str | None = None) -> PreTrainedModel:
         """Replace each `Int8Linear` with a floating-point linear layer, and tie the LM head again."""
         for name, layer in _find_layers(model, Int8Linear):
             model.set_submodule(name, layer.to_linear())
-        # `_untie_lm_head` has set this list when the model was loaded. `tie_weights` reads the restored entries, and
-        # needs an LM head that is a floating-point layer again.
-        for tie in self._removed_ties:
-            tie.tied_weights[_LM_HEAD] = tie.name_of_embeddings
+        # When the model was loaded, `_untie_lm_head` removed the LM head from the model's dictionaries of tied weights,
+        # and stored what it removed in this list. The list is empty if the LM head was not tied.
+        for removed_tie in self._removed_ties:
+            removed_tie.restore()
+        # This reads the restored entries, and needs an LM head that is a floating-point layer again.
         model.tie_weights()
         if isinstance(dtype, str):
             # Saving a model turns the dtype in its configuration into a string.

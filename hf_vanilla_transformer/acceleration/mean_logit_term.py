@@ -15,10 +15,10 @@ class MeanLogitTerm(NamedTuple):
 
     Args:
         value (`torch.Tensor`): the term, a scalar.
-        sum_of_states (`torch.Tensor` of shape `(d_model,)`): times the derivative with respect to a logit, this is the
-            gradient with respect to each row of the weight.
-        sum_of_weights (`torch.Tensor` of shape `(d_model,)`): times the derivative with respect to a logit, this is the
-            gradient with respect to each state that has a label.
+        sum_of_states (`torch.Tensor` of shape `(d_model,)`): times the coefficient of the logits, this is the gradient
+            with respect to each row of the weight.
+        sum_of_weights (`torch.Tensor` of shape `(d_model,)`): times the coefficient of the logits, this is the gradient
+            with respect to each state that has a label.
     """
 
     value: Tensor
@@ -31,26 +31,27 @@ def compute_mean_logit_term(
     weight: Tensor,
     bias: Tensor | None,
     num_labels: int | Tensor,
-    grad_logit: float,
+    logit_coefficient: float,
     sum_dtype: torch.dtype,
 ) -> MeanLogitTerm:
-    """Compute the term from sums of states and weights.
+    """Compute the sum of - epsilon mean(z) over all rows with a label, where z are the logits of a row.
 
-    The sum of the logits of all rows is the dot product of the sum of the states and the sum of the weight's rows, plus
-    the sum of the bias for each label. So the logits themselves are not needed.
+    For a row, - epsilon mean(z) equals `logit_coefficient` * sum(z). The sum of the logits of all rows is the dot
+    product of the sum of the states and the sum of the weight's rows, plus the sum of the bias for each label. So the
+    logits themselves are not needed.
 
     Args:
         states (`torch.Tensor` of shape `(rows, d_model)`): zeros in rows without a label.
         weight (`torch.Tensor` of shape `(vocabulary, d_model)`): the matrix of the output projection.
         bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): the bias of the output projection.
         num_labels (`int` or `torch.Tensor`): the number of rows with a label, as an int or a scalar tensor.
-        grad_logit (`float`): the derivative of the term with respect to each logit of a row with a label, - epsilon /
-            vocabulary.
+        logit_coefficient (`float`): - epsilon / vocabulary. The term is this coefficient times the sum of the logits,
+            so the coefficient is also the term's derivative with respect to each logit.
         sum_dtype (`torch.dtype`): the dtype of sums over many rows.
     """
     sum_of_states = states.sum(dim=0, dtype=sum_dtype)  # (d_model,)
     sum_of_weights = weight.sum(dim=0, dtype=sum_dtype)  # (d_model,)
-    value = grad_logit * (sum_of_states * sum_of_weights).sum()
+    value = logit_coefficient * (sum_of_states * sum_of_weights).sum()
     if bias is not None:
-        value = value + grad_logit * num_labels * bias.sum(dtype=sum_dtype)
+        value = value + logit_coefficient * num_labels * bias.sum(dtype=sum_dtype)
     return MeanLogitTerm(value, sum_of_states, sum_of_weights)

@@ -60,8 +60,9 @@ def tabulated_positions(
             [`~.modeling_vanilla_transformer.sinusoidal_positions`].
     """
     if not is_plain_tensor(position_ids) or _is_capturing(position_ids.device):
-        # torch is compiling, tracing or capturing, and must not record a table or positions of this call. `plain`
-        # returns the formula, which this function replaces.
+        # torch is compiling, tracing or capturing, and must not record a table or positions of this call.
+        # `plain(sinusoidal_positions)` is the formula. A call of `sinusoidal_positions` itself would call this function
+        # again, because the model's operation of that name is replaced by it.
         return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
     if bound is not None and bound <= _LARGEST_TABLE:
         # All positions are smaller than `bound`, so the table has a row for each of them.
@@ -69,6 +70,7 @@ def tabulated_positions(
         return nn.functional.embedding(position_ids, table)
     if is_plain_cpu_tensor(position_ids):
         return _compute_distinct_positions(position_ids, d_model, exponent_divisor)
+    # On an accelerator, finding out which positions are distinct would wait for the device.
     return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
 
 

@@ -132,10 +132,18 @@ class _Avx2Linear(PackedLinear):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
-        # `__call__` uses one of these two objects, depending on the number of rows of x. The base class's `__init__` is
-        # not called, because only these two objects hold weights.
+        """Create the two objects that compute the layers: one for a single row of x, and one for several rows.
+
+        Which classes are fastest depends on the size of the matrix, in elements:
+
+        - A single row is computed by MKL, with the matrix split over threads from `_SMALLEST_TO_SPLIT` elements on.
+        - Several rows are computed by MKL up to `_LARGEST_FOR_MKL` elements, and by oneDNN above.
+        """
+        # The base class's `__init__` is not called, because only these two objects hold weights. Each method of this
+        # class calls one of them.
+        num_elements = weight.numel()
         self._for_single_row: PackedLinear
-        if weight.numel() >= _SMALLEST_TO_SPLIT:
+        if num_elements >= _SMALLEST_TO_SPLIT:
             # The matrix is so large that dividing it among threads saves time.
             self._for_single_row = _SplitLinear(weight, bias, layers)
         else:
@@ -143,7 +151,7 @@ class _Avx2Linear(PackedLinear):
             self._for_single_row = PackedLinear(weight, bias, layers)
 
         self._for_several_rows: PackedLinear
-        if weight.numel() <= _LARGEST_FOR_MKL:
+        if num_elements <= _LARGEST_FOR_MKL:
             # The matrix is so small that MKL is faster than oneDNN, whose calls have more overhead.
             self._for_several_rows = PackedLinear(weight, bias, layers)
         else:
@@ -238,22 +246,18 @@ class Int8PackedLinear(PackedLinear):
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
         """Pack the integers of several `Int8Linear` layers together with their scales and biases.
 
+        Only [`pack`] may create objects of this class. It holds a lock, which [`_make_quantized_matrix`] needs, and has
+        called `can_compute`, which checks that torch still has the functions that are called here.
+
         Args:
             weight (`torch.Tensor` of shape `(out, in)`): the int8 matrices of all layers, concatenated.
             bias (`torch.Tensor` of shape `(out,)`, *optional*): the biases of all layers, concatenated.
             layers (`Int8Linear`): the layers, from which the scales are read.
         """
-        # The base class's `__init__` is not called, because it would dequantize the weight.
-
-        # torch's quantized matrix has a scale and a zero point for each row, (out,). The integer of 0.0 is always 0.
-        row_scales = torch.cat(_read_scales(layers)).double()
-        zero_points = torch.zeros_like(row_scales).long()
-        # This changes the filters of the whole process for a moment. `pack`, which creates all objects of this class,
-        # holds a lock, so that two threads do not do it at the same time.
-        with warnings.catch_warnings():
-            # torch has deprecated quantized tensors; `can_compute` checks that they still exist.
-            warnings.simplefilter("ignore")
-            quantized_weight = torch._make_per_channel_quantized_tensor(weight, row_scales, zero_points, axis=0)
+        # The base class's `__init__` is not called, because it would dequantize the weight. No method of this class
+        # needs the attributes that it sets.
+        row_scales = torch.cat(_read_scales(layers)).double()  # (out,)
+        quantized_weight = _make_quantized_matrix(weight, row_scales)
         bias_in_float32 = None
         if bias is not None:
             bias_in_float32 = bias.float()
@@ -280,6 +284,20 @@ class Int8PackedLinear(PackedLinear):
     def relu(self, x: Tensor) -> Tensor:
         output = torch.ops.quantized.linear_relu_dynamic(x.float(), self._packed_weight_and_bias, self._uses_7_bits)
         return output.to(x.dtype)
+
+
+def _make_quantized_matrix(integers: Tensor, row_scales: Tensor) -> Tensor:
+    """Make a quantized matrix of torch, `(out, in)`, from int8 `integers`, `(out, in)`, and `row_scales`, `(out,)`.
+
+    This changes the warning filters of the whole process for a moment. The caller must hold `_packing_lock`, so that
+    two threads do not do it at the same time.
+    """
+    # torch's quantized matrix has a zero point for each row, the integer that stands for 0.0. Here, it is always 0.
+    zero_points = torch.zeros_like(row_scales).long()  # (out,)
+    with warnings.catch_warnings():
+        # torch has deprecated quantized tensors, and warns of it.
+        warnings.simplefilter("ignore")
+        return torch._make_per_channel_quantized_tensor(integers, row_scales, zero_points, axis=0)
 
 
 class _LayerTensors(NamedTuple):
@@ -338,14 +356,16 @@ def pack(*layers: nn.Linear) -> PackedLinear:
     )
     # The look-up and the packing must be under one lock. Otherwise, two threads could both find nothing, and pack.
     with _packing_lock:
-        # A layer may be packed alone, and as the first of several layers. So the key is the number of layers.
-        packed_by_count = _packed_weights.setdefault(layers[0], {})
-        earlier = packed_by_count.get(len(layers))
+        # The first layer may be packed alone, and also together with others. So each number of layers has its own
+        # packed weights. The other layers are not part of the key, because they are almost always the same. If they are
+        # not, the comparison finds their different tensors, and the layers are packed again.
+        packed_by_number = _packed_weights.setdefault(layers[0], {})
+        earlier = packed_by_number.get(len(layers))
         if earlier is not None and type(earlier.packed) is packed_class and _are_equal(earlier.copies, tensors):
             return earlier.packed
 
         new = _copy_and_pack(packed_class, layers, tensors)
-        packed_by_count[len(layers)] = new
+        packed_by_number[len(layers)] = new
         return new.packed
 
 
@@ -361,11 +381,13 @@ def _copy_and_pack(
     packed_class: type[PackedLinear], layers: Sequence[nn.Linear], tensors: _LayerTensors
 ) -> _PackedWeights:
     """Pack layers as an object of the given class, and copy their tensors. Later calls of [`pack`] read the copies."""
-    # torch.cat copies the matrices, even if there is only one.
+    # torch.cat copies the matrices into new memory, even if there is only one.
     weight = torch.cat(tensors.weights)  # (out of all layers, in)
     bias = torch.cat(tensors.biases) if tensors.biases else None
 
-    # Views of the concatenated matrix serve as copies: the classes that keep it never write into it.
+    # The matrices take most of the memory, so they are not copied a second time: views of the concatenated matrix serve
+    # as copies. This is safe because `PackedLinear` and its subclasses, which may keep `weight`, never write into it.
+    # Biases and scales are small, so they are cloned.
     rows_of_layers = [len(layer_weight) for layer_weight in tensors.weights]
     copies = _LayerTensors(
         weights=list(weight.split(rows_of_layers)),

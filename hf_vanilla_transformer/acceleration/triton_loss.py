@@ -70,7 +70,8 @@ def _replace_row(
         logits: a pointer to the logits, `(rows, vocabulary)`, which are overwritten.
         labels: a pointer to the token ids, `(rows,)`, which are negative where there is no label.
         log_sums, label_logits, are_highest: pointers to the three results, each `(rows,)`.
-        row_stride, STRIDE_MULTIPLE: the product is the number of elements from the start of a row to the next one.
+        row_stride, STRIDE_MULTIPLE: the product is the number of elements from the start of a row to the next one. When
+            Triton compiles the kernel, it knows STRIDE_MULTIPLE, which is 1 or 8, but not row_stride.
         vocabulary: the number of logits in a row.
         label_probability: 1 - epsilon.
         COLUMNS: the number of logits that are loaded at once, a power of 2.
@@ -83,6 +84,8 @@ def _replace_row(
     row_of_logits = logits + row.to(tl.int64) * row_stride * STRIDE_MULTIPLE
     logits_dtype = logits.dtype.element_ty
     # Only the last block, which may extend beyond the row, has a mask, because Triton loads masked elements one by one.
+    # So each pass computes the same formula in two places: in a loop over whole blocks, and then for the last block. A
+    # change must be made in both.
     end_of_whole_blocks = vocabulary // COLUMNS * COLUMNS
     last_columns = end_of_whole_blocks + tl.arange(0, COLUMNS)
     is_inside = last_columns < vocabulary

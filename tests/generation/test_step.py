@@ -304,7 +304,7 @@ def test_cpu_decoder_reorder_frees_slots():
         decoder.reorder(first)
         ids = torch.cat([ids[first], torch.arange(token, token + 8)[:, None] % 60], dim=1)
     # Of each position one place, and all of the last few.
-    assert 60 < decoder._slots._num_used_slots < 60 + 4 * 2 * step._MIN_GROWTH
+    assert 60 < decoder._slots._num_used_slots < 60 + 4 * 2 * step._MIN_POSITIONS_PER_GROWTH
 
 
 @pytest.fixture(params=[True, False], ids=["by its products", "without products"])
