@@ -36,12 +36,13 @@ RECIPES = ROOT / "hf_vanilla_transformer" / "recipes"
 # Blocks of Python on each page, and where they run.
 RUN_HERE = {
     "align.md": 1,
+    "benchmarks.md": 1,
     "configuration.md": 1,
     "decoding.md": 2,
     "documents.md": 1,
     "evaluate.md": 2,
     "first_translator.md": 1,
-    "large_corpora.md": 2,
+    "large_corpora.md": 1,
     "precision_and_memory.md": 1,
     "token_budgets.md": 3,
     "train.md": 1,
@@ -504,8 +505,8 @@ def test_the_corpus_of_large_corpora_md(tmp_path, monkeypatch, tokenizer):
     assert list(names["sampler"]) == [[0]]
 
 
-def test_planning_of_large_corpora_md(capsys):
-    run("large_corpora.md", "plan", {})
+def test_batches_of_benchmarks_md(capsys):
+    run("benchmarks.md", "plan", {})
     assert "million pairs/s, 0.6% padding" in capsys.readouterr().out
 
 

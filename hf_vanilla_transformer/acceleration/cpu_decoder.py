@@ -34,8 +34,8 @@ from .int8_quantization import Int8Linear
 from .prepacked_weights import pack, read_float_weight
 
 
-# The KV cache grows by _SLOTS_PER_GROWTH slots per sentence, but by at least _MIN_POSITIONS_PER_GROWTH positions, each
-# of which has one slot per beam. Growing copies the cache, so it should be rare.
+# The KV cache grows by at most _SLOTS_PER_GROWTH slots per sentence, in whole positions of one slot per beam, but by at
+# least _MIN_POSITIONS_PER_GROWTH positions. Growing copies the cache, so it should be rare.
 _SLOTS_PER_GROWTH = 32
 _MIN_POSITIONS_PER_GROWTH = 8
 # Positional encodings are computed for this many positions at a time.
@@ -310,7 +310,7 @@ class _SlotMask:
 
         A slot holds the keys and values of one position of one hypothesis. The slots of a sentence are either used or
         free, i.e. for later positions. A used slot is needed if at least one hypothesis attends to it. Afterwards, each
-        sentence has its needed slots, and then the free slots.
+        sentence has its needed slots, perhaps some masked ones, and then the free slots.
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
@@ -322,7 +322,7 @@ class _SlotMask:
         # The mask has the used slots first.
         selected_mask = self._mask[sentences]  # (selected, 1, beams, slots)
         used_mask = selected_mask[..., : self._num_used_slots]  # (selected, 1, beams, used_slots)
-        # The indices of the needed slots, (selected, needed_slots), where needed_slots = num_positions * beams.
+        # The indices of the slots to keep, (selected, needed_slots), where needed_slots = num_positions * beams.
         needed_slots, num_positions = _find_needed_slots(used_mask)
 
         # Copy the mask of the needed slots: `gather` along axis 3, the slots, reads the same slots for all beams of a
@@ -650,7 +650,7 @@ def _combine_values_and_outputs(attention: VanillaTransformerAttention, values: 
     A head with the values V and the attention weights p adds p V W^T to the layer's output, where W are the columns of
     the output projection that belong to this head. V W^T, `(source, d_model)`, does not depend on p, so it is computed
     here. The row for head h and source token j is row h * source + j of the result, where source is the number
-    of source tokens.
+    of source tokens. Each row also contains its share of the layer's bias, as described below.
 
     Args:
         attention: the attention layer.

@@ -77,8 +77,8 @@ def _attend(
     padded_key = _pad_channels(key, missing_channels)
 
     # With a mask, `flash_attention_forward` removes padding from the keys and from the queries alike. That is correct
-    # only in the decoder's self-attention, the only causal one, where queries and keys are the same tokens. In the
-    # encoder and in cross-attention, every query must be computed.
+    # only in the decoder's self-attention, the only causal one, where the queries are the same tokens as the keys, or
+    # the newest of them. In the encoder and in cross-attention, every query must be computed.
     if attention_mask is None or is_causal(module, options):
         heads, _ = flash_attention_forward(module, padded_query, padded_key, value, attention_mask, **options)
         return heads

@@ -320,7 +320,7 @@ def _compute_mean_term_and_gradients(
     needs_states, needs_weight, needs_bias = needs_gradients
     grad_states = None
     if needs_states:
-        # `_compute_row_terms_and_write_gradients` writes each row of this memory once: the sum of `grad_of_each_state`
+        # `_compute_row_terms_and_write_gradients` writes every row of this memory: the sum of `grad_of_each_state`
         # and the gradient of the other terms. Filling the memory here would take one more pass over it.
         grad_states = torch.empty_like(states)
     grad_weight = None

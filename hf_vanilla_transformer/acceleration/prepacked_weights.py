@@ -247,7 +247,7 @@ class Int8PackedLinear(PackedLinear):
         """Pack the integers of several `Int8Linear` layers together with their scales and biases.
 
         Only [`pack`] may create objects of this class. It holds a lock, which [`_make_quantized_matrix`] needs, and has
-        called `can_compute`, which checks that torch still has the functions that are called here.
+        called `can_compute`, which checks that torch still has int8 matmuls.
 
         Args:
             weight (`torch.Tensor` of shape `(out, in)`): the int8 matrices of all layers, concatenated.

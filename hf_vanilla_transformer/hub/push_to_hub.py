@@ -150,7 +150,8 @@ def push_run(
     # The upload gets two lists. `allow_patterns` names the files in the folder that are uploaded. `delete_patterns`
     # matches the files in the repository that are deleted unless the same commit uploads them. It covers all files that
     # any run may write, with names such as "scores.json" and patterns such as "model-?????-of-?????.safetensors",
-    # including the files that are never pushed. Other files in the repository stay, and so does its card.
+    # including the files that are never pushed. Other files in the repository stay. Its card is never deleted,
+    # but may be replaced.
     patterns_to_delete = [pattern for pattern in FILES_OF_A_RUN if pattern != CARD]
     commit = api.upload_folder(
         repo_id=repo_id,

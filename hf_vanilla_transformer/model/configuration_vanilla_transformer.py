@@ -260,9 +260,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
         """Save the configuration with a copy of the model's code, which `trust_remote_code=True` loads.
 
-        While the file is written, the object has the field `custom_pipelines`, which names the pipeline in the saved
-        folder. Afterwards, the installed package removes the field from the object. Code that was itself loaded from a
-        saved folder (`_IS_REMOTE_CODE` is True) keeps it, because such a model uses the pipeline of its folder.
+        While the file is written, an object of this class has the field `custom_pipelines`, which names the pipeline in
+        the saved folder. Afterwards, the installed package removes the field from the object. Code that was itself
+        loaded from a saved folder (`_IS_REMOTE_CODE` is True) keeps it, because such a model uses the pipeline of its
+        folder.
         """
         self.validate()
         # The package does not ship the code of derived classes.

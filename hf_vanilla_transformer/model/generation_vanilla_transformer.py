@@ -403,7 +403,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         For a function, this method returns the second dictionary, and adds those arguments from the first one for which
         the function has a parameter with the same name.
         """
-        # This method of transformers removes the arguments that it returns from the dictionary `kwargs`.
+        # This method of transformers removes arguments from the dictionary `kwargs`. With a function, it also removes
+        # `tokenizer` and `assistant_tokenizer`, which it then does not return.
         pop_arguments = super()._extract_generation_mode_kwargs
         if not callable(custom_generate):
             return pop_arguments(custom_generate, kwargs, synced_gpus, assistant_model, streamer)
@@ -430,7 +431,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Returns:
             The merged settings, and those arguments of the call that are inputs of the model. The settings are a copy
             for this call. They have two fields for `_prepare_generated_length`, which transformers calls later:
-            `max_length_offset`, which is None if the caller has set a limit that replaces it, and `source_lengths`.
+            `max_length_offset`, which is None if a limit of the caller or of the model replaces it, and
+            `source_lengths`.
         """
         # `kwargs` is this method's own dictionary, so entries can be removed without changing the caller's arguments.
         # Without this check, transformers would compare these numbers and raise an error that does not name the
@@ -553,8 +555,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Like transformers' method, it changes `model_kwargs` in place and returns it: the prefix is removed, and its
         mask is replaced. All other arguments are passed on to transformers' method unchanged.
         """
-        # This method of transformers removes the prefix from `model_kwargs` and returns it. If the prefix does not
-        # begin with `<s>`, it adds `<s>` to the prefix, and a column to the mask in `model_kwargs`.
+        # This method of transformers removes the prefix from `model_kwargs` and returns it. If no sentence's
+        # prefix begins with `<s>`, it adds `<s>` to the prefix, and a column to the mask in `model_kwargs`.
         prepare_prefix = super()._prepare_decoder_input_ids_for_generation
         mask = model_kwargs.pop("decoder_attention_mask", None)
         if mask is None:
@@ -618,7 +620,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             # the sources are known, it also sets `sentence_max_lengths`.
             self._set_limits_from_offset(generation_config, offset, padded_source_length, input_ids_length)
             # With `max_new_tokens`, transformers reads this argument only to decide about a warning, which says that
-            # the caller has set both max_length and max_new_tokens. The caller has set neither.
+            # the caller has set both max_length and max_new_tokens. Here, `max_new_tokens` comes from the offset.
             kwargs["has_default_max_length"] = True
         return super()._prepare_generated_length(
             generation_config, inputs_tensor=inputs_tensor, input_ids_length=input_ids_length, **kwargs
@@ -648,10 +650,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if self.config.position_embedding_type == "learned":
             # Every token is an input of the decoder, and needs a position, except the last generated one. For example,
             # 10 positions and a prompt of 3 tokens leave 7 positions, which allow 8 generated tokens.
-            positions_left = self.config.max_position_embeddings + 1 - prompt_length
+            most_new_tokens = self.config.max_position_embeddings + 1 - prompt_length
             # A prompt that is too long for the table raises an error when its positions are looked up. Here, the limit
             # only has to be positive.
-            max_new_tokens = max(1, min(max_new_tokens, positions_left))
+            max_new_tokens = max(1, min(max_new_tokens, most_new_tokens))
 
         settings.max_new_tokens = max_new_tokens
         if source_lengths is not None:

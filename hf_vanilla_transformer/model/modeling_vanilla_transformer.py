@@ -715,7 +715,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         is_checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         cache = prepare_cache(self.config, either_cache(cache, past_key_values), use_cache, is_checkpointing)
 
-        # The number of tokens whose keys and values are in the cache. A static cache returns it as a scalar tensor.
+        # The number of tokens whose keys and values are in the cache. A static cache that has been used returns a
+        # scalar tensor.
         past_length: int | Tensor = 0
         target_cache: Cache | None = None
         if cache is not None:
@@ -927,8 +928,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
                 computed, or a tensor of positions; 0 for all positions. With `labels`, all positions are needed,
                 because the loss compares each label with the logits of its position.
             skip_logits (`bool`): with `labels`, compute the loss without holding all logits in memory, and return no
-                logits. In training, all logits and their gradients can take more memory than the rest of the model.
-                Then `logits_to_keep` has no effect. Without `labels`, `skip_logits` has no effect.
+                logits. In training, all logits and their gradients can take more memory than the rest of the model. If
+                the logits are skipped, `logits_to_keep` has no effect. Without `labels`, `skip_logits` has no effect.
             num_items_in_batch (`int`, *optional*): see [`label_smoothed_cross_entropy`]; the Trainer passes it.
             Other arguments: as for [`VanillaTransformerModel`].
 

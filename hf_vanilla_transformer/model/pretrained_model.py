@@ -206,8 +206,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         `state_dict`, which may be None.
 
         Args:
-            state_dict (`dict`, *optional*): the weights that the caller of `save_pretrained` passes. None or an empty
-                dictionary stands for the model's own weights.
+            state_dict (`dict`, *optional*): the weights that the caller of `save_pretrained` passes. None stands for
+                the model's own weights. If the weights were untied, so does an empty dictionary.
         """
         has_shared_matrix = hasattr(self.base_model, "shared")
         was_untied = has_shared_matrix and not self.config.tie_word_embeddings

@@ -73,8 +73,8 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         for side in ("source", "target"):
             if not has_tokenizer[side]:
                 raise InputError(f"there is no {side}_tokenizer.json; a tokenizer with two vocabularies needs both.")
-        # These arguments would come from the tokenizer.json of a different model, so they are ignored. The inherited
-        # constructor gets a tokenizer of this class below.
+        # These arguments would come from the tokenizer.json of a different model, so they are ignored. Below,
+        # the inherited constructor gets the source tokenizer instead.
         kwargs.pop("tokenizer_file", None)
         kwargs.pop("tokenizer_object", None)
 

@@ -68,7 +68,7 @@ def whole_file(
         with temporary.open(mode, encoding=encoding) as file:
             yield file
         # The file is closed now, so all of its content has been written, and `target` may be replaced. This is inside
-        # the block, so if it fails, the temporary file is discarded.
+        # the block, so if it fails, the same applies.
         _replace_file(target, temporary, sync)
 
 

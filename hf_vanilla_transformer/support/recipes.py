@@ -329,7 +329,8 @@ def _convert(argument: _Argument, text_or_texts: object, value: object) -> objec
 
     Args:
         argument: the argument.
-        text_or_texts: the value with each scalar as text: a string, a list of strings, a mapping, or None for null.
+        text_or_texts: the value with each scalar as text: usually a string or a list of strings (see [`_text_of`]), a
+            mapping, or None for null.
         value: the same value with numbers and booleans converted to their Python types. It has the same structure, so
             it is a mapping if `text_or_texts` is one.
 

@@ -161,7 +161,8 @@ class TorchRuntime(Runtime):
             yield ForcedTarget(log_probs, attention)
 
     def _make_decoder_inputs(self, padded_target: BatchEncoding) -> torch.Tensor:
-        """Return the decoder's input for given targets: the start token, and all tokens but the last.
+        """Return the decoder's input for given targets: the start token, and then all columns of the
+        padded targets but the last.
 
         The result has the same shape as the padded targets: `(batch, padded target)`.
         """
