@@ -385,8 +385,9 @@ def collect_scores(run: TrainedRun, saved_model: SavedModel) -> dict[str, Scores
     latter.
     """
     comparison = saved_model.weights.comparison
-    # The comparison has already evaluated the average. These scores are those of the saved model only if it has not
-    # changed since: the last checkpoint may have replaced the average, and search settings may have been chosen.
+    # If there was a comparison, it has already evaluated the average. These scores are those of the saved model only if
+    # it has not changed since: the last checkpoint may have replaced the average, and search settings may have been
+    # chosen.
     is_average_saved = not saved_model.weights.is_last_kept
     is_search_unchanged = saved_model.search is None
     validation_scores: Scores | None

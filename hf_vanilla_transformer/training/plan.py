@@ -58,7 +58,7 @@ _FEWEST_TOKENS = 300
 _BYTES_AND_SPECIAL_TOKENS = 260
 # Number of pairs that are tokenized to plan a run. Tokenizing them takes seconds.
 _SAMPLED_PAIRS = 20_000
-# A number of tokens for a device of unknown memory. It is so large that every update is a single batch.
+# A number of tokens for a device of unknown memory. It is so large that memory never splits an update.
 _TOKENS_OF_UNKNOWN_MEMORY = sys.maxsize
 # Recipe arguments that need validation pairs.
 _VALIDATION_ARGUMENTS = ("eval_strategy", "eval_steps", "keep_better", "choose_search")
@@ -735,7 +735,8 @@ def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments)
     """Choose when a run evaluates and saves, so that it saves every model that it evaluates.
 
     `load_best_model_at_end` requires this. If the user gives a number of steps or a strategy, such as `"epoch"`, only
-    for evaluating or only for saving, it applies to both. If the user gives both, they stay as they are.
+    for evaluating or only for saving, it applies to both. If the user gives both, they stay as they are. The save
+    strategy `"best"` does not apply to evaluations.
 
     Args:
         chosen: the arguments that the plan has chosen so far.

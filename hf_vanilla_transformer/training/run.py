@@ -503,7 +503,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
     Raises:
         KeyboardInterrupt: at Ctrl-C or SIGTERM. In the main process, its message says how to resume.
         RunStoppedError: if the loss diverges, if the checkpoint is unsuitable, if the disk is full, or if the Trainer
-            ends before the last update without an error.
+            ends before the last update without an error, unless the run has stopped early.
     """
     if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
         # No updates are left.
@@ -527,7 +527,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
             return error
         explanation = explain_training_error(error, trainer, checkpoint)
         if explanation is None:
-            # The type of the error is unknown, so the error is passed on unchanged.
+            # There is nothing to add to the error, so it is passed on unchanged.
             raise
         raise RunStoppedError(explanation) from error
     # The Trainer has ended without an error, but perhaps before the last update.

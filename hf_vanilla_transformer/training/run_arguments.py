@@ -127,8 +127,8 @@ class RunArguments(PaperTrainingArguments):
             self._check_evaluates()
             self._check_saves_what_it_evaluates()
 
-        # The base class replaces `accelerator_config`, which may be None, a dict or a file name, by an object that has
-        # a value for every setting. So what the user has set must be read before.
+        # The base class replaces `accelerator_config`, which may be None, a dict, JSON or a file name, by an object
+        # that has a value for every setting. So what the user has set must be read before.
         user_sets_non_blocking = _sets_non_blocking(self.accelerator_config)
         super().__post_init__()
         # This changes the object that the base class has made, so it must come after the base class.
@@ -508,7 +508,7 @@ def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
 def _merge_arguments(saved_arguments: Arguments, arguments: Arguments) -> dict[str, Any]:
     """Return the saved arguments of a resumed run, overridden by the given arguments. Single files become lists.
 
-    A run that starts from scratch has no saved arguments, so its given arguments are returned.
+    Without saved arguments, for example if the run starts from scratch, the given arguments are returned.
     """
     merged_arguments = dict(arguments)
     if saved_arguments:

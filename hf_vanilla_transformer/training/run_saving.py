@@ -45,8 +45,8 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
         problem = f"the model could not be written to {output} ({error})"
         has_distributed_weights = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
         if has_distributed_weights:
-            # Saving the model again in a different folder would need all processes, but the others have gone on. The
-            # message says from which checkpoint the run can resume.
+            # Saving the model again in a different folder would need all processes, but the others do not call this
+            # again. The message says from which checkpoint the run can resume.
             raise RunStoppedError(f"{problem}. Make room; {describe_how_to_resume(output)}.") from error
         # Save the model again, in a temporary folder.
         temporary_folder = Path(tempfile.mkdtemp(prefix=f"{output.name}-"))

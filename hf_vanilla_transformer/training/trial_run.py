@@ -78,9 +78,9 @@ class TrialJob(TypedDict):
     """Arguments of `train`."""
     batches: list[list[TokenizedPair]]
     """Training batches, the ones that need most memory first."""
-    typical_validation_batch: list[TokenizedPair]
-    """A validation batch with pairs of ordinary lengths."""
-    longest_validation_batch: list[TokenizedPair]
+    typical_evaluation_batch: list[TokenizedPair]
+    """A batch of validation pairs of ordinary lengths, or of training pairs if there are no validation pairs."""
+    longest_evaluation_batch: list[TokenizedPair]
     """The same batch with the longest pair in place of its first pair."""
 
 
@@ -151,8 +151,8 @@ def _make_job(settings: Settings, measured_pairs: MeasuredPairs, batches: list[l
     return {
         "arguments": _select_arguments(settings),
         "batches": training_batches,
-        "typical_validation_batch": validation_pairs.select(typical_rows).to_list(),
-        "longest_validation_batch": validation_pairs.select(rows_with_longest).to_list(),
+        "typical_evaluation_batch": validation_pairs.select(typical_rows).to_list(),
+        "longest_evaluation_batch": validation_pairs.select(rows_with_longest).to_list(),
     }
 
 
@@ -282,8 +282,8 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
 
     # A new model whose tokenizer exists needs no sentence pairs.
     tokenizer, model = make_model(settings.model, DatasetDict(), checkpoint=None)
-    typical_pairs = Dataset.from_list(job["typical_validation_batch"])
-    longest_pairs = Dataset.from_list(job["longest_validation_batch"])
+    typical_pairs = Dataset.from_list(job["typical_evaluation_batch"])
+    longest_pairs = Dataset.from_list(job["longest_evaluation_batch"])
     # The Trainer needs a training set, but the updates below do not read it.
     trainer = make_run_trainer(args, tokenizer, model, DatasetDict(train=typical_pairs))
 

@@ -108,7 +108,7 @@ def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
     HTML has three special cases:
 
     - An element in `VOID`, such as `<br>`, has no end tag.
-    - An element in `RAW`, such as `<script>`, has no children. Its text is part of `raw`, the source of its start tag.
+    - An element in `RAW`, such as `<script>`, has no children. Its text is part of `raw`, after the start tag.
     - The children of a `<template>` are in a separate tree of lexbor.
 
     Args:

@@ -312,8 +312,8 @@ class SpacedText:
         This is the case if there is less space before the element than after it. For example, the footnote mark in
         "a word<sup>[1]</sup> here" belongs to "word".
 
-        If the neighbor before the element is a protected element, the result is its attribute `follows_word`. The
-        constructor sets this attribute of all elements in order, so it is already set.
+        If the neighbor before the element is a protected element, this also requires that its own attribute
+        `follows_word` is True. The constructor sets this attribute of all elements in order, so it is already set.
         """
         # The white space between the element and the word or element before it, and the one after it.
         joint_before = self._source_joint_before[element]
