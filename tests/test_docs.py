@@ -58,7 +58,7 @@ RUN_ELSEWHERE = {
     "ecosystem.md": 4,  # tests/ecosystem
     "precision_and_memory.md": 3,  # tests/ecosystem and tests/acceleration/test_int8_quantization.py
     "see_inside.md": 3,  # tests/apps/pictures/test_pages.py and tests/ecosystem/test_bertviz.py
-    "sharding.md": 2,  # tests/parallel/test_docs.py
+    "sharding.md": 3,  # tests/parallel/test_docs.py
     "share.md": 6,  # tests/hub/test_docs.py and tests/model/test_remote_code.py
 }
 
