@@ -42,7 +42,7 @@ RUN_HERE = {
     "documents.md": 1,
     "evaluate.md": 2,
     "first_translator.md": 1,
-    "large_corpora.md": 1,
+    "large_corpora.md": 2,
     "precision_and_memory.md": 1,
     "token_budgets.md": 3,
     "train.md": 1,
@@ -502,7 +502,17 @@ def test_the_corpus_of_large_corpora_md(tmp_path, monkeypatch, tokenizer):
     assert names["dropped"] == {"empty": 1, "too long": 1}
     (pair,) = names["data"]
     assert names["tokenizer"].decode(pair["labels"], skip_special_tokens=True) == "eins"
-    assert list(names["sampler"]) == [[0]]
+
+
+def test_the_tokenizer_of_large_corpora_md(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # Every tenth pair is in the sample, which begins with the first one.
+    numbers = range(30)
+    (tmp_path / "train.en").write_text("".join(f"{'sampled' if number % 10 == 0 else 'other'}\n" for number in numbers))
+    (tmp_path / "train.de").write_text("eins\n" * len(numbers))
+    run("large_corpora.md", "tokenizer", {}, ("vocab_size=37_000", "vocab_size=300"))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "runs" / "tokenizer")
+    assert len(tokenizer.tokenize("sampled")) < len(tokenizer.tokenize("other"))
 
 
 def test_batches_of_benchmarks_md(capsys):
