@@ -152,13 +152,13 @@ class _Continuations(NamedTuple):
     Args:
         letters_meet (`torch.BoolTensor`): whether the token begins with a letter that directly follows a letter, so
             that both belong to one word.
-        have_no_text (`torch.BoolTensor`): whether the token has no text. Its second axis may have size 1.
-        end_in_letter (`torch.BoolTensor`): whether the hypothesis ends with a letter after the token.
+        token_has_no_text (`torch.BoolTensor`): whether the token has no text. Its second axis may have size 1.
+        hypothesis_ends_in_letter (`torch.BoolTensor`): whether the hypothesis ends with a letter after the token.
     """
 
     letters_meet: torch.Tensor
-    have_no_text: torch.Tensor
-    end_in_letter: torch.Tensor
+    token_has_no_text: torch.Tensor
+    hypothesis_ends_in_letter: torch.Tensor
 
 
 class _PositionGroups:
@@ -208,12 +208,17 @@ class _PositionGroups:
         """Return True for each group in which a position has the flag True.
 
         A group consists of all positions with the same next token and the same phrase. The flags have shape
-        `(active, hypotheses, positions)`, and the result `(active, hypotheses, next_tokens, phrases)`.
+        `(active, hypotheses, positions)`, and the result `(active, hypotheses, next_tokens, phrases)`. The flags of
+        padding must be False, because padding is assigned to the first group.
+
+        For example, suppose that there are three groups, and that four positions belong to the groups [0, 0, 1, 2]. If
+        their flags are [False, True, False, True], the groups get [True, False, True].
         """
         num_active, num_hypotheses, _ = flags.shape
         num_groups = self.num_next_tokens * self.num_phrases
-        # Each position marks its own group if its flag is True. Otherwise, it marks an additional last group, which is
-        # then removed. Padding belongs to group 0, but its flags are False, because padding is never matched.
+        # scatter_() writes True to one group for each position. If the flag of a position is False, the position must
+        # not mark its own group. It then writes to an additional last group, which is cut off afterwards. In the
+        # example, the positions write to the groups [3, 0, 3, 2].
         extra_group = num_groups
         group_to_mark = self.group_of_position.where(flags, extra_group)  # (active, hypotheses, positions)
         is_marked = flags.new_zeros(num_active, num_hypotheses, num_groups + 1)
@@ -289,23 +294,27 @@ class PhraseStates:
     def follow(self, states: States, tokens: torch.Tensor) -> States:
         """Return the states after each hypothesis is extended by one token; `tokens` is `(active, hypotheses)`.
 
-        The positions are the tokens of all alternatives of a sentence's phrases.
+        The positions are the tokens of all alternatives of a sentence's phrases. The states count for each phrase how
+        many more times it must occur (`missing`), and how many of its occurrences would no longer count if a letter
+        followed, because then they would end inside a word (`revocable`).
         """
         # The methods below allow several next tokens for each hypothesis. Here it has one, so this axis has size 1.
         next_tokens = tokens[:, :, None]  # (active, hypotheses, 1)
+        # `continuations.letters_meet` is True where the token begins with a letter that directly follows a letter.
         continuations = self._compare_letters(states, next_tokens)
 
         # A position is matched if it may follow the positions that were matched before, and its token is the next one.
         # If letters meet, the next token continues a word, so no phrase may begin with it.
         has_next_token = self._tables.token_of_position == next_tokens  # (active, hypotheses, positions)
         matched = self._may_match(states, continuations.letters_meet) & has_next_token
+        # `_groups_for_one_token` assigns all positions to the same next token, and each position to its phrase.
         counts = self._update_counts(states, matched, continuations, self._groups_for_one_token)
         # The counts have the axis next_tokens, which states do not have, so its single index is selected.
         return States(
             matched,
             missing=counts.missing[:, :, 0],
             revocable=counts.revocable[:, :, 0],
-            ends_in_letter=continuations.end_in_letter[:, :, 0],
+            ends_in_letter=continuations.hypothesis_ends_in_letter[:, :, 0],
         )
 
     def needed(self, states: States) -> torch.Tensor:
@@ -327,6 +336,11 @@ class PhraseStates:
         this token and then [`needed`], and must stay so. However, all tracked tokens are computed at once. Each
         position is compared only with its own token, because no other token can match it.
 
+        The last axis changes twice. The letters are compared for each tracked token, so their flags have the axis
+        tracked. `at_positions` looks up these flags for the token of each position, so they then have the axis
+        positions. At the end, `_update_counts` and `_count_needed` combine the positions of each tracked token, so
+        their results have the axis tracked again.
+
         Tracked tokens are the tokens of the sentence's phrases, and EOS. [`needed_after_other_tokens`] computes the
         same for all other tokens.
         """
@@ -334,34 +348,39 @@ class PhraseStates:
         tracked_tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
         continuations = self._compare_letters(states, tracked_tokens)  # each (active, hypotheses, tracked)
 
-        # The next token of a position is its own token, so the position is matched whenever it may be matched. If
-        # letters meet, the next token continues a word, so no phrase may begin with it. These groups assign each
-        # position to its own token, and to its phrase.
+        # These groups assign each position to its own token, which is its next token, and to its phrase.
         groups = self._groups_by_tracked_token
-        letters_meet = groups.at_positions(continuations.letters_meet)  # (active, hypotheses, positions)
-        # In `follow`, padding is never matched because it differs from the next token. Here, no tokens are compared, so
-        # it is excluded.
+        # If letters meet, the next token continues a word, so no phrase may begin with it.
+        letters_meet_at_positions = groups.at_positions(continuations.letters_meet)  # (active, hypotheses, positions)
+        # The next token of a position is its own token, so the position is matched whenever it may be matched. In
+        # `follow`, padding is never matched because it differs from the next token. Here, no tokens are compared, so it
+        # is excluded.
         is_padding = self._tables.token_of_position == _NO_TOKEN  # (active, 1, positions)
-        matched = self._may_match(states, letters_meet) & ~is_padding  # (active, hypotheses, positions)
+        matched = self._may_match(states, letters_meet_at_positions) & ~is_padding  # (active, hypotheses, positions)
 
-        counts = self._update_counts(states, matched, continuations, groups)
+        counts = self._update_counts(states, matched, continuations, groups)  # (active, hypotheses, tracked, phrases)
         return self._count_needed(matched, counts, groups)
 
     def needed_after_other_tokens(self, states: States, tokens: torch.Tensor) -> torch.Tensor:
         """Return how many tokens each hypothesis will need after tokens that are in no phrase; see [`needed`].
 
         The tokens and the result have shape `(active, hypotheses, next_tokens)`. The tokens match no position, so the
-        result depends only on whether they begin with a letter that continues a word. Such a letter revokes the
-        occurrences of phrases that `states.counts.revocable` counts.
+        result depends only on whether letters meet: the hypothesis ends with a letter, and the token begins with one,
+        so that the token continues a word.
+
+        For each phrase, `missing` counts how many more times it must occur, and `revocable` counts its occurrences that
+        no longer count if letters meet.
         """
         counts = states.counts  # each (active, hypotheses, 1, phrases)
-        # If letters meet, the revocable occurrences end inside a word, so their phrases are missing again.
+        # If letters meet, the revocable occurrences end inside a word, so they are missing again.
         needed_if_letters_meet = self._tokens_of_missing(counts.missing + counts.revocable)  # (active, hypotheses, 1)
         needed_otherwise = self._tokens_of_missing(counts.missing)  # (active, hypotheses, 1)
 
         ended_in_letter = states.ends_in_letter[:, :, None]  # (active, hypotheses, 1)
         # `_begins_with_letter` is a mask of the vocabulary.
         letters_meet = ended_in_letter & self._begins_with_letter[tokens]  # (active, hypotheses, next_tokens)
+        # Both numbers are the same for all next tokens. Their last axis has size 1, so it broadcasts over next_tokens,
+        # and `letters_meet` chooses one of the two numbers for each token.
         return needed_if_letters_meet.where(letters_meet, needed_otherwise)
 
     def are_tracked(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -406,15 +425,17 @@ class PhraseStates:
                 axis has size 1 if they are the same for all hypotheses.
         """
         # These masks of the vocabulary are looked up for each token, so the results have the shape of `tokens`.
-        begin_with_letter = self._begins_with_letter[tokens]
-        end_with_letter = self._ends_with_letter[tokens]
-        have_no_text = self._has_no_text[tokens]
+        token_begins_with_letter = self._begins_with_letter[tokens]
+        token_ends_with_letter = self._ends_with_letter[tokens]
+        token_has_no_text = self._has_no_text[tokens]
 
-        ended_in_letter = states.ends_in_letter[:, :, None]  # (active, hypotheses, 1)
-        letters_meet = ended_in_letter & begin_with_letter  # (active, hypotheses, next_tokens)
+        # Whether the hypotheses end with a letter before the tokens, (active, hypotheses, 1).
+        ended_in_letter = states.ends_in_letter[:, :, None]
+        # The other flags have shape (active, hypotheses, next_tokens).
+        letters_meet = ended_in_letter & token_begins_with_letter
         # A token without text does not change how the hypothesis ends.
-        end_in_letter = end_with_letter | (have_no_text & ended_in_letter)  # (active, hypotheses, next_tokens)
-        return _Continuations(letters_meet, have_no_text, end_in_letter)
+        hypothesis_ends_in_letter = token_ends_with_letter | (token_has_no_text & ended_in_letter)
+        return _Continuations(letters_meet, token_has_no_text, hypothesis_ends_in_letter)
 
     def _may_match(self, states: States, letters_meet: torch.Tensor) -> torch.Tensor:
         """Return a mask of the positions that the next token may match, of shape `(active, hypotheses, positions)`.
@@ -437,6 +458,10 @@ class PhraseStates:
     ) -> _PhraseCounts:
         """Return how often phrases must still occur after each possible next token.
 
+        In the result, `missing` counts how many more times a phrase must occur, and `revocable` counts its occurrences
+        that would no longer count if a letter followed after the next token. Both have the shape `(active, hypotheses,
+        next_tokens, phrases)`.
+
         Args:
             states (`States`): the states of the hypotheses before the tokens.
             matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): whether each position is matched by
@@ -444,33 +469,38 @@ class PhraseStates:
             continuations (`_Continuations`): how the texts of the hypotheses continue with the next tokens.
             groups (`_PositionGroups`): the next token and the phrase of each position.
         """
-        # Flags of next tokens are the same for all phrases: (active, hypotheses, next_tokens, 1).
+        # The flags of the next tokens are the same for all phrases: (active, hypotheses, next_tokens, 1).
         letters_meet = continuations.letters_meet[:, :, :, None]
-        have_no_text = continuations.have_no_text[:, :, :, None]
-        end_in_letter = continuations.end_in_letter[:, :, :, None]
-        counts_before = states.counts  # each (active, hypotheses, 1, phrases)
+        token_has_no_text = continuations.token_has_no_text[:, :, :, None]
+        hypothesis_ends_in_letter = continuations.hypothesis_ends_in_letter[:, :, :, None]
+        # The counts before the tokens are the same for all next tokens: each (active, hypotheses, 1, phrases).
+        counts_before = states.counts
 
-        # A phrase occurs if the last position of one of its alternatives is matched.
+        # A phrase occurs if the last position of one of its alternatives is matched. `is_last` is False for padding.
         ends_alternative = matched & self._tables.is_last  # (active, hypotheses, positions)
         new_occurrences = groups.any_in_group(ends_alternative).long()  # (active, hypotheses, next_tokens, phrases)
 
-        # All tensors below have shape (active, hypotheses, next_tokens, phrases). The product of a count and a flag is
-        # the count where the flag is True, and 0 elsewhere.
+        # All tensors below have shape (active, hypotheses, next_tokens, phrases), because the axes of size 1 broadcast.
+        # The product of a count and a flag is the count where the flag is True, and 0 elsewhere.
         # If letters meet, the revocable occurrences turn out to end inside a word, so they no longer count.
         revoked = counts_before.revocable * letters_meet
         missing = counts_before.missing + revoked - new_occurrences
         # An earlier occurrence stays revocable only if the token has no text.
-        still_revocable = counts_before.revocable * have_no_text
+        still_revocable = counts_before.revocable * token_has_no_text
         # An occurrence can be revoked only if it ends with a letter, which a second letter may follow.
-        revocable = (new_occurrences + still_revocable) * end_in_letter
+        revocable = (new_occurrences + still_revocable) * hypothesis_ends_in_letter
         return _PhraseCounts(missing, revocable)
 
     def _count_needed(self, matched: torch.Tensor, counts: _PhraseCounts, groups: _PositionGroups) -> torch.Tensor:
         """Return how many more tokens hypotheses need for their phrases, of shape `(active, hypotheses, next_tokens)`.
 
-        This is the number of tokens in all missing phrases, minus the number of tokens that a partly matched
-        alternative saves. If several alternatives are partly matched, only the one that saves most is subtracted,
-        because the next token may continue one of them and not the others.
+        A phrase is missing if it must occur more times. Each of these times counts with the length of the phrase. A
+        hypothesis that ends with the first tokens of a missing phrase needs only the rest of it once, so it saves some
+        tokens, which are subtracted. If several alternatives are partly matched, only the one that saves most is
+        subtracted, because the next token may continue one of them and not the others.
+
+        For example, the phrases [5, 6, 7] and [8] have 4 tokens. If both are missing, a hypothesis that ends with 5 and
+        6 saves 2 of them, so it needs 2 more tokens.
 
         Args:
             matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
@@ -478,9 +508,10 @@ class PhraseStates:
             groups (`_PositionGroups`): the next token and the phrase of each position.
         """
         tokens_of_missing = self._tokens_of_missing(counts.missing)  # (active, hypotheses, next_tokens)
-        is_saving = matched & self._may_save_tokens(counts, groups)  # (active, hypotheses, positions)
-        # The product is the number of saved tokens where the flag is True, and 0 elsewhere.
-        saved_tokens = self._tables.saved_tokens * is_saving  # (active, hypotheses, positions)
+        saves_tokens = matched & self._may_save_tokens(counts, groups)  # (active, hypotheses, positions)
+        # The table has the number of tokens that each position saves if it is matched. The product is this number where
+        # the flag is True, and 0 elsewhere.
+        saved_tokens = self._tables.saved_tokens * saves_tokens  # (active, hypotheses, positions)
         most_saved = groups.largest_of_next_token(saved_tokens)  # (active, hypotheses, next_tokens)
         return tokens_of_missing - most_saved
 
@@ -538,13 +569,16 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
     # they have the indices [2, 1, 2, 0].
     all_tokens = torch.cat([positions.tokens, eos.to(device)])  # (positions + num_eos,)
     tracked_tokens, tracked_indices = all_tokens.unique(return_inverse=True)
+    # The other indices, at the end, belong to the EOS tokens, which have no positions.
+    tracked_index_of_position = tracked_indices[:num_positions]
     return Tables(
         token_of_position=positions.tokens,
         phrase_of_position=positions.phrases,
-        tracked_index_of_position=tracked_indices[:num_positions],
+        tracked_index_of_position=tracked_index_of_position,
         is_first=positions.num_preceding == 0,
         is_last=positions.num_following == 0,
         letter_follows=_find_following_letters(positions, begins_with_letter),
+        # How many tokens fewer a hypothesis needs for a missing phrase if it has matched the position.
         saved_tokens=_count_saved_tokens(positions, phrase_lengths),
         tracked_tokens=tracked_tokens,
         phrase_lengths=phrase_lengths,
@@ -589,16 +623,16 @@ def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
     # The examples in the comments are for two phrases. The first one has the alternatives [5, 6] and [7], and the
     # second one has the alternative [5, 8].
     alternatives: list[tuple[int, ...]] = []
-    phrases_of_alternatives: list[int] = []  # [0, 0, 1]
+    phrase_indices: list[int] = []  # the index of each alternative's phrase: [0, 0, 1]
     for phrase_index, phrase in enumerate(phrases):
         alternatives.extend(phrase)
-        phrases_of_alternatives.extend([phrase_index] * len(phrase))
+        phrase_indices.extend([phrase_index] * len(phrase))
 
     tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)  # [5, 6, 7, 5, 8]
     # These three tensors have shape (alternatives,).
     lengths = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)  # [2, 1, 2]
     starts = lengths.cumsum(0) - lengths  # [0, 2, 3]
-    phrase_of_alternative = torch.tensor(phrases_of_alternatives, dtype=torch.long, device=device)
+    phrase_of_alternative = torch.tensor(phrase_indices, dtype=torch.long, device=device)  # [0, 0, 1]
 
     # All other tensors have shape (positions,), where each token has a position.
     alternative_of_position = torch.arange(len(alternatives), device=device).repeat_interleave(lengths)
@@ -627,13 +661,15 @@ def _find_following_letters(positions: _Positions, begins_with_letter: torch.Ten
 def _count_saved_tokens(positions: _Positions, phrase_lengths: torch.Tensor) -> torch.Tensor:
     """Count the tokens that a hypothesis saves by having matched each position, `(positions,)`; see [`Tables`].
 
-    For example, after two of the three tokens of a phrase, one token is needed instead of three, so two are saved.
+    A position is one token of one alternative of a phrase. For example, after two of the three tokens of a phrase, one
+    token is needed instead of three, so two are saved.
 
     Args:
         positions (`_Positions`): the positions of one sentence.
         phrase_lengths (`torch.LongTensor` of shape `(phrases,)`): the number of tokens that each phrase needs.
     """
-    # How many tokens a hypothesis needs that has matched nothing, and one that has matched the position.
+    # How many tokens a hypothesis needs that has matched nothing, and one that has matched the position. The second one
+    # needs the tokens that follow the position in its alternative.
     needed_for_phrase = phrase_lengths[positions.phrases]
     needed_after_position = positions.num_following
     # The rest of a long alternative may be longer than the shortest alternative. Then nothing is saved.
@@ -650,11 +686,16 @@ def _pad_tables(tables: list[Tables]) -> Tables:
     In the result, each tensor has two more axes at the front: one for the sentences, and one of size 1, which
     broadcasts over the hypotheses.
     """
+    # Tokens are padded with an invalid token, and all other fields with 0, which is also False. This is harmless:
+    #
+    # - A position of padding is never matched, because its token is invalid. It also saves 0 tokens. Its phrase and its
+    #   tracked token have the index 0, only because gather() needs a valid index.
+    # - A phrase of padding must occur 0 times, so it is never missing.
+    # - A tracked token of padding is never proposed.
+    fields_with_tokens = ("token_of_position", "tracked_tokens")
     padded = {}
     for field in Tables._fields:
-        # Tokens are padded with an invalid token, so a position of padding is never matched. Padding in
-        # `required_counts` means that a phrase must occur 0 times. In the other fields, padding has no effect.
-        padding = _NO_TOKEN if field in ("token_of_position", "tracked_tokens") else 0
+        padding = _NO_TOKEN if field in fields_with_tokens else 0
         tensors_of_sentences = [getattr(tables_of_sentence, field) for tables_of_sentence in tables]
         stacked = pad_sequence(tensors_of_sentences, batch_first=True, padding_value=padding)
         padded[field] = stacked[:, None]
@@ -723,7 +764,6 @@ class ConstrainedBeamSearch(BeamSearch):
         eos: torch.Tensor,
         **options: Any,
     ):
-        # This sets `limits`, the length limit of each sentence, (batch,).
         super().__init__(num_beams, num_eos=len(eos), **options)
         check_number_of_lists(phrases, prompts)
         self._eos = eos
@@ -736,10 +776,12 @@ class ConstrainedBeamSearch(BeamSearch):
         self._check_limits(needed_after_prompt)
 
         # All running hypotheses begin with the states of the prompt, which is the hypothesis with the index 0.
+        # `BeamSearch.__init__` has set `self.limits`, which has one element per sentence, (batch,).
         indices_of_prompts = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)  # (batch, beams)
         self._running_states = prompt_states.take(indices_of_prompts)
-        # The bank of each candidate: the number of tokens that it still needs for its phrases, (active, candidates).
-        # Until `extend` makes candidates, these are the banks of the running hypotheses.
+        # A bank is the number of tokens that are still needed for the phrases. Until the first call of `extend`, this
+        # attribute has the banks of the running hypotheses, (batch, beams). Each call of `extend` replaces them with
+        # the banks of the new candidates, (active, candidates).
         self._banks = self._phrases.needed(self._running_states)
 
     def _follow_prompts(self, prompts: torch.Tensor) -> States:
@@ -770,9 +812,17 @@ class ConstrainedBeamSearch(BeamSearch):
     def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Extend the running hypotheses by the best tokens and by all tracked tokens, and keep the best of each bank.
 
-        The arguments and the result are as in [`BeamSearch.extend`], except that `do_sample` has no effect. The method
-        sets `self._candidates` and `self._banks`, whose tensors have shape `(active, candidates)`. Tracked tokens are
-        the tokens of the sentence's phrases, and EOS.
+        The method sets `self._candidates` and `self._banks`, whose tensors have shape `(active, candidates)`, and
+        increments `self.length` by 1. Tracked tokens are the tokens of the sentence's phrases, and EOS.
+
+        Args:
+            log_probs (`torch.FloatTensor` of shape `(active * beams, vocabulary)`): the log-probabilities of the next
+                token.
+            do_sample (`bool`): has no effect. It is an argument of [`BeamSearch.extend`].
+
+        Returns:
+            The rows of the batch that the candidates extend, and their last tokens, both `(active, candidates)`. They
+            include candidates that are not kept.
         """
         num_active, num_beams = self._running_scores.shape
         log_probs_by_beam = log_probs.view(num_active, num_beams, -1)  # (active, beams, vocabulary)
@@ -787,10 +837,11 @@ class ConstrainedBeamSearch(BeamSearch):
         beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_proposals).expand_as(tokens)
         # The bank of a candidate is the number of tokens that it still needs for its phrases.
         banks = proposals.needed.flatten(1)
-        # The other candidates stay in the tensors, but their scores mark them as nonexistent.
-        scores_of_kept = self._keep_best_of_banks(scores, tokens, banks)
+        # Candidates that are not kept stay in all tensors, but their score becomes `NO_HYPOTHESIS`. The rest of the
+        # search treats candidates with this score as nonexistent.
+        final_scores = self._keep_best_of_banks(scores, tokens, banks)
 
-        self._candidates = Candidates(scores_of_kept, beams, tokens)
+        self._candidates = Candidates(final_scores, beams, tokens)
         self._banks = banks
         # The candidates have one token more than the running hypotheses.
         self.length += 1
@@ -872,21 +923,23 @@ class ConstrainedBeamSearch(BeamSearch):
         """Choose the next running hypotheses from all banks in turn, and update `self._running_states`.
 
         A bank consists of the candidates that need the same number of tokens for their phrases.
-        The arguments and the result are as in [`BeamSearch._best_running`].
+        The arguments and the result are as in [`BeamSearch._best_running`], which this method replaces. It is called
+        once per step, when the candidates become running hypotheses, so the states are updated here, too.
         """
-        # All tensors below have shape (active, beams).
-        # The candidates are chosen by bank, but `BeamSearch` expects the best hypothesis first.
-        chosen_candidates = self._choose_from_banks(scores)
-        best_scores, order = scores.gather(1, chosen_candidates).sort(dim=1, descending=True)
-        best_candidates = chosen_candidates.gather(1, order)
+        # All tensors below have shape (active, beams). A column is the index of a candidate of the sentence.
+        # The candidates are chosen by bank, but `BeamSearch` expects the best hypothesis first. For example, if the
+        # columns [7, 2] have the scores [-3, -1], the order by score is [1, 0], and the sorted columns are [2, 7].
+        columns_by_bank = self._choose_from_banks(scores)
+        sorted_scores, order_by_score = scores.gather(1, columns_by_bank).sort(dim=1, descending=True)
+        columns_by_score = columns_by_bank.gather(1, order_by_score)
 
         # Each chosen candidate continues a running hypothesis, its beam, by one token. The states are updated in the
         # same order as the result, so they stay the states of the running hypotheses.
-        continued_beams = self._candidates.beams.gather(1, best_candidates)
-        new_tokens = self._candidates.tokens.gather(1, best_candidates)
+        continued_beams = self._candidates.beams.gather(1, columns_by_score)
+        new_tokens = self._candidates.tokens.gather(1, columns_by_score)
         states_before = self._running_states.take(continued_beams)
         self._running_states = self._phrases.follow(states_before, new_tokens)
-        return best_scores, best_candidates
+        return sorted_scores, columns_by_score
 
     def _choose_from_banks(self, scores: torch.Tensor) -> torch.Tensor:
         """Choose `num_beams` candidates: the best of each bank, then the second best of each bank, and so on.

@@ -129,16 +129,17 @@ class Glossary:
         count_of_term = Counter(self._find_terms(sentence))
         if not count_of_term:
             return PhraseSizes()
-        positions = 0
+        num_positions = 0
         # The search also tracks the token that ends a sentence.
-        tokens = 1
+        num_tracked_tokens = 1
         for term, count in count_of_term.items():
             sizes_of_term = self._sizes[term]
-            # A term that occurs twice is one phrase of the search, so its distinct tokens count once. `ForcedPhrases`
-            # reads its alternatives twice, so their positions, one for each token, count twice.
-            positions += count * sizes_of_term.positions
-            tokens += sizes_of_term.tokens
-        return PhraseSizes(positions, tokens, phrases=len(count_of_term))
+            # If a term occurs twice, `phrases` returns its phrase twice. `ForcedPhrases` reads and checks all tokens of
+            # both, so the positions, one for each token, count twice. Then the search merges both into one phrase that
+            # must occur twice, so the distinct tokens count once.
+            num_positions += count * sizes_of_term.positions
+            num_tracked_tokens += sizes_of_term.tokens
+        return PhraseSizes(num_positions, num_tracked_tokens, phrases=len(count_of_term))
 
     def search(self, model: PreTrainedModel | Engine, phrases: list[list[Phrase]]) -> ForcedPhrases:
         """Return a beam search for translations that contain the phrases of their sentence as whole words."""
