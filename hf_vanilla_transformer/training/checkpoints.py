@@ -71,8 +71,9 @@ class CompleteCheckpoints(TrainerCallback):
             # `on_save` then leaves it to the Trainer to remove old checkpoints, so the Trainer needs its limit.
             logger.warning("save_only_model is set: no run can resume from these checkpoints, so none is marked.")
         else:
-            # From here to `on_train_end`, `args.save_total_limit` is negative, for example -10 instead of 10. The
-            # Trainer treats this as no limit, so that only `on_save` removes old checkpoints.
+            # This changes `args.save_total_limit`, for example from 10 to -10. The Trainer treats a negative limit as
+            # no limit, so that only `on_save` removes old checkpoints. `on_save` reads the limit back as 10, and
+            # `on_train_end` sets it to 10 again. Change the three methods together.
             _negate_save_total_limit(args)
 
     def on_epoch_begin(
@@ -101,7 +102,9 @@ class CompleteCheckpoints(TrainerCallback):
         protected = [newest]
         if state.best_model_checkpoint:
             protected.append(Path(state.best_model_checkpoint))
-        # `on_train_begin` has negated this limit, so that the Trainer itself removes no checkpoints.
+        # During the training, `args.save_total_limit` is negative, for example -10, because `on_train_begin` has
+        # negated the user's limit of 10. `_read_negated_limit` returns its absolute value, 10. None and 0 mean no
+        # limit.
         limit = _read_negated_limit(args)
         if limit is not None:
             _remove_surplus(output_folder, limit, protected)
@@ -328,7 +331,8 @@ def _find_fault_without_mark(checkpoint: Path) -> str | None:
 def _is_finished_without_mark(checkpoint: Path) -> bool:
     """Return True if a checkpoint has no completion mark but is nevertheless complete.
 
-    Such checkpoints come from a Trainer without [`CompleteCheckpoints`].
+    Such checkpoints come from a Trainer without [`CompleteCheckpoints`]. An unmarked checkpoint of `train` counts as
+    incomplete, because `train` marks each checkpoint when it is complete.
     """
     if (checkpoint / MARK).exists():
         return False
@@ -339,9 +343,10 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
     looks_complete = _is_whole(state_path) and has_random_state
     if not looks_complete:
         return False
-    # Runs of `train` mark every complete checkpoint, so a checkpoint of theirs without a mark is incomplete. The state
-    # contains the class names of the run's callbacks, and only runs of `train` have the callback `RecordFacts`. If this
-    # class were renamed, older checkpoints of `train` would no longer be recognized here.
+    # Find out whether `train` wrote the checkpoint. The state has an entry for each callback that saves its own state,
+    # by the name of its class, and only runs of `train` have the callback `RecordFacts`. Such a state has, for example,
+    # {"stateful_callbacks": {"RecordFacts": {...}, "TrainerControl": {...}}}. The class must keep its name, because
+    # checkpoints that were written under a different name would not be recognized here.
     state = json.loads(state_path.read_text(encoding="utf-8"))
     is_of_train = RecordFacts.__name__ in state.get("stateful_callbacks", {})
     return not is_of_train

@@ -113,10 +113,12 @@ class Teacher:
         except InputError:
             return settings
 
-        # Build all settings anew, as if the user had also given `tokenizer_name`.
+        # Build all settings anew, as if the user had also given `tokenizer_name`. The new settings contain only what
+        # follows from the given arguments. The run has made two further changes before it calls this method: it has
+        # chosen the BLEU tokenization with `for_target_language`, and it has set `needs_plan`. Both are repeated here.
+        # A further change, for example by `change_training`, would be lost unless it is repeated here, too.
         given_arguments = {**settings.given_arguments, "tokenizer_name": str(first_folder)}
         changed_settings = Settings.from_arguments(**given_arguments).for_target_language()
-        # `from_arguments` assumes a run without a plan, so `needs_plan` is copied.
         return changed_settings._replace(needs_plan=settings.needs_plan)
 
     def add_translations(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
@@ -129,14 +131,19 @@ class Teacher:
 
         Raises InputError if no translation remains.
         """
-        # `new_sources` are the monolingual sources without those that occur in the test or validation pairs.
+        # Select the sources. `new_sources` are the monolingual sources without those that occur in the test or
+        # validation pairs.
         new_sources = self._select_new_sources(pairs)
         left_out_count = len(self._monolingual_sources) - len(new_sources)
-        # The log says, for example, "removed 3 of 100 monolingual sources: 3 in the test or validation pairs".
+        # `log_removed` writes each count before its key. With 3 of 100 sources left out, the log says "removed 3 of 100
+        # monolingual sources: 3 in the test or validation pairs".
         log_removed({_IN_EVALUATION_PAIRS: left_out_count}, len(self._monolingual_sources), "monolingual sources")
-        # `removed_counts` has the number of removed translations for each reason in words.
+
+        # Translate the training sources and the new sources. `distilled` contains each source with its translation.
+        # `removed_counts` has a count for each reason in words, such as {"truncated at the length limit": 2}.
         distilled, removed_counts = self._make_distilled_pairs(pairs, new_sources)
 
+        # Make the new training pairs. `phrase_about_given` is only for the log.
         # Other columns, such as `references`, would not fit the translated pairs.
         train = pairs["train"].select_columns(["source", "target"])
         if self._arguments.distilled_only:
@@ -147,8 +154,9 @@ class Teacher:
             phrase_about_given = f"{len(train):,} with the given targets"
         logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {phrase_about_given}")
 
-        # The model card says, for example, "removed 2 truncated at the length limit, 3 monolingual sources in the test
-        # or validation pairs".
+        # Describe the teacher for the model card. The card lists both kinds of removed sentences together, and writes
+        # each count before its key: "removed 2 truncated at the length limit, 3 monolingual sources in the test or
+        # validation pairs". Here, the key names the monolingual sources, because the first part is about translations.
         all_removed_counts = dict(removed_counts)
         all_removed_counts[f"monolingual sources {_IN_EVALUATION_PAIRS}"] = left_out_count
         model_card_rows = self._make_model_card_rows(len(distilled), all_removed_counts)
@@ -181,7 +189,8 @@ class Teacher:
             new_sources: additional sources, which have no targets.
 
         Returns:
-            Pairs of sources and translations, and the number of translations that were removed for each flag in words.
+            The pairs of sources and translations that remain, and a dict with the number of translations that were
+            removed for each reason in words, such as `{"truncated at the length limit": 2, ...}`.
 
         Raises InputError if all translations are removed or blank.
         """
@@ -190,16 +199,20 @@ class Teacher:
         # without a matching 4-gram may still have a BLEU above 0.
         sentence_bleu = BLEU(tokenize=self._scoring.choose_tokenization(train), effective_order=True)
 
-        # Choose a hypothesis for each source. The reference of a source is its given target, so additional sources have
-        # none.
+        # `sources`, `references` and `chosen_hypotheses` have the same order and the same length. A reference is the
+        # given target of a source. An additional source has no target, so its reference is None.
         sources = [*train["source"], *new_sources]
         references: list[str | None] = [*train["target"], *([None] * len(new_sources))]
+        # This dict maps each source to its hypotheses, best first. A source that occurs several times has one entry.
         hypotheses_by_source = self._translate_all(sources)
+        # Choose one of the hypotheses for each source. A source that occurs with several references may get a different
+        # hypothesis each time.
         chosen_hypotheses = []
         for source, reference in zip(sources, references, strict=True):
             hypotheses = hypotheses_by_source[source]
             chosen_hypotheses.append(self._choose_hypothesis(hypotheses, reference, sentence_bleu))
 
+        # `columns` has the remaining pairs as {"source": [...], "target": [...]}.
         columns, removed_counts = _remove_unsuitable(sources, chosen_hypotheses)
         # The caller removes blank translations, so nothing would remain. `all` is also True for an empty list.
         translations = columns["target"]
@@ -324,23 +337,31 @@ class Teacher:
         """Return the hypotheses of each source. Translate the sources that are not yet in the cache.
 
         All processes must call this method together with the same sources, because they divide the work. Each process
-        writes to a separate file, so it need not wait for the others. The processes may have different caches, because
-        they may run on several machines or with different home folders.
+        writes to a separate file in the cache. The processes may have different caches, because they may run on several
+        machines or with different home folders.
+
+        The processes wait for each other three times, in this order, and the order of the steps must stay:
+
+        1. `_find_sources_unknown_to_all_processes` waits until all processes have read their caches.
+        2. `wait_for_everyone` waits until all processes have translated.
+        3. `_add_hypotheses_of_other_processes` exchanges the hypotheses that are missing in the cache of a process.
         """
         processes = PartialState()
         unique_sources = _drop_duplicates(sources)
         # The hypotheses that this process knows, by source.
         known_hypotheses = self._read_cache()
-        # This waits for all processes, so no process writes to the cache before all processes have read it.
+        # Wait 1: no process writes to the cache before all processes have read it.
         untranslated = _find_sources_unknown_to_all_processes(unique_sources, known_hypotheses)
-        # `untranslated` is the same in all processes, so all of them or none take these steps.
+        # `untranslated` is the same in all processes, so all of them or none enter this block. If only some did, they
+        # would wait for the others forever.
         if untranslated:
             # With two processes, one translates the 1st, 3rd, ... source and the other the 2nd, 4th, ... one.
             own_share = untranslated[processes.process_index :: processes.num_processes]
             known_hypotheses.update(self._translate_into_cache(own_share))
-            # After the wait, the cache also contains the translations of other processes that share it.
+            # Wait 2: after it, the cache also contains the translations of other processes that share it.
             processes.wait_for_everyone()
             known_hypotheses.update(self._read_cache())
+        # Wait 3: after it, each process also has the translations of processes with a different cache.
         return _add_hypotheses_of_other_processes(unique_sources, known_hypotheses)
 
     def _translate_into_cache(self, sources: list[str]) -> Hypotheses:

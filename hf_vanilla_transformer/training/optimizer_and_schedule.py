@@ -68,9 +68,12 @@ class PaperSchedule:
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimizer: Adam, or AdamW if there is weight decay.
 
-        This method replaces the Trainer's method of the same name. It chooses the class of the optimizer and its
-        keyword arguments, stores both in `trainer.optimizer_cls_and_kwargs`, and lets the Trainer's own method create
-        the optimizer from them.
+        `use_in` has put this method in the place of the Trainer's method of the same name. It works in three steps:
+
+        1. Choose the optimizer's keyword arguments. Without weight decay, the entry "params" is added to them.
+        2. Store the optimizer's class and these arguments in `trainer.optimizer_cls_and_kwargs`.
+        3. Call the Trainer's own method. It reads this attribute, makes the optimizer, sets `trainer.optimizer`, and
+           returns it. If `trainer.optimizer` is already set, it returns that optimizer unchanged.
 
         Args:
             model: the model to train, which FSDP or DeepSpeed may have wrapped. The default is the Trainer's model.
@@ -78,16 +81,17 @@ class PaperSchedule:
         trainer = self.trainer
         adam_options = _adam_options(trainer.args, self.factor)
         if not trainer.args.weight_decay:
-            # The Trainer would make two parameter groups, one with and one without weight decay. Here there is only one
-            # group with all weights, as in `paper_optimizers`, because a run can resume only from checkpoints with the
-            # same number of groups. If the keyword arguments contain "params", the Trainer's own method uses these
-            # parameters instead of its two groups.
+            # The Trainer's own method makes two parameter groups, one with and one without weight decay. But if
+            # the keyword arguments contain "params", it removes this entry and passes its value to the optimizer
+            # instead of the two groups. A list of weights becomes a single group, as in `paper_optimizers`. The numbers
+            # of groups must be equal, because a run can resume only from checkpoints with the same number of groups.
             trained_model = cast("nn.Module", trainer.model if model is None else model)
             adam_options["params"] = _find_trained_parameters(trained_model)
-        # The Trainer's own method reads this attribute.
+        # The Trainer's own method reads this attribute, so it must be set before the call below.
         trainer.optimizer_cls_and_kwargs = (_choose_adam_class(trainer.args), adam_options)
-        # `trainer.create_optimizer(model)` would call this method again, because `use_in` has replaced that attribute.
-        # The Trainer's own method is still in its class.
+        # `trainer.create_optimizer(model)` would call the present method again without end, because `use_in` has
+        # replaced the attribute of this one Trainer object. The class still has the original method, which takes the
+        # Trainer as its first argument, `self`.
         trainer_class = type(trainer)
         return trainer_class.create_optimizer(trainer, model)
 

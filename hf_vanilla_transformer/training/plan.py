@@ -243,13 +243,18 @@ def _choose_arguments(
 ) -> Plan:
     """Make a plan that chooses all arguments that the user has not given.
 
-    The plan is made in stages, because later choices need settings that earlier ones determine. The settings of each
-    stage are built from the arguments that are chosen so far and from the given ones, which take precedence:
+    The plan is made in stages, because later choices need settings that earlier ones determine. Each stage has its own
+    settings. The first three are built from the given arguments and from those that are chosen so far; if both contain
+    an argument, the given one counts.
 
-    - `given_settings` contain no chosen arguments. They are enough to choose a recipe.
-    - `model_settings` contain the recipe's arguments about the model and the tokenizer. They are enough to measure
-      sentence lengths, and to estimate how many tokens fit into memory.
-    - `chosen_settings` contain all chosen arguments.
+    1. `given_settings` contain no chosen arguments. They are enough to choose a recipe.
+    2. `model_settings` also contain the recipe's arguments about the model and the tokenizer. They are enough to
+       measure sentence lengths, and to estimate how many tokens fit into memory.
+    3. `chosen_settings` contain all chosen arguments. They are the input of the forecast.
+    4. `forecast.settings` are `chosen_settings` in a form from which the costs are estimated: with final batches, and
+       with evaluations and checkpoints counted in updates. They are used only for the costs and the explanation.
+
+    The plan itself contains `chosen_arguments`, from which stage 3 is built.
 
     Args:
         given_settings: the settings that follow from the given arguments alone.
@@ -271,7 +276,7 @@ def _choose_arguments(
     measured_pairs = _measure_pairs(pairs, sample, model_settings)
     tokens_that_fit = device.estimate_batch_limit(model_settings, measured_pairs.tokenizer)
 
-    # Choose all arguments, including those of the model.
+    # Choose all arguments, including those of the model. The number of processes does not depend on chosen arguments.
     chosen_arguments = fit_recipe(
         recipe,
         measured_pairs.corpus,
@@ -281,8 +286,7 @@ def _choose_arguments(
         tokens_that_fit=tokens_that_fit,
     )
 
-    # Estimate the costs of a run with these arguments. `forecast.settings` complete `chosen_settings`: they have the
-    # final batches, and evaluations and checkpoints after every epoch are expressed in updates.
+    # Estimate the costs of a run with these arguments, and explain the arguments.
     chosen_settings = _build_settings(chosen_arguments, given_arguments)
     forecast = _forecast_run(chosen_settings, measured_pairs, tokens_that_fit, device.tflops)
     reasons = _explain(recipe_name, forecast.settings, measured_pairs.corpus, forecast.epochs)
@@ -447,8 +451,14 @@ def _forecast_run(
 ) -> _RunForecast:
     """Complete the settings of a run, count its epochs, and estimate its costs.
 
-    The settings are completed in two steps: first with the batches of an update, and then with the numbers of updates
-    after which the run saves and evaluates, because these depend on the batches.
+    The settings are completed in two steps. Each step changes only the arguments that are listed here:
+
+    1. `batched_settings` get the batches of an update, `tokens_per_batch` and `gradient_accumulation_steps`, if the
+       settings have `tokens_per_update`.
+    2. `complete_settings` get `save_steps` and `eval_steps` if the run saves or evaluates every epoch. This comes
+       second, because the number of updates in an epoch depends on the batches.
+
+    For example, a run with 100 updates per epoch that saves every epoch gets `save_steps=100`.
 
     Args:
         settings: the run's settings, as chosen or given.
@@ -456,23 +466,26 @@ def _forecast_run(
         tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
         tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the run is for this machine.
     """
-    # Pairs with more tokens on a side are removed before the training. Without `max_tokens`, a pair must fit into a
-    # batch. If batches have a fixed number of pairs instead of tokens, the limit is None, and no pair is removed. From
-    # here on, `short_pairs` replaces `measured_pairs`.
+    # The run removes pairs with more than `max_tokens` tokens on a side. If the settings have no limit, a pair must fit
+    # into a batch. If batches have a fixed number of pairs instead of tokens, the limit is None, and no pair is
+    # removed. Settings that have only `tokens_per_update` get a limit in `Settings.from_arguments`. From here on,
+    # `short_pairs` replaces `measured_pairs`.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     short_pairs = measured_pairs.drop_pairs_over(max_tokens)
-    # The settings may have a number of tokens per update instead of a batch size. The update is now split into batches.
+    # Step 1. If the settings have a number of tokens per update instead of a batch size, split the update into batches.
+    # This changes no argument that is read from `args` below.
     batched_settings = with_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
     args = batched_settings.args
 
     updates_per_epoch = count_updates_per_epoch(short_pairs.corpus, batched_settings.given_arguments, args.world_size)
     updates = args.max_steps
     if updates <= 0:
-        # The number of epochs decides. The Trainer rounds in the same way.
+        # The Trainer's default, -1, means that the number of epochs decides. The Trainer rounds in the same way.
         updates = math.ceil(args.num_train_epochs * updates_per_epoch)
     epochs = updates / updates_per_epoch
 
-    # The cost estimate counts evaluations and checkpoints by updates, also if they take place after every epoch.
+    # Step 2. The cost estimate counts evaluations and checkpoints by updates, even if they take place after every
+    # epoch.
     steps = _convert_epochs_to_steps(args, updates_per_epoch)
     complete_settings = batched_settings.change_training(**steps)
     costs = estimate_costs(complete_settings, updates, short_pairs, tflops)
@@ -595,9 +608,15 @@ def _fit_batches(
 ) -> dict[str, int]:
     """Choose batch sizes so that an update has the recipe's number of tokens, regardless of the number of processes.
 
-    For example, the recipe "base" has updates of 25,000 tokens and a `max_tokens` of 3,125. If 10,000 tokens fit into
-    the memory of a single process, the update is split into 3 batches of 8,333 tokens. Training pairs with more than
-    3,125 tokens on a side are removed nevertheless.
+    For example, the recipe "base" has updates of 25,000 tokens and a `max_tokens` of 3,125. If a single process trains,
+    and 10,000 tokens fit into its memory, these are the numbers of tokens on each side:
+
+    - `update_size.tokens` is 25,000, the size of an update.
+    - `update_size.most_tokens_per_batch` is 10,000, the maximum size of a batch.
+    - `longest_sentence` is at most 3,125. The chosen size of a batch is never smaller, even if memory is short.
+    - `tokens_per_batch` is 8,333, the chosen size of a batch. An update consists of 3 of them.
+    - `max_tokens` is 3,125. Training pairs with more tokens on a side are removed, although they would fit into a
+      batch.
 
     The result may include arguments that the user has given or excluded. The caller removes them.
 
@@ -610,9 +629,9 @@ def _fit_batches(
     """
     update_size = _choose_update_size(recipe, given_arguments, tokens_that_fit)
     given_tokens_per_batch = given_arguments.get("tokens_per_batch")
-    # `split_update` makes a batch at least as large as the longest sentence. Sentences above the recipe's limit do not
-    # count, because they would make every batch too large. `corpus` contains such sentences if batches have a fixed
-    # number of pairs, so that sentences of any length are allowed, or if the user has set a higher limit.
+    # `split_update` makes a batch at least as large as the longest sentence. `corpus` may have sentences above the
+    # recipe's limit, for example if the user has set a higher limit. They do not count here, because they would make
+    # every batch too large.
     longest_sentence = min(corpus.longest_sentence, recipe["max_tokens"])
     batches = split_update(
         tokens_per_update=update_size.tokens,
@@ -625,8 +644,8 @@ def _fit_batches(
 
     max_tokens = batches.tokens_per_batch
     if not given_tokens_per_batch:
-        # The size of a batch depends on a device's memory, which must not decide which pairs are too long. Therefore,
-        # the limit for a sentence is never above the recipe's limit.
+        # A batch may be larger than the recipe's limit, because its size depends on a device's memory. The memory must
+        # not decide which pairs are too long, so the limit for a sentence is never above the recipe's limit.
         max_tokens = min(max_tokens, recipe["max_tokens"])
     return {
         "tokens_per_batch": batches.tokens_per_batch,
@@ -734,9 +753,16 @@ def _choose_steps(recipe: Arguments, updates: int) -> dict[str, int]:
 def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments) -> dict[str, object]:
     """Choose when a run evaluates and saves, so that it saves every model that it evaluates.
 
-    `load_best_model_at_end` requires this. If the user gives a number of steps or a strategy, such as `"epoch"`, only
-    for evaluating or only for saving, it applies to both. If the user gives both, they stay as they are. The save
-    strategy `"best"` does not apply to evaluations.
+    `load_best_model_at_end` requires this. Two rules apply independently of each other:
+
+    - Steps: a given `eval_steps` or `save_steps` applies to both. If neither is given, the plan's `eval_steps` applies
+      to both.
+    - Strategies: a given `eval_strategy` or `save_strategy` applies to both, except that the save strategy `"best"`
+      does not apply to evaluations. If neither is given, the plan's strategies stay.
+
+    If the user gives both values of a kind, they stay as they are. For example, if the user gives only
+    `save_strategy="epoch"`, and the plan has chosen `eval_steps=180`, the result is
+    `{"eval_steps": 180, "save_steps": 180, "eval_strategy": "epoch"}`. The steps have no effect in this case.
 
     Args:
         chosen: the arguments that the plan has chosen so far.
@@ -746,6 +772,7 @@ def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments)
         Values of `eval_steps` and `save_steps` and, if the user has given only one of the two strategies, of the other
         one. Arguments that the user has given are left out.
     """
+    # The rule for steps.
     if "eval_steps" in given_arguments:
         steps = given_arguments["eval_steps"]
     elif "save_steps" in given_arguments:
@@ -757,12 +784,13 @@ def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments)
         if name not in given_arguments:
             matching[name] = steps
 
+    # The rule for strategies.
     gives_eval_strategy = "eval_strategy" in given_arguments
     gives_save_strategy = "save_strategy" in given_arguments
     if gives_eval_strategy and not gives_save_strategy:
         matching["save_strategy"] = given_arguments["eval_strategy"]
-    # With the save strategy "best", the Trainer saves only when it evaluates, so the plan's evaluation strategy can
-    # stay.
+    # "best" is not a value of `eval_strategy`. With this save strategy, the Trainer saves only when it evaluates, so
+    # the plan's evaluation strategy can stay.
     if gives_save_strategy and not gives_eval_strategy and given_arguments["save_strategy"] != "best":
         matching["eval_strategy"] = given_arguments["save_strategy"]
     return matching
@@ -793,15 +821,20 @@ def _find_names_without_effect(chosen: Arguments, given_arguments: Arguments, co
 def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:
     """Explain a plan in lines of text that say what was chosen and why.
 
+    Most lines begin with their topic, as in "model: 3 + 3 layers, ...". Some lines are added only under a condition.
+    The functions `_describe_*` return a part of a line, and `_explain_recipe` returns the whole first line.
+
     Args:
         recipe_name: the name of the chosen recipe.
         settings: the chosen settings.
-        corpus: the size of the corpus and a sample of its sentence lengths.
+        corpus: the size of the corpus and a sample of its sentence lengths. It contains all pairs, including those that
+            the run will remove because they are too long.
         epochs: the number of epochs of the run.
     """
     args = settings.args
-    # `corpus` contains all pairs, including those that the run will remove because they are too long.
     max_tokens = settings.data.max_tokens
+    # The pairs that the run will train on. The first line describes these pairs, and the last line states how many
+    # fewer they are than in `corpus`. Everything between them reads `corpus`.
     short_corpus = corpus.drop_pairs_over(max_tokens)
     lines = [_explain_recipe(recipe_name, short_corpus)]
     # Without a GPU, a smaller recipe may have been chosen than the one for this number of pairs.
@@ -863,14 +896,23 @@ def _describe_model(settings: Settings) -> str:
 
 
 def _describe_vocabulary(recipe_name: str, model_args: ModelArguments) -> str:
-    """Return a text about the vocabulary size, with the reason if it is smaller than in the recipe."""
+    """Return a text about the vocabulary: the name of the given tokenizer or, if a new one is trained, its size.
+
+    The text about the size is, for example, "at most 6,000 tokens". If the size is smaller than in the recipe, the text
+    also gives the reason: "at most 1,000 tokens, one for each 130 bytes of text".
+    """
     if model_args.tokenizer_name:
+        # The name of a tokenizer, or its folder. Its vocabulary size is not stated.
         return model_args.tokenizer_name
     description = f"at most {model_args.vocab_size:,} tokens"
     recipe = read_recipe(recipe_name, Settings)
     if model_args.vocab_size < recipe["vocab_size"]:
+        # `_adapt_recipe` has reduced the size to one token for each `_BYTES_PER_TOKEN` bytes of text, but not below the
+        # smallest vocabulary with which a tokenizer can be trained. A smaller size that the user has given gets the
+        # same text.
         description += f", one for each {_BYTES_PER_TOKEN} bytes of text"
         if model_args.tokenizer_type == "sentencepiece":
+            # The smallest vocabulary of SentencePiece contains every character of the sampled texts.
             description += ", but enough for all characters"
     return description
 

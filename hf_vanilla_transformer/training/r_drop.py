@@ -187,6 +187,10 @@ def _compute_gradient(
 
         p * (0.5 + w - w * KL(p||q) + w * log(p / q)) - w * q - t / 2
 
+    The code computes the terms of this formula in a different order, and overwrites `out` step by step to save memory
+    and time. Two properties help to check a change: the gradient of each token sums to 0 over the vocabulary, and if
+    both passes are equal, it is (p - t) / 2.
+
     Args:
         compared: the probabilities of both passes, and how much they differ.
         label_indices (`torch.LongTensor` of shape `(2, tokens, 1)`): the labels, once for each pass.
@@ -206,14 +210,20 @@ def _compute_gradient(
     for this_pass, other_pass in ((0, 1), (1, 0)):
         p = compared.probabilities[this_pass]
         q = compared.probabilities[other_pass]
-        # `log_ratios` is log(p_1 / p_2). This is log(p / q) for the first pass, and -log(p / q) for the second pass. In
-        # both cases, weight_of_ratios * log_ratios is w * log(p / q).
+        # `log_ratios` is log(p_1 / p_2) for both passes. In the second pass, p is p_2 and q is p_1, so that log(p / q)
+        # is the negative of `log_ratios`. With this sign, weight_of_ratios * log_ratios is w * log(p / q) in both
+        # passes.
         weight_of_ratios = w if this_pass == 0 else -w
-        # A view, (tokens, vocabulary), so writing into it writes into `gradient`. The formula above is computed in
-        # three steps, which overwrite it. This is safe, because each element depends only on itself.
+        # A view, (tokens, vocabulary), so writing into it writes into `gradient`. The three steps below replace its
+        # content each time. Without `out=`, they would be:
+        #     factor = factors_of_tokens[this_pass] + weight_of_ratios * compared.log_ratios
+        #     gradient_of_pass = negative_half_target + factor * p
+        #     gradient_of_pass = gradient_of_pass - w * q
+        # Step 2 reads the factor from the view and overwrites it. This is safe, because each element of the result
+        # needs only the same element of the factor. The tensors `p`, `q` and `log_ratios` have separate memory.
         gradient_of_pass = gradient[this_pass]
-        # 1. The factor of p: 0.5 + w - w * KL(p||q) + w * log(p / q). The terms of each token, (tokens, 1), are
-        #    broadcast over the vocabulary.
+        # 1. The factor of p in the formula: 0.5 + w - w * KL(p||q) + w * log(p / q). The first three terms,
+        #    (tokens, 1), are the same for the whole vocabulary.
         torch.add(factors_of_tokens[this_pass], compared.log_ratios, alpha=weight_of_ratios, out=gradient_of_pass)
         # 2. -t / 2 + factor * p
         torch.addcmul(negative_half_target, gradient_of_pass, p, out=gradient_of_pass)
@@ -316,14 +326,18 @@ class RDropTrainer(TokenMetricsTrainer):
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Compute the Trainer's loss. In training, it is the R-Drop loss of a batch that contains each sentence twice.
 
-        The Trainer computes the loss with its attribute `compute_loss_func`. If that is None, the model computes it.
+        The method of the base class reads the attribute `compute_loss_func`. If it is None, the model computes the loss
+        from the labels in the batch. Otherwise, the base class lets the model compute the logits, and then calls
+        `self.compute_loss_func(outputs, labels, num_items_in_batch=...)`.
         """
-        # Both cases set the attribute, because training and evaluation alternate.
+        # Each call sets the attribute before it calls the base class, because training and evaluation alternate. If it
+        # were not reset in evaluation, the R-Drop loss would split an ordinary batch into two halves.
         if not model.training:
             self.compute_loss_func = None
             return super().compute_loss(model, inputs, *args, **kwargs)
         self.compute_loss_func = self._compute_r_drop_loss
-        # The second half of the batch repeats the first half, and gets different dropout masks.
+        # Every tensor of the batch, (sentences, length), becomes (2 * sentences, length). The second half repeats the
+        # first half, but gets different dropout masks. `_compute_r_drop_loss` separates the two halves.
         doubled_inputs = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
         return super().compute_loss(model, doubled_inputs, *args, **kwargs)
 

@@ -31,8 +31,11 @@ def override_recipe(recipe: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
     for argument, superseded_names in _SUPERSEDED_ARGUMENTS.items():
         if arguments.get(argument):
             removed_names.update(superseded_names)
-    # `resolve_side` decides whether the recipe's languages apply to the given pairs. It returns no declared language if
-    # they do not apply, and the user has not given a language either.
+    # `resolve_side` decides whether the recipe's languages apply to the given pairs. Its `declared_language` is the
+    # language that the user gives, or else the recipe's language if it applies, or else None. In the last case, the
+    # recipe's language must not be used, so it is removed here. For example, the recipe has the source language "en"
+    # and names no files, but the user gives the files a.txt and b.txt, which may be in any language. If the recipe has
+    # no language, nothing is removed.
     if resolve_side("source", arguments, recipe).declared_language is None:
         removed_names.add("source_lang")
     if resolve_side("target", arguments, recipe).declared_language is None:

@@ -324,7 +324,11 @@ def plan_inputs(inputs: RunInputs) -> RunInputs:
 def log_plan(common_plan: Plan, inputs: RunInputs) -> None:
     """Log the plan of a run and the teacher's work, and check that the disk has enough space.
 
-    Only the main process shows its log messages and checks the space. With `dry_run`, the space is not checked.
+    Only the main process shows its log messages and checks the space. With `dry_run`, the space is not checked. With a
+    teacher, the main process also translates up to 100 sentences, because the log says how long the teacher's work will
+    take.
+
+    Raises OSError if the disk has too little space.
     """
     settings = inputs.settings
     # Every process may log, but `set_up_process` has hidden the messages of all except the main process.
@@ -332,10 +336,12 @@ def log_plan(common_plan: Plan, inputs: RunInputs) -> None:
         logger.info(line)
     if settings.args.process_index != 0:
         return
+    # The plan has been logged before this check, so that the user sees the costs even if the check raises an error.
     if not settings.preview.dry_run:
         check_free_space(settings.output_folder, common_plan.costs.disk, "make room, or name another --output_dir")
     if inputs.teacher is not None:
-        # This translates a sample to measure the teacher's speed.
+        # `describe_work` returns a text, and translates a sample for it to measure the teacher's speed. This takes
+        # longer than the check above, so it comes last.
         logger.info(inputs.teacher.describe_work(inputs.pairs))
 
 
@@ -359,7 +365,11 @@ def hold_out_validation_pairs(inputs: RunInputs) -> RunInputs:
 def make_common_plan(inputs: RunInputs) -> Plan:
     """Make the plan of a run in the main process, and return it in every process.
 
-    The plan takes a teacher's future translations into account. Every process must call this function.
+    The plan takes a teacher's future translations into account.
+
+    Every process must call this function, because it has two steps in which the processes wait for each other:
+    `read_smallest_device_memory` and `broadcast_object_list`. The main process makes the plan between them. Both steps
+    must stay outside of the block that only the main process runs. Otherwise the main process would wait forever.
     """
     settings = inputs.settings
     # In the other processes, this stays None.
@@ -368,16 +378,17 @@ def make_common_plan(inputs: RunInputs) -> Plan:
         expected_pairs = inputs.pairs
         if inputs.teacher is not None:
             expected_pairs = inputs.teacher.make_expected_pairs(inputs.pairs)
-        # All processes must call this, because it compares their devices.
+        # Wait 1: the processes exchange the memory of their devices. The result is None on CPUs.
         memory = read_smallest_device_memory(settings.args.device)
         if settings.args.process_index == 0:
-            # If this raises an error, the main process ends. The other processes are then waiting in
-            # `broadcast_object_list` below, until their launcher, such as torchrun, ends them, too. Without `chooses`,
-            # the plan contains only the costs.
+            # If this raises an error, the main process ends, while the other processes are already waiting in
+            # `broadcast_object_list` below. Their launcher, such as torchrun, notices that a process has failed, and
+            # ends the others. With `chooses=False`, the plan contains only the costs.
             plan_of_main_process = plan(
                 expected_pairs, chooses=settings.needs_plan, memory=memory, **settings.given_arguments
             )
-    # This sends the plan of the main process to the others. The list that it returns has a single element.
+    # Wait 2: this sends the plan of the main process to the others, and replaces their None. The list that it returns
+    # has a single element.
     (common_plan,) = broadcast_object_list([plan_of_main_process])
     return common_plan
 
@@ -497,13 +508,17 @@ def train_and_save(built: BuiltRun, checkpoint: Path | None) -> TrainedRun:
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception | None:
     """Make the updates of a run, starting from scratch or from a checkpoint.
 
+    If this function returns, with or without an error as its result, the model has its final weights.
+
     Returns:
-        The disk error if all updates were made but the last checkpoint could not be written, and otherwise None.
+        None if everything went well. If all updates were made, but the last checkpoint could not be written to the
+        disk, the error is returned and not raised, so that the caller can still save the model.
 
     Raises:
         KeyboardInterrupt: at Ctrl-C or SIGTERM. In the main process, its message says how to resume.
         RunStoppedError: if the loss diverges, if the checkpoint is unsuitable, if the disk is full, or if the Trainer
             ends before the last update without an error, unless the run has stopped early.
+        Exception: any other error of the training, unchanged.
     """
     if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
         # No updates are left.
@@ -515,19 +530,21 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
         trainer.train(resume_from_checkpoint=checkpoint_name)
     except KeyboardInterrupt as interrupt:
         if trainer.is_world_process_zero():
-            # Set the message of the exception.
+            # Set the message of the exception, which then is raised as it is. Its class must stay, because the exit
+            # code of the command depends on it.
             output = Path(str(trainer.args.output_dir))
             interrupt.args = (describe_how_to_resume(output),)
         raise
     except Exception as error:
         has_made_all_updates = trainer.state.global_step >= trainer.state.max_steps
         if has_made_all_updates and is_writing_error(error):
-            # The weights in memory are final. Only the last checkpoint is missing. The run can continue without it.
+            # The weights in memory are final. Only the last checkpoint is missing. The caller decides whether the run
+            # needs it.
             logger.info("the last checkpoint could not be written (%s)", error)
             return error
         explanation = explain_training_error(error, trainer, checkpoint)
         if explanation is None:
-            # There is nothing to add to the error, so it is passed on unchanged.
+            # The error is of an unknown type. There is nothing to add to it, so it is raised unchanged.
             raise
         raise RunStoppedError(explanation) from error
     # The Trainer has ended without an error, but perhaps before the last update.
@@ -573,25 +590,30 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     """Give a Trainer the state that it has at the end of training. The state is read from the last checkpoint.
 
     This replaces `trainer.train()`, which would make one more update. It changes the Trainer. The model already has
-    the checkpoint's weights.
+    the checkpoint's weights. If the run keeps its best model, the model gets the weights of the best checkpoint.
+
+    The order of the steps must stay. The Trainer's private method `_load_best_model`, the last step, depends on all
+    others except the removal of marks: it reads the two attributes about DeepSpeed and FSDP, and the path of the best
+    checkpoint from the state.
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = Path(str(trainer.args.output_dir))
-    # The state comes first, because the steps below read its number of updates, and correct and read the path of its
-    # best checkpoint.
+    # 1. Read the state. The steps below read its number of updates, and correct and read the path of its best
+    # checkpoint.
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    # `trainer.train()` would have started DeepSpeed or FSDP. Without it, the Trainer must not use them to load the best
-    # model below, or to save the weights later.
+    # 2. Switch DeepSpeed and FSDP off. `trainer.train()` would have started them. Without it, the Trainer must not use
+    # them to load the best model below, or to save the weights later.
     trainer.is_deepspeed_enabled = False
     trainer.is_fsdp_enabled = False
-    # The folder may have later checkpoints, for example if the run is now shorter. As at the start of
-    # `trainer.train()`, they lose the marks that say that they are complete.
+    # 3. Remove the marks of later checkpoints, which say that they are complete, as at the start of `trainer.train()`.
+    # The folder may have such checkpoints, for example if the run is now shorter.
     if trainer.is_world_process_zero():
         remove_later_marks(output, trainer.state.global_step)
-    # If the run keeps its best model, load the weights of that model. The state contains the path at which the best
-    # checkpoint was written, but the folder may have been moved since.
+    # 4. Correct the path of the best checkpoint in the state, because the folder may have been moved since the path was
+    # stored.
     restore_path_of_best(trainer.state, output)
-    # The corrected path tells the Trainer where the best model is.
+    # 5. If the run keeps its best model, load the weights of that model. The Trainer reads the corrected path. The path
+    # is None if the run has no best checkpoint.
     if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
         trainer._load_best_model()
 

@@ -115,23 +115,29 @@ class RunArguments(PaperTrainingArguments):
     hub_strategy: str = option("end", "When --push_to_hub pushes; other values than end also push during the training.")
 
     def __post_init__(self) -> None:
-        """Check the arguments, and set arguments that depend on other arguments or on the device."""
+        """Check the arguments, and set arguments that depend on other arguments or on the device.
+
+        The order around `super().__post_init__()`, the base class's method, must stay. Before it come the steps that
+        set what it reads (`_set_defaults`), and that read what it replaces (`accelerator_config`). After it comes the
+        step that changes its result (`_overlap_copies_with_updates`).
+        """
         if not 0 <= self.r_drop_alpha < math.inf:
             raise InputError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
         if not 0 < self.rate_factor < math.inf:
             raise InputError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
-        # The base class reads the arguments that this sets, such as `use_cpu` and `bf16`, so it must come before the
-        # base class.
+        # The base class reads the arguments that this sets. For example, without `use_cpu`, it would reject `bf16` on a
+        # machine that has only a CPU.
         self._set_defaults()
         if self.load_best_model_at_end:
             self._check_evaluates()
             self._check_saves_what_it_evaluates()
 
-        # The base class replaces `accelerator_config`, which may be None, a dict, JSON or a file name, by an object
-        # that has a value for every setting. So what the user has set must be read before.
+        # At this point, `accelerator_config` is what the user has given, such as None, a dict, JSON or a file name.
+        # The base class replaces it by an object that has a value for every setting. From that object, one could no
+        # longer tell whether the user has set `non_blocking`.
         user_sets_non_blocking = _sets_non_blocking(self.accelerator_config)
         super().__post_init__()
-        # This changes the object that the base class has made, so it must come after the base class.
+        # This changes the object that the base class has made. A value that the user has set is kept.
         if not user_sets_non_blocking:
             self._overlap_copies_with_updates()
 
@@ -404,6 +410,17 @@ class Settings(NamedTuple):
 
         A run that resumes has the arguments that are saved in its folder, overridden by the given arguments.
 
+        The arguments pass through four dicts. Each is built from the one before it. In this example, a run that was
+        saved with `dropout` and `seed` is resumed with a different seed:
+
+        1. `saved_arguments` come from the folder: `{"dropout": 0.1, "seed": 1}`.
+        2. `overridden_arguments` are all of these and the given ones, which win:
+           `{"dropout": 0.1, "seed": 2, "resume_from_checkpoint": "last"}`.
+        3. `arguments_to_save` also have defaults that depend on other arguments, such as `use_cpu` for the device
+           "cpu". They become `given_arguments` of the settings, and are saved with the run.
+        4. The result of `_adapt_to_trainer` also has what the Trainer needs, such as its name for the token. Only the
+           objects of the settings are built from it. It is not saved.
+
         Args:
             allow_plan (`bool`): whether a plan may choose the arguments that are not given. With a recipe, this is
                 False.
@@ -419,8 +436,7 @@ class Settings(NamedTuple):
         is_resumed = bool(saved_arguments)
         needs_plan = allow_plan and not is_resumed and not _excludes_plan(overridden_arguments)
 
-        # Defaults that depend on other arguments are saved with the run, as if the user had given them. What
-        # `_adapt_to_trainer` adds is not saved.
+        # These defaults are saved with the run, as if the user had given them.
         arguments_to_save = _add_defaults(overridden_arguments, needs_plan)
         settings = build(cls, _adapt_to_trainer(arguments_to_save))
         return settings._replace(given_arguments=arguments_to_save, needs_plan=needs_plan)

@@ -51,9 +51,17 @@ _AT_LEAST_0 = (
 def check_start(settings: Settings, checkpoint: Path | None) -> None:
     """Check everything that can be checked before the sentence pairs are loaded, such as numbers and model sizes.
 
+    Each check raises an error by itself, and returns nothing. The first error ends the run.
+
+    Args:
+        settings: the run's settings. If `needs_plan` is True, some of them are not yet chosen.
+        checkpoint: the checkpoint to start from, or None.
+
     Raises InputError, or OSError if the run would overwrite another run or cannot write its results file.
     """
     args = settings.args
+    # These checks apply to every run: the name of the folder, the range of numbers, the device, and DeepSpeed's
+    # settings.
     if not args.output_dir:
         raise InputError("output_dir is empty; name a folder for the trained model.")
     check_numbers(args)
@@ -62,17 +70,20 @@ def check_start(settings: Settings, checkpoint: Path | None) -> None:
     if not settings.needs_plan:
         # If there is a plan, it chooses these settings, so they are checked after it.
         check_choices(settings)
-    # The run resumes if the checkpoint is in its own output folder. Otherwise the checkpoint is of a different run.
+    # The run resumes if the checkpoint is in its own output folder. Otherwise the checkpoint is of a different run, and
+    # this run starts where that one was. `resumes` is False without a checkpoint.
     resumes = is_in_folder(checkpoint, settings.output_folder)
     if checkpoint is not None and not resumes:
         _check_can_average_after(checkpoint, settings)
     if settings.model.model_name_or_path is None and checkpoint is None:
-        # This raises an error if the preset or a size is wrong. The vocabulary is still unknown.
+        # The model is new. Making its configuration raises an error if the preset or a size is wrong. The result is not
+        # used, because the vocabulary is still unknown.
         settings.model.make_config()
     if not settings.preview.dry_run:
         # A dry run writes nothing, so the folder may hold an earlier run.
         check_output_folder(settings, resumes)
     if args.results is not None and args.process_index == 0:
+        # Only the main process writes this file.
         check_results_file(settings, args.results)
 
 

@@ -64,6 +64,15 @@ def set_up_training(
 ) -> tuple[Settings, Seq2SeqTrainer]:
     """Make the tokenizer and the model of a run, tokenize the pairs, and build the Trainer.
 
+    The order of the steps must stay, because most steps need results of the steps before them; comments say where this
+    is not obvious. The settings exist in three versions:
+
+    - `settings` have the arguments that the user or the plan has chosen. They are used for everything except the
+      Trainer.
+    - `final_settings` are a copy with a `save_total_limit`, with `enable_jit_checkpoint=False`, and, if
+      `tokens_per_update` is set, with batches that fit into memory. The Trainer is built from them.
+    - The returned settings are `final_settings` with the Trainer's own copy of its arguments.
+
     Args:
         settings: the run's settings, which must be complete.
         pairs: the sentence pairs of all splits.
@@ -86,7 +95,8 @@ def set_up_training(
     # These search settings are used by evaluations, and are saved with the model.
     model.generation_config.update(**settings.decoding.generate_kwargs())
 
-    # Tokenize the pairs, and complete the tokenizer with facts about them.
+    # Tokenize the pairs, and complete the tokenizer with facts about them. `tokenize` also removes training pairs that
+    # are too long, and the check and the facts below refer to the remaining pairs.
     tokenized_pairs = tokenize(settings, pairs, tokenizer)
     check_lengths(model.config, tokenized_pairs)
     # The tokenizer is saved with these facts, which translation needs. Checkpoints contain the tokenizer, too, so the
@@ -100,17 +110,20 @@ def set_up_training(
         warn_of_changes(checkpoint, facts.pairs, pairs_digest, settings.args.world_size)
     facts_of_this_run = replace(facts, pairs=pairs_digest)
 
-    # Build the Trainer.
+    # Build the Trainer. This comes after the tokenization, because the batches must fit the longest sentence.
     final_settings = choose_trainer_arguments(settings, model, tokenized_pairs["train"])
     scored_pairs = pairs.get("validation", pairs["train"])
     scoring_options = settings.scoring.options(scored_pairs)
     trainer = make_run_trainer(final_settings.args, tokenizer, model, tokenized_pairs, scoring_options)
-    # The callbacks get `settings`, because in `final_settings`, `enable_jit_checkpoint` is always False.
+    # The callbacks get `settings`, because they depend on the user's value of `enable_jit_checkpoint`. In
+    # `final_settings`, it is always False, so that the Trainer does not write a checkpoint at SIGTERM itself; a
+    # callback does.
     for callback in make_callbacks(settings, trainer, pairs, facts_of_this_run, keeps_freed_memory):
         trainer.add_callback(callback)
     if settings.args.process_index == 0:
         check_space(trainer, settings.output_folder)
-    # The Trainer has made a copy of `final_settings.args` and changed it. The returned settings have the same values.
+    # `make_run_trainer` has given the Trainer a changed copy of `final_settings.args`, for example without pinned
+    # memory on CPUs. The returned settings contain this copy, so that they have the same values as the Trainer.
     trainer_args = cast(RunArguments, trainer.args)
     return final_settings._replace(args=trainer_args), trainer
 
@@ -297,11 +310,14 @@ def make_run_trainer(
     else:
         trainer = TokenMetricsTrainer(**trainer_options)
 
-    # This replaces some of the Trainer's methods.
+    # This replaces methods of this one Trainer object, depending on the arguments: with the paper's schedule, the
+    # methods that create the optimizer and the schedule; with `tokens_per_batch`, the batches; and for pushes during
+    # the training, the method that pushes a checkpoint.
     _adapt_trainer(trainer, args)
     if trainer.is_fsdp_enabled:
-        # FSDP2 does not accept a matrix that belongs to two modules, such as the embeddings of both stacks. This call
-        # makes both stacks use the same module.
+        # This call changes the model if embeddings are shared. Before it, the encoder and the decoder have separate
+        # embedding modules with the same matrix, which FSDP2 does not accept. `get_input_embeddings` returns the
+        # encoder's module, and `set_input_embeddings` makes the decoder use this module, too.
         model.set_input_embeddings(model.get_input_embeddings())
     return trainer
 

@@ -58,13 +58,14 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         """
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-        # Read the labels first, because the Trainer may remove them from the batch.
-        # (sentences, length)
+        # The labels, (sentences, length). They are read before the Trainer's method is called, because it may remove
+        # them from the batch. They are None if the batch has none.
         labels = inputs.get("labels")
         start_time = time.monotonic()
         # If nothing needs the logits, this adds `skip_logits=True`, so that the model returns token sums instead.
         model_inputs = with_skip_logits(self, model, inputs, return_outputs)
-        # The metrics need the outputs, so the Trainer is always asked to return them, too.
+        # The metrics need the outputs, so the Trainer is always asked to return them, too: `True` is the value of
+        # `return_outputs`. It is given by position, because `args` has the arguments that follow it.
         loss, outputs = super().compute_loss(model, model_inputs, True, *args, **kwargs)
         if labels is not None:
             sums = _get_token_sums(outputs, labels)
@@ -131,20 +132,25 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         """Run the Trainer's evaluation loop, count every sentence exactly once, and add the token metrics.
 
-        For each batch, the Trainer's loop calls `prediction_step`, which appends to `self._evaluation_sums`, and
-        gathers the predictions of all processes with `self.gather_function`. Both attributes are set before the loop.
+        The Trainer's loop and this class exchange values through two attributes, which are set before the loop:
+
+        - `self.gather_function`: the loop calls it to gather the predictions of all processes.
+        - `self._evaluation_sums`: for each batch, the loop calls `self.prediction_step`, which appends to this list.
+          After the loop, this method reads the list.
         """
         # With several processes, accelerate fills the last batch with sentences of the first batch. Seq2SeqTrainer
-        # gathers the results with `gather`, which keeps these repetitions, so BLEU and chrF would count them twice.
+        # gathers the results with `gather`, which keeps these repetitions, so BLEU and chrF would count them twice. It
+        # sets `gather` anew before each loop, so it must be replaced here each time.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        # `prediction_step` appends the sums of each batch that has labels, (3,), to this list.
+        # The list begins empty for each evaluation. `prediction_step` appends the sums, (3,), of each batch with
+        # labels.
         self._evaluation_sums: list[torch.Tensor] = []
         # The Trainer prepends the prefix to the names of its metrics.
         kwargs["metric_key_prefix"] = metric_key_prefix
         output = super().evaluation_loop(*args, **kwargs)
-        # Now `self._evaluation_sums` has the sums of all batches.
+        # The call above has filled `self._evaluation_sums` with the sums of all batches.
         if not self._evaluation_sums:
             # No batch had labels, so there is nothing to measure.
             return output
@@ -164,12 +170,16 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         if labels is None:
             # Without labels, there are no metrics.
             return super().prediction_step(model, inputs, *args, **kwargs)
-        # When the Trainer calls this wrapper as a model, the wrapper stores the batch's sums in its attribute
-        # `token_sums`. The Trainer does so exactly once in this step, to compute the loss. For translations, it calls
-        # `generate()`, which the wrapper passes on unchanged, so this does not change the attribute.
+        # The Trainer gets this wrapper in the place of the model. In each step, it calls the wrapper exactly once, to
+        # compute the loss, and the wrapper then stores the batch's sums in its attribute `token_sums`. To translate the
+        # batch, the Trainer calls `self.model.generate()`, which does not call the wrapper. If the Trainer called the
+        # wrapper again, the attribute would have the sums of the last call. If it did not call it, reading the
+        # attribute below would raise an error.
         measured_model = _MeasuredModel(model, labels)
+        # The Trainer's step may set a length limit of 20 in the model's generation settings. It is undone afterward.
         with _keeping_length_limit(self.model):
             result = super().prediction_step(measured_model, inputs, *args, **kwargs)  # type: ignore[arg-type]
+        # (sentences, 3)
         self._add_evaluation_sums(measured_model.token_sums)
         return result
 

@@ -147,10 +147,14 @@ def describe_trained_model(
         location = location_of(output)
         # A local folder has no revisions.
         revision = None
+    # The facts that follow from the settings, and the scores: the title, the data set and its configuration, the
+    # languages, the base model and the license. The other six fields of `About` still have their defaults, and get
+    # their values below.
     about_run = describe_run_for_card(settings, scores)
+    # The default of this field, an invented sentence.
     example_source = about_run.example_source
     if settings.data.dataset_name == BUILT_IN:
-        # The example is a training sentence only for the built-in data, because other data may be private.
+        # Only for the built-in data, a training sentence replaces the default. Other data may be private.
         first_pair = pairs["train"][0]
         example_source = first_pair["source"]
     return replace(

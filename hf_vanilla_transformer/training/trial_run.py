@@ -265,31 +265,40 @@ class _TrialUpdates:
 def _run_job(job: TrialJob, folder: str) -> TrialResult:
     """Make and measure the updates and translations of a trial. This runs in the child process.
 
-    The peak memory is measured from the start of the process on, so the steps allocate memory in the same way as a run:
-    first the allocators are set up, then the model is trained, and finally pairs are translated.
+    The peak memory is measured from the start of the process on, so the steps must allocate memory in the same way and
+    in the same order as a run:
+
+    1. Set up the allocators. This must precede large allocations.
+    2. Make the model and the Trainer.
+    3. Make updates. From here on, Adam's moments are in memory, as they are during the evaluations of a run.
+    4. Translate the typical batch twice, with the two searches of a run, to measure their speed.
+    5. Translate the batch with the longest pair, which may need the most memory, and read the peak memory.
 
     Args:
         job: the arguments of the run and the tokenized pairs, as read from `job.json`.
         folder: contains the tokenizer, and serves as the output folder.
     """
+    # These are the run's arguments, but with the folder of the trial for the output and the tokenizer. The last two
+    # entries take precedence over entries with the same names in `job["arguments"]`.
     settings = Settings.from_arguments(**{**job["arguments"], "output_dir": folder, "tokenizer_name": folder})
     args = settings.args
-    # Set up the allocators as in a run, so that the trial needs the same memory. This must precede large allocations.
+    # Step 1. If `keeps_freed_memory` is True, memory that is freed stays with the process, as in a run on CPUs.
     keeps_freed_memory = False
     if args.device.type == "cpu":
         keeps_freed_memory = keep_freed_memory()
     limit_onednn_cache()
 
-    # A new model whose tokenizer exists needs no sentence pairs.
+    # Step 2. A new model whose tokenizer exists needs no sentence pairs.
     tokenizer, model = make_model(settings.model, DatasetDict(), checkpoint=None)
     typical_pairs = Dataset.from_list(job["typical_evaluation_batch"])
     longest_pairs = Dataset.from_list(job["longest_evaluation_batch"])
     # The Trainer needs a training set, but the updates below do not read it.
     trainer = make_run_trainer(args, tokenizer, model, DatasetDict(train=typical_pairs))
 
+    # Step 3.
     updates = _make_updates(trainer, job["batches"])
 
-    # All evaluations below translate the pairs, but do not score the translations.
+    # Step 4. All evaluations below translate the pairs, but do not score the translations.
     trainer.compute_metrics = None
     # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
     model.generation_config.max_length_offset = 0  # type: ignore[attr-defined]
@@ -298,7 +307,7 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
     beams_after_training = settings.decoding.num_beams or model.generation_config.num_beams
     beam_seconds = _measure_search(trainer, typical_pairs, beams_after_training)
 
-    # The longest pair may need more memory than everything before, so the peak is read after its evaluation.
+    # Step 5. The longest pair may need more memory than everything before, so the peak is read after its evaluation.
     trainer.evaluate(longest_pairs)
     # The peak is 0 if the system does not report it.
     memory = peak_memory(args.device) or 0

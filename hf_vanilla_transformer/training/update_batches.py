@@ -60,6 +60,10 @@ class TrainingMemory:
         on each side, this gives 9.7 GB for base and 18.6 GB for big. The measured peaks on large GPUs were 9.4 GB and
         18.9 GB.
 
+        The estimate does not read `config.d_ff`. It is too high for models with a smaller d_ff than 4 d_model, and too
+        low for models with a larger one. All fields of the result are in bytes, including `logits_per_token` and
+        `most_logits`.
+
         Args:
             model: the model to train. Its weights may be on the meta device.
             args: arguments of the run, which determine the loss and the number of processes.
@@ -74,8 +78,10 @@ class TrainingMemory:
             bytes_per_parameter += 4
 
         bytes_per_value = 2 if in_16_bits else 4
-        # 34 bytes of 16-bit activations are 17 values. A decoder layer counts as 1.5 layers.
+        # 34 bytes of 16-bit activations are 17 values, provided that d_ff is 4 d_model. A decoder layer counts as 1.5
+        # layers.
         values_per_token = 17 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
+        # The maximum memory of all logits in bytes, or infinity if there is no maximum.
         most_logits: float
         if args.r_drop_alpha:
             # R-Drop reads each batch twice, so that a token has the activations and the logits of two passes.
@@ -87,13 +93,16 @@ class TrainingMemory:
             passes = 1
             # The two tensors are the logits, which their gradient overwrites, and values that are computed from them.
             logit_tensors = 2
-            # The loss computes logits in chunks, whose size in bytes depends only on the device's memory. It does not
-            # depend on the vocabulary or on the precision, which determine how many tokens a chunk has.
+            # The loss computes the logits of one chunk of tokens at a time, so no more than a chunk is in memory. The
+            # size of a chunk in bytes depends only on the device's memory. The vocabulary and the precision determine
+            # how many tokens a chunk has.
             most_logits = logit_tensors * _find_chunk_bytes(memory)
         return cls(
             fixed=bytes_per_parameter * model.num_parameters(),
             # For base with 16 bits: 2 * 17 * 512 * (6 + 1.5 * 6) = 261,120 bytes.
             per_token=int(passes * bytes_per_value * values_per_token),
+            # A token has one logit for each token of the vocabulary. For base with 16 bits and a vocabulary of 37,000:
+            # 2 * 2 * 37,000 = 148,000 bytes.
             logits_per_token=passes * bytes_per_value * logit_tensors * config.vocab_size,
             most_logits=most_logits,
         )
