@@ -837,8 +837,10 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
     # fewer they are than in `corpus`. Everything between them reads `corpus`.
     short_corpus = corpus.drop_pairs_over(max_tokens)
     lines = [_explain_recipe(recipe_name, short_corpus)]
-    # Without a GPU, a smaller recipe may have been chosen than the one for this number of pairs.
-    recipe_for_gpu = choose_recipe(corpus.training_pairs, has_gpu=True)
+    # Without a GPU, a smaller recipe may have been chosen than the one for this number of pairs. As in
+    # `_choose_arguments`, a source with several targets counts once.
+    sources = corpus.training_pairs // _count_targets_per_source(settings)
+    recipe_for_gpu = choose_recipe(sources, has_gpu=True)
     if recipe_for_gpu != recipe_name:
         lines.append(
             f"{recipe_for_gpu}, the recipe for this number of pairs, needs a GPU; --config {recipe_for_gpu} selects it "

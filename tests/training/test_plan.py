@@ -464,7 +464,9 @@ def test_plan_of_a_student_counts_its_sources():
     """Each source occurs twice, with its own target and with the teacher's, unless `distilled_only` is set."""
     pairs = few(12_000)
     options = {"teacher": ["runs/teacher"], "tflops": 100, "output_dir": "runs/x"}
-    assert any("recipe tiny" in line for line in plan(pairs, **options).lines())
+    lines = plan(pairs, **options).lines()
+    assert any("recipe tiny" in line for line in lines)
+    assert not any("needs a GPU" in line for line in lines)
     assert any("recipe small" in line for line in plan(pairs, distilled_only=True, **options).lines())
 
 
