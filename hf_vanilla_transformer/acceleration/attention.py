@@ -56,30 +56,37 @@ def attention(
 
     Args:
         module (`nn.Module`): the attention layer. Without a mask, its attribute `is_causal` decides whether attention
-            is causal, unless the caller passes an argument with that name.
+            is causal.
         query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
-        attention_mask (`torch.Tensor` of shape `(batch, 1, target, source)`, *optional*): True or a non-zero integer
-            where a query may attend; or floating-point values to add to the scores.
+        attention_mask (`torch.Tensor` of shape `(batch, 1, target, source)`, *optional*): one of four kinds:
+
+            - None: a query may attend to all keys or, if attention is causal, only to itself and earlier keys.
+            - boolean: True where a query may attend.
+            - integer: not 0 where a query may attend.
+            - floating-point: values to add to the scores.
         scaling (`float`): 1 / sqrt(d_k).
         dropout (`float`): dropout rate of the attention weights.
+        **kwargs: other arguments of transformers' attention functions. If `is_causal` is among them and not None, it
+            takes precedence over the attribute of the layer.
 
     Returns:
         The output, `(batch, target, heads, d_v)`, and None instead of attention weights.
     """
     mask = attention_mask
     if mask is not None and not mask.is_floating_point():
-        # In a boolean mask, True means that the query may attend to the key. Integers become True unless they are 0.
+        # Integers become True unless they are 0. From here on, the mask is None, boolean, or values to add.
         mask = mask.bool()
 
-    # Both functions below accept a boolean mask, values to add to the scores, or None. If it is None and the layer is
-    # causal, both of them make sure that no query attends to later keys.
+    # Both functions below accept these three kinds. If the mask is None and the layer is causal, both of them make sure
+    # that no query attends to later keys. `_attend_unfused` converts a boolean mask to values itself.
     if _unfused_is_faster(query, key):
         output = _attend_unfused(module, query, key, value, mask, scaling, dropout, kwargs)
         return output, None
 
     if mask is not None and is_plain_cpu_tensor(query):
         # With a boolean mask, torch returns 0 for a query that may attend to nothing. The formula gives the mean of all
-        # values, which torch also returns with an additive mask.
+        # values, which torch also returns with an additive mask. In all other cases, for example on accelerators, torch
+        # gets the mask as it is.
         mask = make_additive_mask(mask, query.dtype)
     return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
 
@@ -162,6 +169,9 @@ def _unfused_is_faster(query: Tensor, key: Tensor) -> bool:
 def make_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert a mask to values that are added to the scores: 0 where a query may attend, very negative elsewhere.
 
+    If the mask was expanded along the queries, the result has one row for all of them. Adding it to the scores,
+    `(..., target, source)`, repeats this row, so both shapes of the result give the same scores.
+
     The negative value is half the lowest finite value of the dtype, so adding it to a score does not overflow. The
     paper's minus infinity would give NaN for queries that may attend to nothing.
 
@@ -170,12 +180,13 @@ def make_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
         dtype (`torch.dtype`): the dtype of the result.
 
     Returns:
-        `torch.Tensor` of shape `(..., target, source)`, or `(..., 1, source)` if all queries share one mask.
+        `torch.Tensor` of shape `(..., target, source)`, or `(..., 1, source)` if the mask was expanded.
     """
     lowest = torch.finfo(dtype).min / 2
     if mask.stride(-2) == 0:
-        # A stride of 0 means that all queries share the memory of one row, because the mask was expanded along the
-        # queries. So all of its rows are equal, and one of them is enough.
+        # The stride is the distance in memory from one query's row to the next. It is 0 if `expand` has made a mask
+        # (batch, 1, target, source) from (batch, 1, 1, source): all queries then read the same row, so one is enough.
+        # This only saves work. A mask whose equal rows are separate copies keeps all of them.
         mask = mask[..., :1, :]
     if mask.dtype != torch.bool:
         # The mask already holds values to add. Only values below `lowest`, such as minus infinity, are changed.
@@ -207,9 +218,10 @@ def attention_mask_without_sync(
     Returns:
         `torch.Tensor` of shape `(batch, 1, target, source)`: True where a query may attend; None if it is omitted.
     """
-    # `sdpa_mask`, transformers' function, may be called unchanged in three cases: without an `attention_mask`, there
-    # are no values to read; on CPUs, reading them is fast; and while torch compiles or traces, `sdpa_mask` does not
-    # read them.
+    # This condition is True for a mask on an accelerator, unless torch compiles or traces. transformers' function
+    # `sdpa_mask` must not read values of such a mask. Otherwise, it gets the caller's arguments, for one of three
+    # reasons: without an `attention_mask`, there are no values to read; on CPUs, reading them is fast; and while torch
+    # compiles or traces, `sdpa_mask` does not read them.
     if attention_mask is not None and not is_plain_cpu_tensor(attention_mask) and not is_traced():
         is_same_for_every_query = mask_function is bidirectional_mask_function
         covers_all_keys = attention_mask.shape[-1] == kwargs["kv_length"]
@@ -217,8 +229,8 @@ def attention_mask_without_sync(
             # A view of the mask is enough. transformers would launch ten kernels to compute the same values.
             view_for_heads = attention_mask[:, None, None, :]  # (batch, 1, 1, source)
             return view_for_heads.expand(-1, -1, kwargs["q_length"], -1)  # (batch, 1, target, source)
-        # `sdpa_mask` reads the mask's values only to find out whether it can omit the mask. If it may not omit the
-        # mask, it reads none.
+        # `sdpa_mask` reads the mask's values only to find out whether it can omit the mask. Whatever the caller has
+        # allowed, it may not omit the mask here, so it reads none.
         allow_is_causal_skip = False
         allow_is_bidirectional_skip = False
     return sdpa_mask(

@@ -168,6 +168,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         The token sums are three sums over all rows, `(3,)`: the cross-entropy without label smoothing, the number of
         labels that have the highest logit, and the number of labels.
 
+        The steps must stay in this order, because `gradients` is complete only after the second one:
+
+        1. `_compute_mean_term_and_gradients` creates `gradients`, which holds the gradients of one term of the loss.
+        2. `_compute_row_terms_and_add_gradients` adds the gradients of the other terms to the same tensors.
+        3. `_sum_rows` computes the loss from the values of the rows.
+        4. `save_gradients` stores `gradients` for the backward pass.
+
         Args:
             ctx (`LossContext`): the context in which the gradients are saved.
             states (`torch.Tensor` of shape `(rows, d_model)`): zeros in rows without a label.
@@ -175,7 +182,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*).
             labels (`torch.LongTensor` of shape `(rows,)`): token ids; any id in rows without a label.
             lacks_label (`torch.BoolTensor` of shape `(rows, 1)`, *optional*): True for rows without a label; None if
-                every row has a label.
+                every row has a label, as on CPUs, where the caller has removed the other rows.
             label_smoothing (`float`): epsilon.
         """
         num_rows, d_model = states.shape
@@ -187,7 +194,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             bias_for_matmul = cast_to_matmul_dtype(bias)
         projection = _Projection(cast_to_matmul_dtype(weight), bias_for_matmul)
         # If every row has a label, their number is an int. Otherwise, it is a scalar tensor, because converting it to
-        # an int would wait for the device.
+        # an int would wait for the device. The functions below only multiply by it, so they accept both.
         num_labels: int | Tensor = num_rows
         if lacks_label is not None:
             num_labels = (~lacks_label).sum().to(sum_dtype)
@@ -206,6 +213,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         row_terms = _compute_row_terms_and_add_gradients(
             rows, projection, label_probability, chunk_rows, sum_dtype, gradients
         )
+        # The number of rows that are added up at a time. It changes the sums only by rounding.
         rows_per_sum = chunk_rows
         if lacks_label is not None:
             # Only accelerators have rows without a label. There, adding up all rows at once launches fewer kernels.
@@ -240,8 +248,12 @@ def _compute_mean_term_and_gradients(
 ) -> tuple[Tensor, _Gradients]:
     """Compute the term - epsilon mean(z) of the loss, where z are the logits of a row, and its gradients.
 
-    The term is summed over all rows with a label. [`~.mean_logit_term.compute_mean_logit_term`] says how it is computed
-    without logits.
+    The term is summed over the N rows with a label. No logits are needed: with c = - epsilon / vocabulary, the sum s of
+    the states, the sum u of the weight's rows, and the bias b, the term is c (dot(s, u) + N sum(b)). So its gradient is
+
+    - c u for each state,
+    - c s for each row of the weight,
+    - c N for each element of the bias.
 
     Args:
         states: the decoder's output, `(rows, d_model)`; zeros in rows without a label.
@@ -256,12 +268,13 @@ def _compute_mean_term_and_gradients(
     """
     weight, bias = projection
     vocabulary = len(weight)
-    # The term of a row is this coefficient times the sum of the row's logits.
+    # c in the formula above. The term of a row is c times the sum of the row's logits.
     logit_coefficient = -label_smoothing / vocabulary
 
     mean_term = compute_mean_logit_term(states, weight, bias, num_labels, logit_coefficient, sum_dtype)
 
-    # The term is a product of two sums, so all states have the same gradient, and so have all rows of the weight.
+    # `repeat` copies the gradient that all states have in common into each row, and likewise for the weight. Rows
+    # without a label get it too; the backward pass of `_mask_rows_without_label` sets their gradients to 0.
     needs_states, needs_weight, needs_bias = needs_gradients
     grad_states = None
     if needs_states:
@@ -273,8 +286,8 @@ def _compute_mean_term_and_gradients(
         grad_weight = grad_of_each_weight_row.repeat(vocabulary, 1)
     grad_bias = None
     if needs_bias:
-        # All elements of this gradient are equal. Each is a float if `num_labels` is an int, and a scalar tensor if it
-        # is a tensor. Adding zeros makes a vector of either of them, without reading the tensor.
+        # The product is a float if `num_labels` is an int, and a scalar tensor if it is a tensor. Adding it to zeros
+        # makes a vector with this value in each element of either of them, without reading the tensor.
         zeros = states.new_zeros(vocabulary, dtype=sum_dtype)  # (vocabulary,)
         grad_bias = zeros + logit_coefficient * num_labels
     return mean_term.value, _Gradients(grad_states, grad_weight, grad_bias)
@@ -292,6 +305,9 @@ def _compute_row_terms_and_add_gradients(
 
     For a row with logits z and label y, these terms are log(sum(exp(z))) - (1 - epsilon) z_y. Only the logits of one
     chunk of rows are in memory at a time.
+
+    Both results are written in place by two callees, one chunk at a time: `_replace_logits_by_gradient` writes the row
+    terms, and `_add_gradients_of_chunk` adds to the gradients.
 
     Returns three values for each row, from which the caller computes the loss: log(sum(exp(z))), z_y, and the largest
     logit. In rows without a label, they are 0, 0 and infinity.
@@ -317,13 +333,15 @@ def _compute_row_terms_and_add_gradients(
         chunk = slice(begin, begin + chunk_rows)
         logits = linear(rows.states[chunk], projection.weight, projection.bias)  # (chunk_rows, vocabulary)
         chunk_labels = rows.labels[chunk, None]  # (chunk_rows, 1)
-        # `select` returns views, so the values of the chunk are written into `row_terms`.
+        # `select` returns views, so the values that the next line writes into `chunk_terms` are in `row_terms`.
         chunk_terms = row_terms.select(chunk)
-        # This overwrites `logits` with softmax(z), minus 1 - epsilon at the label.
+        # This also overwrites `logits` with softmax(z), minus 1 - epsilon at the label, and returns the same tensor.
         grad_logits = _replace_logits_by_gradient(logits, chunk_labels, label_probability, chunk_terms, precise_buffer)
-        # The chain rule turns it into gradients of the chunk's states, of the weight and of the bias.
+        # The chain rule turns it into gradients of the chunk's states, of the weight and of the bias. This must be the
+        # last use of `grad_logits`, because it may overwrite rows without a label.
         _add_gradients_of_chunk(gradients, grad_logits, chunk, rows, projection.weight, linear)
     if rows.lacks_label is not None:
+        # The loop has written values for rows without a label as well, so this must come after it.
         _clear_rows_without_label(row_terms, rows.lacks_label)
     return row_terms
 
@@ -365,8 +383,12 @@ def _add_gradients_of_chunk(
 ) -> None:
     """Add the gradients of one chunk to `gradients` in place, except those that are None.
 
-    In rows without a label, `grad_logits` is arbitrary but finite. Such rows must not change any gradient that the
-    backward pass returns; a comment at each gradient says why they do not.
+    In rows without a label, `grad_logits` is arbitrary but finite. Such rows must not change the gradients that the
+    user gets. Each gradient needs something else for this:
+
+    - states: nothing here, because `masked_fill` in `_mask_rows_without_label` clears these rows in the backward pass.
+    - weight: nothing here, because the states of these rows are zeros.
+    - bias: the rows of `grad_logits` are set to 0 before they are added up.
 
     Args:
         gradients: the gradients so far.
@@ -377,18 +399,17 @@ def _add_gradients_of_chunk(
         linear: computes linear(a, b) = a @ b.T, so that a @ b is written as linear(a, b.T).
     """
     if gradients.states is not None:
-        # This is grad_logits @ weight. The gradients of states without a label are arbitrary here, but these states
-        # come from `masked_fill` in `_mask_rows_without_label`, which sets their gradients to 0 in the backward pass.
+        # This is grad_logits @ weight.
         grad_states = linear(grad_logits, weight.T)  # (chunk_rows, d_model)
         # A slice is a view, so this changes `gradients.states`.
         gradients.states[chunk].add_(grad_states)
     if gradients.weight is not None:
-        # This is grad_logits.T @ states. Rows without a label add nothing, because their states are zeros.
+        # This is grad_logits.T @ states, because linear(a, b) computes a @ b.T.
         grad_weight = linear(grad_logits.T, rows.states[chunk].T)  # (vocabulary, d_model)
         gradients.weight.add_(grad_weight)
     if gradients.bias is not None:
-        # The gradient of the bias is the sum of the rows, so rows without a label must be cleared first. This comes
-        # last and only here, because the other two gradients do not need it.
+        # The gradient of the bias is the sum of the rows. Clearing rows without a label is part of this block, because
+        # the other two gradients do not need it. The order of the three blocks does not matter.
         if rows.lacks_label is not None:
             grad_logits.masked_fill_(rows.lacks_label[chunk], 0)
         grad_bias = grad_logits.sum(dim=0, dtype=gradients.bias.dtype)  # (vocabulary,)
@@ -404,7 +425,8 @@ def _replace_logits_by_gradient(
 ) -> Tensor:
     """Overwrite a chunk of logits with their gradient, and return it. Write three values per row into `row_terms`.
 
-    The gradient is softmax(logits), minus `label_probability` at the label.
+    The gradient is softmax(logits), minus `label_probability` at the label. For example, a row with the softmax
+    [0.25, 0.75], the label 1 and the label probability 0.9 has the gradient [0.25, -0.15].
 
     Args:
         logits: `(chunk_rows, vocabulary)`, overwritten.
@@ -414,25 +436,29 @@ def _replace_logits_by_gradient(
         precise_buffer: memory for the logits in the dtype of `row_terms`, with at least `chunk_rows` rows; None if the
             logits already have this dtype.
     """
-    # `precise_logits`, `softmax` and `gradient` are names of the same memory, which is overwritten twice. So a
-    # statement that reads one of them must come before the statement that makes the next one.
+    # `precise_logits`, `softmax` and `gradient` are names of the same memory, which is `precise_buffer`, or `logits` if
+    # there is no buffer. It holds three things one after the other, so the statements must stay in this order:
+    #
+    # 1. the logits, from which `label_logits` and `largest_logits` are read;
+    # 2. their softmax, from which `log_sums` are computed;
+    # 3. the gradient, which is the result.
     precise_logits = logits
     if precise_buffer is not None:
         # The last chunk may have fewer rows than the buffer.
         precise_logits = precise_buffer[: len(logits)].copy_(logits)
-    # With `out`, torch writes a result, here (chunk_rows, 1), into existing memory.
+    # Step 1. With `out`, torch writes a result, here (chunk_rows, 1), into existing memory.
     torch.gather(precise_logits, -1, labels, out=row_terms.label_logits)
     torch.amax(precise_logits, dim=-1, keepdim=True, out=row_terms.largest_logits)
 
-    # The softmax overwrites the precise logits, which are not needed any more. The input may be the output as well,
-    # because torch writes a probability only after it has read the logit in this place for the last time.
+    # Step 2. The softmax overwrites the logits. The input may be the output as well, because torch writes a probability
+    # only after it has read the logit in this place for the last time.
     softmax = torch.softmax(precise_logits, dim=-1, out=precise_logits)
     # log(sum(exp(z))) = max(z) - log(max(softmax)), without a second exponential of each logit. The largest probability
     # is at least 1 / V, so its logarithm is accurate.
     log_of_largest_probability = softmax.amax(dim=-1, keepdim=True).log()
     torch.sub(row_terms.largest_logits, log_of_largest_probability, out=row_terms.log_sums)
 
-    # This changes one element in each row, in place: the probability of the label.
+    # Step 3. This changes one element in each row, in place: the probability of the label.
     subtracted = softmax.new_full(labels.shape, -label_probability)  # (chunk_rows, 1)
     gradient = softmax.scatter_add_(-1, labels, subtracted)
     # Without a buffer, `gradient` already is `logits`, and this changes nothing.
@@ -452,6 +478,12 @@ def _sum_rows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the loss and two token sums from the values of all rows.
 
+    A row with logits z and label y adds
+
+    - log(sum(exp(z))) - (1 - epsilon) z_y to the loss; `mean_term` is the rest of it, - epsilon mean(z);
+    - log(sum(exp(z))) - z_y to the cross-entropy without label smoothing, which is epsilon = 0;
+    - 1 to the number of rows whose label has the highest logit, if z_y is the largest of z.
+
     Args:
         row_terms: for each row, log(sum(exp(logits))), the logit of the label, and the largest logit, each `(rows, 1)`.
             In rows without a label, they are 0, 0 and infinity, so that these rows do not change any sum.
@@ -470,6 +502,7 @@ def _sum_rows(
     for begin in range(0, num_rows, max(rows_per_sum, 1)):
         rows = slice(begin, begin + rows_per_sum)
         log_sums, label_logits, largest_logits = row_terms.select(rows)  # each (rows_per_sum, 1) or shorter
+        # These are the three values of the docstring, each summed over some rows.
         loss = loss + (log_sums.sum() - label_probability * label_logits.sum())
         unsmoothed = unsmoothed + (log_sums - label_logits).sum()
         num_highest = num_highest + (label_logits >= largest_logits).sum()

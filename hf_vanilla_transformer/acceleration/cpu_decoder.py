@@ -144,20 +144,24 @@ class CPUDecoder:
         # Part of the interface of `NextTokenSteps`. It stays empty, because this decoder returns only logits.
         self.outputs: dict[str, object] = {}
 
-        # The encoder's output, (batch, source, d_model), and its mask, (batch, source), or None.
+        # The encoder's output, (batch, source, d_model), and its mask, (batch, source), which is 1 for real tokens. The
+        # mask is None if the caller has passed none, or if the padding of a single sentence was removed.
         source_states, source_mask = _remove_padding_of_single_sentence(states, mask)
-        # Added to the scores of cross-attention, (batch, 1, 1, source), or None if there is no padding.
+        # The same mask as values that are added to the scores of cross-attention, (batch, 1, 1, source): 0 for real
+        # tokens, and very negative for padding. It is None if there is no padding.
         self._source_mask = None
         if source_mask is not None and not source_mask.all():
             may_attend = source_mask.bool()[:, None, None]  # (batch, 1, 1, source)
             self._source_mask = make_additive_mask(may_attend, torch.float32)
 
-        # The KV caches begin with slots for this many positions, and grow by as many. A position has one slot per beam,
-        # so for example with 4 beams, it is 8 positions, i.e. 32 slots. The mask and the caches of all layers must have
-        # the same number of slots, so they get the same numbers here.
+        # The KV caches begin with slots for this many positions, and grow by as many. A position has one slot per beam.
+        # For example, 4 beams give 32 // 4 = 8 positions, i.e. 32 slots. With 8 beams, 32 // 8 = 4 positions would be
+        # fewer than the minimum of 8, so there are 8 positions, i.e. 64 slots. The mask and the caches of all layers
+        # must have the same number of slots, so they get the same numbers here.
         new_positions = max(_SLOTS_PER_GROWTH // num_beams, _MIN_POSITIONS_PER_GROWTH)
         # Says which slots of the KV caches each hypothesis attends to. All layers share it.
         self._slots = _SlotMask(len(source_states), new_positions, num_beams)
+        # A layer is given `source_mask` only to see whether it is None.
         self._layers = [
             _Layer(layer, source_states, source_mask, num_beams, new_positions) for layer in self._decoder.layers
         ]
@@ -176,14 +180,17 @@ class CPUDecoder:
                 previous call.
         """
         # This comes before everything else, because it creates the encoding and the slots of the newest token's
-        # position, which the lines below use.
+        # position. Without it, the lines below would read beyond the encodings, or write beyond the caches. Then three
+        # counts advance by one position: `self._length`, the used slots in `self._slots`, and the filled positions in
+        # the caches of each layer. The last two may count fewer positions, because unneeded slots are dropped.
         self._make_room_for_position()
         newest_tokens = input_ids[:, -1]  # (rows,)
         # Positions count from 0, so the position of the newest token is the number of earlier ones.
         position = self._length
         x = self._embed(newest_tokens, self._position_encodings[position])  # (rows, d_model)
         self._length = position + 1
-        # This comes before the layers: they add the new position to their caches, and need a mask that includes it.
+        # This counts the slots of the new position as used. It comes before the layers, because each of them adds the
+        # position to its caches and also attends to it, so it needs a mask that includes it.
         past_mask = self._slots.add_position()  # (batch, 1, beams, used_slots) or None
         for layer in self._layers:
             x = layer(x, past_mask, self._source_mask)
@@ -281,8 +288,9 @@ class _SlotMask:
     def reorder(self, rows: Tensor) -> None:
         """Let each hypothesis attend to the used slots of the hypothesis that it continues.
 
-        A slot holds the keys and values of one position of one hypothesis. In `self._mask`, it has 0 for the hypotheses
-        that attend to it, and a very negative number for the others.
+        A slot holds the keys and values of one position of one hypothesis. In `self._mask`, `(batch, 1, beams, slots)`,
+        it has 0 for the hypotheses that attend to it, and a very negative number for the others. The axis of size 1
+        stands for the heads, which all have the same mask.
 
         Args:
             rows (`torch.LongTensor` of shape `(rows,)`): hypothesis i continues the hypothesis in row `rows[i]`, which
@@ -292,13 +300,15 @@ class _SlotMask:
             # Each hypothesis continues itself.
             return
         # Find the beam that each hypothesis continues, within its sentence. The rows of a sentence are adjacent, in the
-        # order of its beams. For example, with 2 beams, rows = [1, 0, 2, 2] has the beams [1, 0] for sentence 0, and
+        # order of its beams, so beam b of sentence s is in row s * beams + b, and the remainder of a division by the
+        # number of beams is b. For example, with 2 beams, rows = [1, 0, 2, 2] has the beams [1, 0] for sentence 0, and
         # [0, 0] for sentence 1.
         rows_by_sentence = rows.view(-1, 1, self._num_beams, 1)  # (batch, 1, beams, 1)
         continued_beams = rows_by_sentence % self._num_beams
 
-        # Copy the mask of the continued beam: for beam i of a sentence, `gather` along axis 2, the beams, reads the
-        # elements used_mask[sentence, 0, continued_beams[i]].
+        # Copy the mask of the continued beam. `gather` needs an index for each element of its result, so `expand_as`
+        # repeats the beam for all slots. For sentence s, beam i and slot t, `gather` along axis 2, the beams, reads
+        # used_mask[s, 0, continued_beams[s, 0, i, 0], t].
         used_mask = self._mask[..., : self._num_used_slots]  # (batch, 1, beams, used_slots)
         reordered_mask = used_mask.gather(2, continued_beams.expand_as(used_mask))
         # `used_mask` is a view, so this changes `self._mask`. `reordered_mask` is a copy, so the order of writing does
@@ -311,6 +321,10 @@ class _SlotMask:
         A slot holds the keys and values of one position of one hypothesis. The slots of a sentence are either used or
         free, i.e. for later positions. A used slot is needed if at least one hypothesis attends to it. Afterwards, each
         sentence has its needed slots, perhaps some masked ones, and then the free slots.
+
+        For example, one sentence has 2 beams and 3 positions, so slots 0 to 5 are used. If both hypotheses attend to
+        slots 0 and 2, and each attends to its own slot of the last position, 4 or 5, the needed slots are [0, 2, 4, 5].
+        They become slots 0 to 3, which is the size of 2 positions, and free slots follow.
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
@@ -325,13 +339,15 @@ class _SlotMask:
         # The indices of the slots to keep, (selected, needed_slots), where needed_slots = num_positions * beams.
         needed_slots, num_positions = _find_needed_slots(used_mask)
 
-        # Copy the mask of the needed slots: `gather` along axis 3, the slots, reads the same slots for all beams of a
-        # sentence, so the indices are repeated for each beam, (selected, 1, beams, needed_slots).
+        # Copy the mask of the needed slots, (selected, 1, beams, needed_slots): `gather` along axis 3, the slots, reads
+        # the same slots for all beams of a sentence. So the indices become (selected, 1, 1, needed_slots), and `expand`
+        # repeats them for each beam; -1 leaves an axis as it is.
         needed_slots_by_beam = needed_slots[:, None, None].expand(-1, -1, self._num_beams, -1)
         mask_of_needed_slots = used_mask.gather(3, needed_slots_by_beam)
         # (selected, 1, beams, free_slots)
         mask_of_free_slots = self._mask_of_free_slots.expand(len(sentences), -1, -1, -1)
         self._mask = torch.cat([mask_of_needed_slots, mask_of_free_slots], dim=3)
+        # The masked slots among `needed_slots` count as used, because the next position comes after them.
         self._num_used_slots = needed_slots.shape[1]
 
         # The caches get as many free slots as the mask. Their content does not matter, so slot 0 is copied into them.
@@ -359,6 +375,10 @@ def _find_needed_slots(additive_mask: Tensor) -> tuple[Tensor, int]:
     Sentences may need different numbers of slots, but the result has the same number for each: the largest, rounded up
     to whole positions of one slot per beam. Sentences that need fewer get other slots in addition, which stay masked.
 
+    For example, a sentence has 2 beams and 4 slots. Beam 0 attends to slots 0 and 2, and beam 1 to slots 0 and 3. Then
+    3 slots are needed: 0, 2 and 3. This is rounded up to 2 positions, i.e. 4 slots, so the result is [0, 2, 3, 1] and
+    2. No beam attends to slot 1, which only fills the last place.
+
     Args:
         additive_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`): the values that are added to the scores of
             the used slots: 0 where a hypothesis attends to a slot, and very negative elsewhere.
@@ -374,8 +394,9 @@ def _find_needed_slots(additive_mask: Tensor) -> tuple[Tensor, int]:
     # For example, with 4 beams, 9 needed slots are rounded up to 3 positions, which have 12 slots.
     num_positions = math.ceil(most_needed_slots / num_beams)
     num_kept_slots = num_positions * num_beams
-    # The indices of all slots, with the needed ones first: a stable sort in descending order moves True, as 1, to the
-    # front. For example, if `is_needed` is [False, True, False, True], the indices are [1, 3, 0, 2].
+    # The indices of all slots, with the needed ones first: a sort in descending order moves True, as 1, to the front,
+    # and a stable sort keeps the order among equal values. For example, if `is_needed` is [False, True, False, True],
+    # the indices are [1, 3, 0, 2].
     needed_slots_first = is_needed.int().argsort(dim=1, descending=True, stable=True)  # (batch, slots)
     return needed_slots_first[:, :num_kept_slots], num_positions
 
@@ -427,6 +448,8 @@ class _Layer:
     def __call__(self, x: Tensor, past_mask: Tensor | None, source_mask: Tensor | None) -> Tensor:
         """Compute the layer's output for one position of every hypothesis, `(rows, d_model)`.
 
+        The new position is stored in the caches of self-attention.
+
         Args:
             x (`torch.Tensor` of shape `(rows, d_model)`): the layer's input.
             past_mask (`torch.Tensor` of shape `(batch, 1, beams, slots)`, *optional*): added to the scores of
@@ -446,10 +469,13 @@ class _Layer:
         past_values = self._value_cache.append(values_by_head)
         heads = _attend(queries_by_head, past_keys, past_values, past_mask, self._scaling)  # (rows, heads * d)
 
-        # Each sublayer computes LayerNorm(x + Sublayer(x)) (section 3.1). A packed layer's `plus(a, x)` computes
-        # x + a W^T + b.
+        # There are three sublayers, each of which computes LayerNorm(x + Sublayer(x)) (section 3.1). The output of a
+        # sublayer becomes x, the input of the next one. First, self-attention ends with the output projection: a packed
+        # layer's `plus(a, x)` computes x + a W^T + b.
         x = self._self_attention_norm(self._project_heads.plus(heads, x))
+        # `add_attention` computes x + Sublayer(x) for the attention to the source, including all projections.
         x = self._cross_attention_norm(self._cross_attention.add_attention(x, source_mask))
+        # The feed-forward network (Eq. 2): a packed layer's `relu(x)` computes max(0, x W^T + b).
         hidden = self._fc1.relu(x)
         return self._final_norm(self._fc2.plus(hidden, x))
 
@@ -517,17 +543,21 @@ class _SlotCache:
 
         Args:
             sentences (`torch.LongTensor` of shape `(selected,)`): indices of the sentences to keep.
-            slots (`torch.LongTensor` of shape `(selected, slots)`): the slots to keep, in their new order.
+            slots (`torch.LongTensor` of shape `(selected, new_slots)`): the slots to keep, in their new order.
             positions (`int`): the number of filled positions. The first `positions * beams` slots are used, and the
-                others are free.
+                others are free. The next call of `append` writes into the first free ones.
         """
-        # Each slot of a sentence becomes a row. `self._cache` has the shape (batch, slots, heads, d). For example, with
-        # 8 slots per sentence, slot 3 of sentence 2 is row 2 * 8 + 3 = 19.
+        # Each slot of a sentence becomes a row of one long list, so that a single number selects it. `self._cache` has
+        # the shape (batch, slots, heads, d). For example, with 8 slots per sentence, slot 3 of sentence 2 is row
+        # 2 * 8 + 3 = 19.
         cache_rows = self._cache.flatten(0, 1)  # (batch * slots, heads, d)
         slots_per_sentence = self._cache.shape[1]
         first_rows = sentences[:, None] * slots_per_sentence  # the row of each sentence's slot 0, (selected, 1)
-        rows = first_rows + slots  # (selected, slots)
-        selected_rows = cache_rows.index_select(0, rows.flatten())  # (selected * slots, heads, d)
+        # The row of each slot to keep, (selected, new_slots).
+        rows = first_rows + slots
+        # `index_select` needs indices with one axis. So the two axes of `rows` become one, and the result gets both of
+        # them back: (selected, new_slots, heads, d).
+        selected_rows = cache_rows.index_select(0, rows.flatten())  # (selected * new_slots, heads, d)
         self._store(selected_rows.unflatten(0, rows.shape), positions)
 
 
@@ -575,7 +605,15 @@ class _SingleSentenceCross:
         """Multiply the projections by the sentence's keys and values, which stay the same in all steps.
 
         A step then computes softmax(x A + a) B for all heads at once, with two matmuls instead of a query projection,
-        the products with keys and values, and an output projection.
+        the products with keys and values, and an output projection. The attributes are
+
+        - `_score_weight`, `(heads * source, d_model)`: the transpose of A = [A_1, A_2, ...], because a linear layer
+          multiplies by the transpose of its weight;
+        - `_score_bias`, `(heads * source,)`: a = [a_1, a_2, ...], or None if the query projection has no bias;
+        - `_output_weight`, `(heads * source, d_model)`: B, which is B_1, B_2 and so on below each other.
+
+        With S source tokens, index h * S + j belongs to head h and source token j, where both count from 0. For example
+        with 5 tokens, index 12 belongs to head 2 and token 2.
 
         Args:
             attention (`VanillaTransformerAttention`): the attention layer.
@@ -588,14 +626,13 @@ class _SingleSentenceCross:
         keys = source_keys[0].transpose(0, 1)
         values = source_values[0].transpose(0, 1)
 
-        # The weight, (heads * source, d_model), and the bias, (heads * source,) or None, of a linear layer. It computes
-        # the scores of all heads, (rows, heads * source), from the layer's input, (rows, d_model).
+        # A and a, which give the scores of all heads, (rows, heads * source), for the layer's input, (rows, d_model).
         self._score_weight, self._score_bias = _combine_queries_and_keys(attention, keys)
-        # The attention weights of all heads, (rows, heads * source), are multiplied by this matrix,
-        # (heads * source, d_model). The result is the layer's output, (rows, d_model).
+        # B, which gives the layer's output, (rows, d_model), for the attention weights of all heads,
+        # (rows, heads * source).
         self._output_weight = _combine_values_and_outputs(attention, values)
-        # The shape into which `add_attention` divides a row of heads * source scores. The three attributes above are in
-        # the same order: by head, and by source token within a head.
+        # The shape into which `add_attention` divides a row of heads * source scores, because the softmax is computed
+        # for each head.
         self._heads_and_source = (num_heads, source_length)
 
     def add_attention(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -613,18 +650,21 @@ class _SingleSentenceCross:
 def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tensor) -> tuple[Tensor, Tensor | None]:
     """Multiply the query projection by the keys, so that one linear map computes all scores from the layer's input.
 
-    For an input x, a head with the query projection W, b and the keys K computes the scores (W x + b) K^T / sqrt(d_k).
-    This is a linear map of x with the matrix K W / sqrt(d_k) and the bias K b / sqrt(d_k).
+    For an input x, `(1, d_model)`, a head with the query projection W, `(d_k, d_model)`, and b, `(d_k,)`, and with the
+    keys K, `(source, d_k)`, computes the scores (x W^T + b) K^T / sqrt(d_k), `(1, source)`. Because W^T K^T = (K W)^T,
+    this is a linear layer with the weight K W / sqrt(d_k), `(source, d_model)`, and the bias K b / sqrt(d_k).
 
-    Row h * source + j of the matrix and of the bias computes the score of head h for source token j, where source is
-    the number of source tokens. The scores need no further scaling.
+    The weights of all heads are put below each other. With S source tokens, row h * S + j of the weight and of the bias
+    computes the score of head h for source token j. For example with 5 tokens, row 12 belongs to head 2 and token 2.
+    The scores need no further scaling.
 
     Args:
         attention: the attention layer.
         keys: the keys of a sentence, `(heads, source, d_k)`.
 
     Returns:
-        The matrices of all heads, `(heads * source, d_model)`, and their biases, `(heads * source,)`, or None.
+        The weights of all heads, `(heads * source, d_model)`, and their biases, `(heads * source,)`, or None if the
+        query projection has no bias.
     """
     num_heads = attention.config.num_heads
     # The factor 1 / sqrt(d_k) is part of the keys, so it is in the matrix and in the bias below.
@@ -634,6 +674,7 @@ def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tens
     query_weight_by_head = query_weight.unflatten(0, (num_heads, -1))  # (heads, d_k, d_model)
     # `@` multiplies the matrices of each head: (source, d_k) @ (d_k, d_model) = (source, d_model).
     score_weight_by_head = scaled_keys @ query_weight_by_head  # (heads, source, d_model)
+    # Joining the first two axes puts the S rows of head h at h * S to h * S + S - 1.
     score_weight = score_weight_by_head.flatten(0, 1)  # (heads * source, d_model)
 
     query_bias = attention.q_proj.bias
@@ -647,10 +688,13 @@ def _combine_queries_and_keys(attention: VanillaTransformerAttention, keys: Tens
 def _combine_values_and_outputs(attention: VanillaTransformerAttention, values: Tensor) -> Tensor:
     """Multiply the values by the output projection, so that one matrix computes the output from attention weights.
 
-    A head with the values V and the attention weights p adds p V W^T to the layer's output, where W are the columns of
-    the output projection that belong to this head. V W^T, `(source, d_model)`, does not depend on p, so it is computed
-    here. The row for head h and source token j is row h * source + j of the result, where source is the number
-    of source tokens. Each row also contains its share of the layer's bias, as described below.
+    A head with the attention weights p, `(1, source)`, and the values V, `(source, d_v)`, adds p V W^T to the layer's
+    output, where W, `(d_model, d_v)`, are the columns of the output projection that belong to this head. V W^T,
+    `(source, d_model)`, does not depend on p, so it is computed here. With S source tokens, row h * S + j of the result
+    belongs to head h and source token j.
+
+    The bias b is part of the result: b / heads is added to each row. The weights p of a head sum to 1, so a head adds
+    b / heads to the layer's output, and all heads together add b.
 
     Args:
         attention: the attention layer.
@@ -662,14 +706,15 @@ def _combine_values_and_outputs(attention: VanillaTransformerAttention, values: 
     num_heads = attention.config.num_heads
     d_model = attention.config.d_model
     output_weight = read_float_weight(attention.out_proj).float()  # (d_model, heads * d_v)
-    # The first d_v columns of the weight belong to the first head, the next d_v columns to the second, and so on.
+    # The first d_v columns of the weight belong to the first head, the next d_v columns to the second, and so on. So
+    # `view` divides the columns by head. `permute` then transposes the matrix of each head, and puts the heads first.
     columns_by_head = output_weight.view(d_model, num_heads, -1)  # (d_model, heads, d_v)
     transposed_by_head = columns_by_head.permute(1, 2, 0)  # W^T of each head, (heads, d_v, d_model)
     # `@` multiplies the matrices of each head: (source, d_v) @ (d_v, d_model) = (source, d_model).
     outputs_by_head = values @ transposed_by_head  # (heads, source, d_model)
     output_bias = attention.out_proj.bias
     if output_bias is not None:
-        # The attention weights of a head sum to 1, so each head adds 1 / heads of the bias.
+        # (d_model,), added to each of the rows
         outputs_by_head = outputs_by_head + output_bias.float() / num_heads
     return outputs_by_head.flatten(0, 1)
 
@@ -714,6 +759,8 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
         mask (`torch.Tensor` of shape `(batch, 1, beams or 1, slots)`, *optional*): added to the scores.
         scaling (`float`): 1 / sqrt(d_k).
     """
+    # Both branches set `heads` to the output of attention, (batch, beams, heads, d_v). Which of them runs depends only
+    # on their speed: sums are faster for many sentences with one query each and few slots.
     batch_size, num_beams = query.shape[:2]
     num_slots = keys.shape[1]
     has_many_single_queries = num_beams == 1 and batch_size >= _MIN_SENTENCES_FOR_SUMS
@@ -721,7 +768,8 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
     if has_many_single_queries and num_slots <= _MAX_POSITIONS_FOR_SUMS:
         heads = _attend_by_sums(query.float(), keys, values, mask, scaling)
     else:
-        # torch's fused attention takes and returns (batch, heads, length, d).
+        # torch's fused attention takes and returns (batch, heads, length, d), so axes 1 and 2 are exchanged before and
+        # after it. The length is the number of beams for the query, and the number of slots for keys and values.
         heads = nn.functional.scaled_dot_product_attention(
             query.float().transpose(1, 2),
             keys.transpose(1, 2),

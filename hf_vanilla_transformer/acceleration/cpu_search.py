@@ -227,9 +227,14 @@ def _decode(
     # The criteria below decide when a sentence is finished, for example because it has ended with `</s>`.
     is_unfinished = input_ids.new_ones(batch_size, dtype=torch.bool)  # (batch,)
     num_unfinished = batch_size
-    # There are two numberings of sentences. `input_ids`, `tokens` and `is_unfinished` have a row for each sentence of
-    # the batch. The decoder, `logits` and `active_tokens` have a row only for each active sentence, i.e. each sentence
-    # that was not pruned. The decoder's row i belongs to row active_rows[i] of the batch.
+    # There are two numberings of sentences. The decoder's row i belongs to row active_rows[i] of the batch.
+    #
+    # - A row for each sentence of the batch: `input_ids`, `tokens`, `is_finished` and `is_unfinished`.
+    # - A row for each active sentence, i.e. each sentence that was not pruned: the decoder, `newest_tokens`, `logits`,
+    #   `scores` and `active_tokens`.
+    #
+    # Each step of the loop chooses tokens, appends them, finds out which sentences are finished, and prunes, in this
+    # order. The criteria need the appended tokens, and pruning needs the new `is_unfinished`.
     active_rows = is_unfinished.nonzero()[:, 0]  # (active,)
     while num_unfinished:
         # The decoder has cached the earlier tokens, so it reads only the newest one.
@@ -239,8 +244,9 @@ def _decode(
         scores = logits_processor(input_ids, logits)  # type: ignore[arg-type]
         active_tokens = _choose_tokens(scores, settings.do_sample)  # (active,)
 
-        # Append the tokens. Pruned sentences get token 0, which the pad token then replaces. This comes before the
-        # update of `is_unfinished`, so a sentence that ends in this step keeps its last token.
+        # Append the tokens. Pruned sentences get token 0, which the pad token then replaces, because a sentence is only
+        # pruned after it is finished. This comes before the update of `is_unfinished`, so a sentence that ends in this
+        # step keeps its last token.
         tokens = _expand_to_batch(active_tokens, active_rows, batch_size)  # (batch,)
         if pads_finished:
             tokens = tokens.where(is_unfinished, settings._pad_token_tensor)  # type: ignore[arg-type]
@@ -254,7 +260,8 @@ def _decode(
         num_unfinished = int(is_unfinished.sum())
         if can_prune and pays_to_prune(num_unfinished, len(active_rows)):
             # For example, if `active_rows` is [1, 4, 6], and sentence 4 has just finished, the decoder keeps its rows 0
-            # and 2. They must be computed from the old `active_rows`, which then becomes [1, 6].
+            # and 2. They must be computed from the old `active_rows`, which then becomes [1, 6]. The decoder and
+            # `active_rows` must change together, because they describe the same rows.
             unfinished_in_decoder = is_unfinished[active_rows].nonzero()[:, 0]
             decoder.select(unfinished_in_decoder)
             active_rows = is_unfinished.nonzero()[:, 0]

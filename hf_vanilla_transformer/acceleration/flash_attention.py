@@ -76,10 +76,13 @@ def _attend(
     padded_query = _pad_channels(query, missing_channels)
     padded_key = _pad_channels(key, missing_channels)
 
-    # With a mask, `flash_attention_forward` removes padding from the keys and from the queries alike. That is correct
-    # only in the decoder's self-attention, the only causal one, where the queries are the same tokens as the keys, or
-    # the newest of them. In the encoder and in cross-attention, every query must be computed.
+    # If `flash_attention_forward` gets a mask, it removes padding from the keys, and by the same mask from the queries.
+    # That is correct only in causal attention, i.e. the decoder's self-attention, where the queries are the same tokens
+    # as the keys, or the newest of them. In cross-attention, the mask of the source says nothing about the queries,
+    # which are target tokens. In the encoder, every query must be computed, even for padding. These two are computed by
+    # `_attend_to_real_tokens`. Without a mask, nothing is removed, so every kind of attention may use this branch.
     if attention_mask is None or is_causal(module, options):
+        # `heads` is the output of all heads, (batch, target, heads, d_v). The second result is always None.
         heads, _ = flash_attention_forward(module, padded_query, padded_key, value, attention_mask, **options)
         return heads
     return _attend_to_real_tokens(module, padded_query, padded_key, value, attention_mask, options)
@@ -96,6 +99,10 @@ def _attend_to_real_tokens(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, options: dict[str, Any]
 ) -> Tensor:
     """Compute attention from every query to the real tokens of its sentence.
+
+    For example, two sentences have 3 queries each, and the mask [[1, 1, 1, 1], [1, 1, 0, 0]]. The row of queries has
+    the length 6, with sentences that begin at 0 and 3. The row of keys also has the length 6, with the 4 real tokens of
+    the first sentence and the 2 of the second, which begin at 0 and 4.
 
     Args:
         module: the attention layer.
@@ -119,14 +126,14 @@ def _attend_to_real_tokens(
     values = _join_sentences(value).index_select(2, real_tokens)
 
     # For each row, flash attention needs the index at which each sentence begins, followed by the length of the row,
-    # (batch + 1,). Every sentence has `target_length` queries. For example, two sentences with 3 queries each have the
-    # starts [0, 3, 6].
+    # (batch + 1,). transformers calls these numbers `cu_seq_lens`, cumulative lengths. Every sentence has
+    # `target_length` queries, so in the example, `query_starts` is [0, 3, 6].
     num_queries = batch_size * target_length
     query_starts = torch.arange(0, num_queries + 1, target_length, dtype=torch.int32, device=query.device)
     num_real_tokens = attention_mask.sum(dim=1)  # (batch,)
     key_ends = num_real_tokens.cumsum(dim=0, dtype=torch.int32)  # (batch,)
-    # A sentence begins where the previous one ends, and the first one begins at 0. For example, sentences of 4 and 2
-    # real tokens have the ends [4, 6] and the starts [0, 4, 6].
+    # A sentence begins where the previous one ends, and the first one begins at 0. So a 0 is put before the ends,
+    # (batch + 1,). In the example, the ends are [4, 6], and the starts are [0, 4, 6].
     key_starts = nn.functional.pad(key_ends, (1, 0))
 
     # There is no mask, because the keys of padding were removed above. The result is (1, batch * target, heads, d).

@@ -63,7 +63,9 @@ def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability
     lacks_label = (labels == _NO_LABEL)[:, None]  # (rows, 1)
     # Token ids, (rows, 1). Rows without a label have -100 and get token 0, because gather needs a valid index.
     label_ids = labels.clamp(min=0)[:, None]
-    precise_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (rows, vocabulary)
+    # (rows, vocabulary). In 16 bits, this is a copy. In float32 or float64, `to` returns `logits` itself, so the values
+    # must be read before `logits` is overwritten below.
+    precise_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     label_logit = precise_logits.gather(-1, label_ids)  # (rows, 1)
 
     # The softmax, (rows, vocabulary). The largest logit is subtracted, so that no exponential overflows.
@@ -77,7 +79,8 @@ def replace_logits_by_gradient(logits: Tensor, labels: Tensor, label_probability
     columns = torch.arange(logits.shape[-1], device=logits.device)  # (vocabulary,)
     is_label = columns == label_ids  # (rows, vocabulary)
     gradient = torch.where(is_label, softmax - label_probability, softmax)
-    # If the logits are in float32, this overwrites `precise_logits` as well, so nothing below may read them.
+    # This may overwrite `precise_logits` as well, so nothing below may read them. `label_logit`, `largest` and
+    # `sum_of_exponentials`, which are read below, have their own memory.
     logits.copy_(gradient.masked_fill(lacks_label, 0))
 
     # The terms of the loss, each (rows, 1).
@@ -197,15 +200,19 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         projection = _prepare_projection(states, weight, bias, lacks_label)
 
         # A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last
-        # term is computed without logits. It comes first, because it creates the tensors in `gradients`: the weight and
-        # the bias already hold the gradient of this term, and the memory for the states has no values yet.
+        # term is computed without logits. It comes first, because it creates the tensors in `gradients`, which the loop
+        # below completes in place:
+        #
+        # - `weight` and `bias` hold the gradient of the last term, to which each chunk adds its part.
+        # - `states` has no values yet. Each chunk writes its own rows, including the gradient of the last term.
+        #
+        # A tensor is None if its input needs no gradient.
         needs_gradients = ctx.needs_input_grad[:3]  # whether states, weight and bias need one
         mean_term, gradients = _compute_mean_term_and_gradients(
             projection, num_labels, label_smoothing, sum_dtype, needs_gradients
         )
 
-        # The first two terms need logits. Each chunk completes the gradients of its states, and adds to the gradients
-        # of the weight and the bias, all of them in place.
+        # The first two terms need logits. `totals` begins with the last term, and each chunk adds its rows.
         totals = _Totals(loss=mean_term, unsmoothed=mean_term.new_zeros(()), num_highest=mean_term.new_zeros(()))
         label_probability = 1 - label_smoothing
         # A row has one logit for each row of the weight, including the rows that were added to pad the vocabulary, and
@@ -214,6 +221,7 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         chunk_rows = max(chunk_bytes // bytes_per_row, 1)
         for begin in range(0, len(states), chunk_rows):
             rows = slice(begin, begin + chunk_rows)
+            # This returns the terms of the chunk's rows, and changes only its last argument, `gradients`.
             row_terms = _compute_row_terms_and_write_gradients(
                 projection, labels, rows, label_probability, replace_logits, sum_dtype, gradients
             )
@@ -295,8 +303,12 @@ def _compute_mean_term_and_gradients(
 ) -> tuple[Tensor, _Gradients]:
     """Compute the term - epsilon mean(z) of the loss, where z are the logits of a row, and its gradients.
 
-    The term is summed over all rows with a label. [`~.mean_logit_term.compute_mean_logit_term`] says how it is computed
-    without logits.
+    The term is summed over the N rows with a label. No logits are needed: with c = - epsilon / vocabulary, the sum s of
+    the states, the sum u of the weight's rows, and the bias b, the term is c (dot(s, u) + N sum(b)). So its gradient is
+
+    - c u for each state,
+    - c s for each row of the weight,
+    - c N for each element of the bias.
 
     Args:
         projection: the tensors of the output projection, with zeros as states of rows without a label.
@@ -310,18 +322,19 @@ def _compute_mean_term_and_gradients(
         they have in common, as `mean_term_of_each_state`, and memory without values, `(rows, d_model)`.
     """
     states, weight, bias, vocabulary = projection
-    # The term of a row is this coefficient times the sum of the row's logits.
+    # c in the formula above. The term of a row is c times the sum of the row's logits.
     logit_coefficient = -label_smoothing / vocabulary
 
     mean_term = compute_mean_logit_term(states, weight, bias, num_labels, logit_coefficient, sum_dtype)
 
-    # The term is a product of two sums, so all states have the same gradient, and so have all rows of the weight.
+    # c u, which is the same for all states. The gradients of weight and bias are also one value or row, repeated.
     grad_of_each_state = (logit_coefficient * mean_term.sum_of_weights).to(states.dtype)  # (d_model,)
     needs_states, needs_weight, needs_bias = needs_gradients
     grad_states = None
     if needs_states:
-        # `_compute_row_terms_and_write_gradients` writes every row of this memory: the sum of `grad_of_each_state`
-        # and the gradient of the other terms. Filling the memory here would take one more pass over it.
+        # This memory has no values, and nobody may read it yet. `_compute_row_terms_and_write_gradients` writes the
+        # rows of its chunk, and `forward` calls it for chunks that cover all rows: it writes the sum of
+        # `grad_of_each_state` and the gradient of the other terms. Filling the memory here would take one more pass.
         grad_states = torch.empty_like(states)
     grad_weight = None
     if needs_weight:
@@ -329,6 +342,7 @@ def _compute_mean_term_and_gradients(
         grad_weight = grad_of_each_weight_row.repeat(vocabulary, 1)
     grad_bias = None
     if needs_bias:
+        # c N in each element, because each of the N rows with a label adds the bias to its logits.
         grad_bias = (logit_coefficient * num_labels).repeat(vocabulary)
     return mean_term.value, _Gradients(grad_states, grad_weight, grad_bias, grad_of_each_state)
 
@@ -344,8 +358,14 @@ def _compute_row_terms_and_write_gradients(
 ) -> RowTerms:
     """Compute the logits of one chunk of rows and their gradients, and return the terms of the loss.
 
-    The gradients are written into `gradients`. The memory of the logits is released when this function returns, before
-    the next chunk needs the same amount.
+    The logits z of the chunk are first replaced with their gradient g, `(chunk_rows, vocabulary)`, in the same memory.
+    Then g W, g^T x and the sum of the rows of g, where W is the weight and x are the states, are the gradients of the
+    states, the weight and the bias. They are written into `gradients` or added to it.
+
+    If the vocabulary was padded, g has more columns, which are 0. For example, 37,001 tokens are padded to 37,056, so
+    the last 55 columns are 0.
+
+    The memory of the logits is released when this function returns, before the next chunk needs the same amount.
 
     Args:
         projection: the tensors of the output projection, whose weight and bias may be padded.
@@ -360,11 +380,12 @@ def _compute_row_terms_and_write_gradients(
     states = projection.states[rows]  # (chunk_rows, d_model)
     vocabulary = projection.vocabulary
     logits = nn.functional.linear(states, projection.weight, projection.bias)  # (chunk_rows, padded_vocabulary)
-    # The slice of the logits is a view, so this overwrites `logits` with their gradient.
+    # The slice of the logits is a view, so this overwrites the columns of the vocabulary with their gradient.
     row_terms = replace_logits(logits[:, :vocabulary], labels[rows], label_probability)
-    # From here on, the memory is read only by this name. Its last columns, which padding has added, still hold logits.
-    # They are harmless: for the states, they are multiplied by the added rows of the weight, which are zeros; and the
-    # slices below remove them from the gradients of the weight and the bias.
+    # From here on, the memory holds the gradient, and is read only by this name. The columns that padding has added
+    # still hold their logits, which are 0 because the added rows of the weight and the bias are zeros. So they add
+    # nothing to the gradients of the states. The slices `[:vocabulary]` below remove their rows from the other
+    # gradients.
     grad_logits = logits
 
     if gradients.states is not None:

@@ -73,8 +73,8 @@ class Int8Linear(nn.Linear):
     def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
         """Quantize a linear layer: divide each row of its matrix by a scale, and round the quotients to integers.
 
-        The scale of a row is chosen so that its largest magnitude becomes 127. The new layer shares the old layer's
-        bias.
+        The scale of a row is chosen so that its largest magnitude becomes 127. For example, the row [0.5, -1.27] has
+        the scale 0.01 and the integers [50, -127]. The new layer shares the old layer's bias.
         """
         weight = layer.weight
         quantized = cls(
@@ -85,8 +85,9 @@ class Int8Linear(nn.Linear):
             dtype=weight.dtype,
         )
         largest_magnitudes = weight.abs().amax(dim=1)  # (out,)
-        # This rounds the scale to its dtype. The integers below are computed from the rounded scale, with which the
-        # layer will multiply them.
+        # The scale has the dtype of the weight, so it is rounded to 16 bits if that is bfloat16 or float16. The lines
+        # below read the rounded scale back from the new layer and divide by it in float32, because the layer will
+        # multiply the integers by the rounded scale. Dividing by a more precise scale would add to the error.
         quantized.weight_scale.copy_(largest_magnitudes / _LARGEST)
         # A row of zeros has the scale 0, and is divided by a tiny number instead. Its integers are then 0.
         smallest_divisor = torch.finfo(torch.float32).tiny

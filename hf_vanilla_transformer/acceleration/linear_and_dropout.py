@@ -76,15 +76,17 @@ def _draw_keep(x: Tensor, num_dropping_values: int) -> Tensor:
     Its integer dtype has as many bytes per element as the dtype of x, for example int32 for float32.
     """
     random_numbers = _draw_int16(x)
-    # The smallest `num_dropping_values` of the 2^16 numbers drop an element. For example, if 6,554 numbers drop an
-    # element, these are -32,768 to -26,215, and -26,214 is the smallest number that keeps it.
+    # The random numbers are from -2^15 to 2^15 - 1. The smallest `num_dropping_values` of them drop an element, and all
+    # larger ones keep it. For example, if 6,554 numbers drop an element, these are -32,768 to -26,215, and
+    # -32,768 + 6,554 = -26,214 is the smallest number that keeps it.
     smallest_int16 = -(2**15)
     smallest_keeping_number = smallest_int16 + num_dropping_values
 
     # Both comparisons write integers, 1 for True and 0 for False, instead of creating booleans.
     keep_dtype = _INTEGER_DTYPE_BY_SIZE[x.element_size()]
     if keep_dtype == torch.int16:
-        # The result has the size of the random numbers, which are not needed any more, so it takes their memory.
+        # The result has the dtype of the random numbers, which are not needed any more, so it takes their memory. An
+        # in-place comparison keeps the dtype of its tensor: `ge_` replaces each number with 1 or 0, in int16.
         return random_numbers.ge_(smallest_keeping_number)
     keep = torch.empty_like(random_numbers, dtype=keep_dtype)
     return torch.ge(random_numbers, smallest_keeping_number, out=keep)
@@ -194,12 +196,16 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the gradients of x, weight and bias, where they are needed, from the gradient `(..., out)`."""
+        """Compute the gradients of x, weight and bias, where they are needed, from the gradient `(..., out)`.
+
+        With x as rows X, `(rows, in)`, the weight W, `(out, in)`, and the gradient G, `(rows, out)`, of X W^T + b, they
+        are G W, G^T X, and the sum of the rows of G. A gradient that is not needed is None.
+        """
         # `forward` has saved x, (..., in), and the weight, (out, in), each only if a gradient needs it, else None.
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        # Both functions compute a @ b.T from their arguments (a, b). A second derivative needs the one that torch can
-        # differentiate.
+        # Both functions compute a @ b.T from their arguments (a, b). So to compute a @ b, b.T is passed, which is
+        # transposed back. A second derivative needs the function that torch can differentiate.
         needs_second_derivative = torch.is_grad_enabled()
         multiply_by_transpose = nn.functional.linear if needs_second_derivative else onednn_linear
 
@@ -207,14 +213,14 @@ class _Linear(torch.autograd.Function):
         grad_x = None
         grad_weight = None
         grad_bias = None
-        # `forward` has saved the weight if `needs_x`, and x if `needs_weight`. The comparisons with None below are
-        # always True, and tell this to type checkers.
+        # If `needs_x`, `forward` has saved the weight, and if `needs_weight`, it has saved x. So where the comparisons
+        # with None below are reached, they are True. They are there for type checkers, which cannot know this.
         if needs_x and weight is not None:
-            # This is grad @ weight, (..., in). The function transposes its second argument, so weight.T is passed.
+            # This is G W, i.e. grad @ weight, (..., in).
             grad_x = multiply_by_transpose(grad, weight.T)
         if needs_weight and x is not None:
             x_rows = x.flatten(0, -2)  # (rows, in)
-            # This is grad_rows.T @ x_rows, (out, in). Again, the second argument is passed as its transpose.
+            # This is G^T X, i.e. grad_rows.T @ x_rows, (out, in).
             grad_weight = multiply_by_transpose(grad_rows.T, x_rows.T)
         if needs_bias:
             grad_bias = grad_rows.sum(dim=0)  # (out,)

@@ -246,16 +246,18 @@ class Int8PackedLinear(PackedLinear):
     def __init__(self, weight: Tensor, bias: Tensor | None, layers: Sequence[nn.Linear]):
         """Pack the integers of several `Int8Linear` layers together with their scales and biases.
 
-        Only [`pack`] may create objects of this class. It holds a lock, which [`_make_quantized_matrix`] needs, and has
-        called `can_compute`, which checks that torch still has int8 matmuls.
+        Only [`pack`] may create objects of this class, because it fulfills two conditions that are not checked here. It
+        holds `_packing_lock`; without it, two threads could leave the warning filters of the process changed. And
+        `can_compute` has returned True; otherwise, torch may lack the functions that are called here.
 
         Args:
             weight (`torch.Tensor` of shape `(out, in)`): the int8 matrices of all layers, concatenated.
             bias (`torch.Tensor` of shape `(out,)`, *optional*): the biases of all layers, concatenated.
             layers (`Int8Linear`): the layers, from which the scales are read.
         """
-        # The base class's `__init__` is not called, because it would dequantize the weight. No method of this class
-        # needs the attributes that it sets.
+        # The base class's `__init__` is not called, because it would dequantize the weight. It sets `_weight` and
+        # `_bias`, which no method of this class reads: `__call__` and `relu` are overridden, and the inherited `plus`
+        # only uses `__call__`.
         row_scales = torch.cat(_read_scales(layers)).double()  # (out,)
         quantized_weight = _make_quantized_matrix(weight, row_scales)
         bias_in_float32 = None
@@ -356,9 +358,11 @@ def pack(*layers: nn.Linear) -> PackedLinear:
     )
     # The look-up and the packing must be under one lock. Otherwise, two threads could both find nothing, and pack.
     with _packing_lock:
-        # The first layer may be packed alone, and also together with others. So each number of layers has its own
-        # packed weights. The other layers are not part of the key, because they are almost always the same. If they are
-        # not, the comparison finds their different tensors, and the layers are packed again.
+        # The packed weights are found by the first layer, and then by the number of layers, because the first layer may
+        # be packed alone, and also together with others. For example, pack(q) and pack(q, k, v) are stored as
+        # {q: {1: ..., 3: ...}}. The other layers are not part of the key, because they are almost always the same. If
+        # they are not, the comparison finds their different tensors, and the layers are packed again. `setdefault`
+        # stores an empty dict for a new first layer.
         packed_by_number = _packed_weights.setdefault(layers[0], {})
         earlier = packed_by_number.get(len(layers))
         if earlier is not None and type(earlier.packed) is packed_class and _are_equal(earlier.copies, tensors):
@@ -386,8 +390,9 @@ def _copy_and_pack(
     bias = torch.cat(tensors.biases) if tensors.biases else None
 
     # The matrices take most of the memory, so they are not copied a second time: views of the concatenated matrix serve
-    # as copies. This is safe because `PackedLinear` and its subclasses, which may keep `weight`, never write into it.
-    # Biases and scales are small, so they are cloned.
+    # as copies. `PackedLinear` and its subclasses may keep `weight`, but must never write into it, because that would
+    # change the copies, and each call of `pack` would find a difference and pack again. The layers themselves may
+    # change, because `weight` shares no memory with them. Biases and scales are small, so they are cloned.
     rows_of_layers = [len(layer_weight) for layer_weight in tensors.weights]
     copies = _LayerTensors(
         weights=list(weight.split(rows_of_layers)),

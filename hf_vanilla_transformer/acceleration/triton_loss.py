@@ -64,18 +64,26 @@ def _replace_row(
 ):
     """Replace one row of logits with its gradient, and store the row's three values of `RowTerms`.
 
-    Each program of the kernel handles one row. It reads the row twice, in blocks of COLUMNS elements.
+    Each program of the kernel handles one row. It reads the row twice, in blocks of COLUMNS elements. For example, with
+    10,000 tokens and COLUMNS = 4096, there are two whole blocks, which begin at columns 0 and 4,096. The last block
+    begins at 8,192 and ends after the row, so its elements from column 10,000 on are masked.
+
+    A pointer plus a number is the address of the element with this index. `tl.load` reads the elements at a block of
+    addresses, and `tl.store` writes them. Where a `mask` is False, `tl.load` returns `other` without reading, and
+    `tl.store` writes nothing.
 
     Args:
         logits: a pointer to the logits, `(rows, vocabulary)`, which are overwritten.
         labels: a pointer to the token ids, `(rows,)`, which are negative where there is no label.
         log_sums, label_logits, are_highest: pointers to the three results, each `(rows,)`.
-        row_stride, STRIDE_MULTIPLE: the product is the number of elements from the start of a row to the next one. When
-            Triton compiles the kernel, it knows STRIDE_MULTIPLE, which is 1 or 8, but not row_stride.
+        row_stride, STRIDE_MULTIPLE: the product is the number of elements from the start of a row to the next one. For
+            example, 37,056 elements are passed as 4,632 and 8. When Triton compiles the kernel, it knows
+            STRIDE_MULTIPLE, which is 1 or 8, but not row_stride.
         vocabulary: the number of logits in a row.
         label_probability: 1 - epsilon.
         COLUMNS: the number of logits that are loaded at once, a power of 2.
     """
+    # The number of this program, which is the number of its row.
     row = tl.program_id(0)
     label = tl.load(labels + row)
     # A pointer to the first logit of the row. The offset has 64 bits, because the logits of a chunk may have more than
@@ -84,8 +92,9 @@ def _replace_row(
     row_of_logits = logits + row.to(tl.int64) * row_stride * STRIDE_MULTIPLE
     logits_dtype = logits.dtype.element_ty
     # Only the last block, which may extend beyond the row, has a mask, because Triton loads masked elements one by one.
-    # So each pass computes the same formula in two places: in a loop over whole blocks, and then for the last block. A
-    # change must be made in both.
+    # So each of the two passes has a loop over whole blocks, and then an `if` with the same statements for the last
+    # block. A change to one of them must be made in the other. The formulas are in `_add_exponentials` and `_gradient`,
+    # which both of them call.
     end_of_whole_blocks = vocabulary // COLUMNS * COLUMNS
     last_columns = end_of_whole_blocks + tl.arange(0, COLUMNS)
     is_inside = last_columns < vocabulary
@@ -98,6 +107,7 @@ def _replace_row(
         values = tl.load(row_of_logits + columns).to(tl.float32)
         largest, sum_of_exponentials = _add_exponentials(values, largest, sum_of_exponentials)
     if end_of_whole_blocks < vocabulary:
+        # The same as in the loop. Elements beyond the row are minus infinity, so their exponentials add 0 to the sum.
         values = tl.load(row_of_logits + last_columns, mask=is_inside, other=-float("inf")).to(tl.float32)
         largest, sum_of_exponentials = _add_exponentials(values, largest, sum_of_exponentials)
     log_sum = largest + tl.log(sum_of_exponentials)
@@ -113,6 +123,7 @@ def _replace_row(
         gradient = _gradient(values, columns, label, log_sum, label_probability)
         tl.store(row_of_logits + columns, gradient.to(logits_dtype))
     if end_of_whole_blocks < vocabulary:
+        # The same as in the loop. Elements beyond the row are not stored.
         values = tl.load(row_of_logits + last_columns, mask=is_inside, other=-float("inf")).to(tl.float32)
         gradient = _gradient(values, last_columns, label, log_sum, label_probability)
         tl.store(row_of_logits + last_columns, gradient.to(logits_dtype), mask=is_inside)
