@@ -51,9 +51,6 @@ class Counts:
         """Percent of the ends that are found."""
         return 100 * self.right / (self.right + self.missed)
 
-    def __str__(self) -> str:
-        return f"{self.precision:.1f} / {self.recall:.1f}"
-
 
 def split_by_sentencex(line: str, language: str) -> list[str]:
     """Divide a line by sentencex alone, with spaces of one byte as the package gives them to it."""
@@ -120,21 +117,46 @@ def count_judged_ends(split: Splitter, language: str, lines: list[str]) -> Count
     return Counts(right, wrong, missed=len(judged["ends"]) - right)
 
 
+def heading(names: Sequence[str]) -> list[str]:
+    """Return the heading of the table for splitters of these names."""
+    precision = [f"precision, {name}" for name in names]
+    recall = [f"recall, {name}" for name in names]
+    return ["text", "language", "correct ends", *precision, *recall]
+
+
 def rows(names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the rows of the table: the text, its language, and precision and recall of each splitter in percent."""
+    """Yield the rows of the table: the text, its language, its ends, and precision and recall of each splitter in %."""
     for kind in ("seen", "unseen"):
         for language in LANGUAGES:
             counts = [count_own_text(SPLITTERS[name], kind, language) for name in names]
-            yield [f"own, {kind}", language, *map(str, counts)]
+            yield _make_row(kind, language, counts)
     folder = os.environ.get("LIBREOFFICE_HELP_DIR")
     if folder is None:
         return
     for language in ("en", "de"):
         lines = Path(folder, f"train.{language}").read_text(encoding="utf-8").split("\n")
         # Ends that pysbd alone finds were not judged, so it cannot be compared.
-        judged = [name for name in names if name != "pysbd"]
-        counts = [count_judged_ends(SPLITTERS[name], language, lines) for name in judged]
-        yield ["software", language, *map(str, counts), *[""] * (len(names) - len(judged))]
+        counts_or_none = [
+            None if name == "pysbd" else count_judged_ends(SPLITTERS[name], language, lines) for name in names
+        ]
+        yield _make_row("software", language, counts_or_none)
+
+
+def _make_row(text: str, language: str, counts_of_splitters: Sequence[Counts | None]) -> list[str]:
+    """Make a row of the table. The cells of a splitter without counts are empty."""
+    correct_ends = ""
+    precision = []
+    recall = []
+    for counts in counts_of_splitters:
+        if counts is None:
+            precision.append("")
+            recall.append("")
+            continue
+        # This number is the same for all splitters.
+        correct_ends = str(counts.right + counts.missed)
+        precision.append(f"{counts.precision:.1f}")
+        recall.append(f"{counts.recall:.1f}")
+    return [text, language, correct_ends, *precision, *recall]
 
 
 @program
@@ -142,7 +164,8 @@ def main(arguments: list[str]) -> None:
     """Print the table."""
     parse(NoArguments, __doc__, arguments)
     names = [name for name in SPLITTERS if find_spec(MODULES[name]) is not None]
-    for cells in (["text", "language", *names], ["---"] * (2 + len(names)), *rows(names)):
+    cells_of_heading = heading(names)
+    for cells in (cells_of_heading, ["---"] * len(cells_of_heading), *rows(names)):
         print(f"| {' | '.join(cells)} |")
 
 
