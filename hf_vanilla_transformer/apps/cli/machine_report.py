@@ -63,7 +63,13 @@ def _cpu_capabilities() -> dict[str, bool]:
 
 
 def fast_paths() -> dict[str, str]:
-    """Return the reason why each fast path is off on this machine, by name. The reason is empty if the path is on."""
+    """Return the reason why each fast path is off on this machine, as a dict from the path's name to the reason.
+
+    A fast path is an optimized implementation. An empty reason means that the path is on. For example, on a CPU without
+    AVX-512, the reason for "large float32 matmuls by oneDNN" is "torch uses AVX2 here, and the path needs AVX-512".
+    """
+    # Each of the variables below belongs to one requirement. It is empty if the requirement is met, and otherwise it
+    # says why not.
     accelerator_reason = ""
     if torch.accelerator.is_available():
         accelerator_reason = "models run on the accelerator by default; --device cpu selects it"
@@ -74,13 +80,15 @@ def fast_paths() -> dict[str, str]:
     if not has_avx512():
         capability = torch.backends.cpu.get_cpu_capability()
         avx512_reason = f"torch uses {capability} here, and the path needs AVX-512"
+    # Without VNNI, int8 matmuls still run, but only with 7-bit activations. So the path with 8-bit activations is off.
     vnni_reason = ""
     if not torch.cpu._is_vnni_supported():
         vnni_reason = "the CPU has no VNNI, so activations are rounded to 7 bits instead of 8"
     allocator_reason = ""
     if platform.libc_ver()[0] != "glibc":
         allocator_reason = "it needs glibc"
-    # For a path with several requirements, `or` selects the first reason that is not empty.
+    # For a path with several requirements, `or` selects the first reason that is not empty. If all requirements are met,
+    # the result is empty.
     return {
         "CPU decoder for one token at a time": accelerator_reason,
         "prepacked weights for inference": accelerator_reason or onednn_reason,

@@ -81,13 +81,22 @@ class Processes:
     def _open_part(self, path: str, chunk_sizes: list[int]) -> Iterator[IO[str]]:
         """Open this process's part for the duration of the block. Then wait for the other parts, and merge them.
 
-        A part is a file with the output lines of one process. `chunk_sizes` is read only after the block, because
-        [`share`] fills it during the block.
+        A part is a file with the output lines of one process. Every process runs this method:
+
+        1. The block of the `with` statement writes this process's lines to its part.
+        2. After the block, the process waits until the parts of all processes are complete.
+        3. The first process merges the parts into the file `path`. The other processes do nothing more.
+
+        Args:
+            path: the output file.
+            chunk_sizes: the list that is also passed to [`share`]. It is empty when the block starts. During the block,
+                [`share`] appends the size of every chunk, and step 3 needs these sizes.
         """
         parts = self._name_parts(path)
         own_part = parts[self.index]
         # The lock is held until the merge has ended, so that no other command writes the parts in the meantime.
         with self._lock_of_parts(path):
+            # If step 1 or 2 fails, a warning names the part, which is kept.
             with _warning_on_failure(own_part):
                 with own_part.open("w", encoding="utf-8") as file:
                     # The caller's block runs here, and writes this part.
@@ -95,6 +104,7 @@ class Processes:
                 # Each process calls this when its part is complete, and waits until all others have called it, too.
                 _process_state().wait_for_everyone()
             if self.index == 0:
+                # By now, `chunk_sizes` has the sizes of all chunks, because the caller's block has ended.
                 _merge_parts(path, parts, chunk_sizes)
 
     def _lock_of_parts(self, path: str) -> AbstractContextManager[object]:

@@ -123,14 +123,17 @@ def given_arguments(
     known_arguments = list(arguments_by_name.values())
     parser = _make_parser(known_arguments, description, verb, hidden, shows_all="--help_all" in arguments)
     _check_encoding(arguments)
+    # Up to the `if`, `values` has only the arguments of the command line.
     values = _parse_values(parser, arguments_by_name, arguments)
-    # The recipe is removed, because it is not an argument of `argument_class`.
+    # The recipe's name is removed, because `config` is not an argument of `argument_class`. None means that the command
+    # line names no recipe.
     recipe = values.pop("config", None)
     if recipe is not None:
-        # The command line has priority over the recipe.
         recipe_values = read_recipe(recipe, argument_class)
+        # From here on, `values` has the recipe's arguments as well. The command line has priority.
         values = override_recipe(recipe_values, values)
-        # An output file must not overwrite the recipe's file.
+        # An output file must not overwrite the recipe's file. The output may be named by the command line or by the
+        # recipe, so this check needs the values of both.
         _check_outputs(values, recipe)
     # This comes last, because a required argument may be in the recipe.
     _check_required(known_arguments, values)
@@ -191,6 +194,10 @@ class _Argument(NamedTuple):
 
         Required arguments become optional because a recipe may set them. They are checked after the recipe has been
         read. `--help` lists the argument only if `is_shown`.
+
+        The default of the copy is only used to declare the argument and to show it in `--help`. It never becomes the
+        argument's value, because `_parse_values` leaves out all arguments that are not on the command line. The
+        dataclass that defines the argument then sets its own default.
         """
         metadata = self._metadata_for_help(is_shown)
         default_factory = self.field.default_factory
@@ -199,11 +206,11 @@ class _Argument(NamedTuple):
             return dataclasses.field(default_factory=default_factory, metadata=metadata)
         default = self.field.default
         if self.is_required:
+            # A required argument has no default. Any default makes it optional.
             default = None
         if self.type == bool | None:
-            # This is a switch whose default None means "not given". With the default None, `--bf16` would need a value.
-            # The default False is never used as a value: `_parse_values` leaves out all arguments that are not on the
-            # command line, so the dataclass that defines the argument sets its own default, None.
+            # This is a switch such as `--bf16`, whose own default None means "not given". With the default None,
+            # HfArgumentParser would require a value after `--bf16`. With False, the name alone switches it on.
             default = False
         return dataclasses.field(default=default, metadata=metadata)
 

@@ -336,7 +336,10 @@ def _translate_documents(args: Arguments, processes: Processes, documents: list[
 
 
 def _translate_sentences(args: Arguments, processes: Processes) -> None:
-    """Translate the sentences from the command line, from the input file, or from standard input, chunk by chunk."""
+    """Translate the sentences from the command line, from the input file, or from standard input, chunk by chunk.
+
+    If a launcher has started several processes, this process translates only its share of the chunks.
+    """
     text_args = args.text
     chunk_size = CHUNK_SIZE
     if processes.count > 1:
@@ -346,12 +349,14 @@ def _translate_sentences(args: Arguments, processes: Processes) -> None:
     chunks = read_sentences(text_args.input, text_args.sentences, text_args.input_fields(), chunk_size)
     translator = _Translator(args, processes.device())
 
-    # This list is still empty when `open` receives it, and is filled during the block: before the loop below gets a
-    # chunk, `share` appends the chunk's size, and also the sizes of the chunks that other processes translate. `open`
-    # reads the list when the block ends, to merge the outputs of the processes.
+    # The number of sentences in each chunk, including the chunks of other processes. `share` and `open` must get the
+    # same list, because `share` appends to it during the loop, and `open` reads it at the end of the block. With two
+    # processes, three chunks and 250 sentences, for example, the list may grow to [100, 100, 50].
     chunk_sizes: list[int] = []
     start = time.perf_counter()
+    # At the end of this block, `open` waits for the other processes, and the first process merges all outputs.
     with processes.open(text_args.output, chunk_sizes) as file, translator.reporting_flags():
+        # Of N processes, each gets every N-th chunk. `share` reads the input to its end in every process.
         for chunk in processes.share(chunks, chunk_sizes):
             file.writelines(_translate_chunk(chunk, translator, text_args))
             # Readers of a pipe get each chunk without delay.

@@ -207,13 +207,19 @@ def _compare_model(folder: Path, source: Source) -> Certificate:
 def _compare_model_and_tokenizer(folder: Path, source: Source, sentences: list[str]) -> Certificate:
     """Compare a written model and its tokenizer with their source, on random tokens and on sentences.
 
+    The written tokenizer must produce the same token ids as the source's tokenizer. Then the written model must assign
+    the same log-probabilities as the source model.
+
     Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
     """
     try:
-        # Token ids, one list for each sentence, or None if the source has no tokenizer that transformers can load.
+        # The source's token ids, one list for each sentence. None means that transformers cannot load a tokenizer of
+        # the source, so the tokenizers are not compared.
         expected_rows = _tokenize_by_source(source, sentences)
         tokenizer, model = load(str(folder), "cpu")
+        # One sentence is enough for this check, because a wrong setting makes every translation fail.
         _check_tokenizer(model, tokenizer, trial_sentences=sentences[:1])
+        # The token ids by the written tokenizer, one list for each sentence.
         rows = tokenizer(sentences).input_ids
         if expected_rows is not None and rows != expected_rows:
             raise InputError("its tokenizer gives other tokens than the tokenizer of the source")

@@ -103,13 +103,14 @@ def to_ctranslate2(
     # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
     local_folder = source_folder(folder)
     tokenizer, model = load_trained(local_folder, folder)
-    # A model with learned positions may have fewer of them than `max_positions`, so this limit applies from here on.
+    # The number of rows that the position table really gets. It is `max_positions`, or the number of learned positions
+    # if the model has fewer. The code below must use only `num_positions`.
     num_positions = table_length(model.config, max_positions)
     # The object from which CTranslate2 writes its model files.
     spec = _make_quantized_specification(model, tokenizer, quantization, num_positions)
 
     # `locked` keeps other processes from writing the folder. `staged` gives the temporary folder its final name if the
-    # block succeeds, and deletes it otherwise.
+    # block succeeds, and deletes it otherwise. So a failed check below leaves no output folder behind.
     with locked(output_folder), staged(output_folder) as temporary_folder:
         spec.save(str(temporary_folder))
         tokenizer.save_pretrained(temporary_folder)
@@ -119,12 +120,14 @@ def to_ctranslate2(
         parity = compare(
             temporary_folder, model, saved_tokenizer, sentences, num_positions=num_positions, is_exact=is_exact
         )
+        # This raises ValueError if the models differ, unless `force` is True.
         check_equal(parity, folder, force)
         certificate = {
             "source": folder,
             "system": "ctranslate2",
             "sha256": hashes(weight_files(local_folder)),
             "quantization": quantization,
+            # When the exported model is loaded, its longest source and translation are read from here.
             "max_positions": num_positions,
             "alignment_heads": heads_in_one_layer(model.config),
             **parity,
@@ -207,12 +210,16 @@ def compare(
     exported = _ExportedModel(folder, model, tokenizer)
     # The token ids of each sentence.
     sources = truncate_rows(tokenizer(list(sentences)).input_ids, num_positions)
-    # The length limit of translations and random sentences, not counting the start token. One row of the table is left
-    # for the start token.
+    # There are three limits. The numbers are examples for a table of 40 rows and a table of 2,048 rows:
+    #
+    # | limit                    | applies to                                     | start token | 40 | 2,048 |
+    # |--------------------------|------------------------------------------------|-------------|----|-------|
+    # | `num_positions`          | sources                                        | none        | 40 | 2,048 |
+    # | `max_length`             | CTranslate2's translations, random sentences   | not counted | 39 | 60    |
+    # | `max_length_of_generate` | translations by the original model, `generate` | counted     | 40 | 61    |
+    #
+    # The last two limits allow the same translations. One row of the table is left for the start token.
     max_length = min(_MAX_LENGTH, num_positions - 1)
-
-    # The original model's `generate`, which `translate_rows` calls, counts the start token in its limit. The exported
-    # model does not, so `exported.count_equal` gets `max_length` itself.
     max_length_of_generate = max_length + 1
     # With `_COMMON_RULES`, `generate` ranks and finishes the hypotheses of a beam search as CTranslate2 does.
     beam_translations = translate_rows(
@@ -358,8 +365,11 @@ def specification(
         )
     # The model is copied because its heads are reordered, and because CTranslate2 quantizes the weights in place.
     model_copy = copy.deepcopy(model)
-    # This reorders heads of `model_copy`, and returns the options that tell CTranslate2 where the alignment heads are
-    # now. It comes before `_copy_weights`, which copies the heads in their new order.
+    # This call does two things. It reorders heads of `model_copy`, so that the alignment heads come first in their
+    # layer. It returns the options that tell CTranslate2 the layer and the number of these heads.
+    #
+    # It must come before `_copy_weights`. Otherwise, the heads would be exported in their old order, and CTranslate2
+    # would align words by the wrong heads.
     alignment_options = _move_alignment_heads(model_copy)
 
     specs = import_library().specs
@@ -385,19 +395,25 @@ def _move_alignment_heads(model: VanillaTransformerForConditionalGeneration) -> 
 
     CTranslate2 aligns words with the average of the first heads of one decoder layer.
 
-    `model.config` does not change, so it still has the indices of the heads before the reordering. The caller must not
-    use these indices for the reordered model. CTranslate2 needs only the number of alignment heads.
+    For example, the alignment heads 1 and 3 of layer 2, in a model with 4 heads, give the new order [1, 3, 0, 2] in
+    layer 2, and the result `{"alignment_layer": 2, "alignment_heads": 2}`.
 
-    Returns the arguments of `TransformerSpec.from_config` that state the layer and the number of these heads. If the
-    alignment heads are in several layers, the model does not change, and there are no such arguments.
+    `model.config` does not change, so it still has the old indices, 1 and 3. The caller must not use them for the
+    reordered model, in which these heads are 0 and 1. CTranslate2 needs only their number.
+
+    Returns:
+        The arguments of `TransformerSpec.from_config` that state the layer and the number of the alignment heads. The
+        dict is empty, and the model does not change, if the heads are in several layers. Then the export does not
+        support alignments.
     """
-    # The list is empty if the heads are in several layers.
+    # Pairs of a layer and a head. The list is empty if the heads are in several layers.
     alignment_heads = heads_in_one_layer(model.config)
     if not alignment_heads:
         return {}
     # All heads are in the same layer.
     layer_index, _ = alignment_heads[0]
     head_indices = [head for _, head in alignment_heads]
+    # The reordered attention is a copy, so it takes the place of the old one in the layer.
     decoder_layer: Any = model.model.decoder.layers[layer_index]
     decoder_layer.encoder_attn = with_heads_first(decoder_layer.encoder_attn, head_indices)
     return {"alignment_layer": layer_index, "alignment_heads": len(alignment_heads)}

@@ -276,9 +276,15 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def _max_length(self, settings: GenerationConfig, longest_source: int) -> int:
         """Return the maximum number of tokens in a translation, not counting the start token.
 
-        The first limit that is set decides, in the order of the branches below. No limit exceeds the length of
-        CTranslate2's position table. A translation of n tokens needs n positions, because the decoder reads the start
-        token, but not the last token of the translation.
+        The first limit that is set decides, in the order of the branches below. For example, if the longest source has
+        10 tokens and the position table has 2,048 rows:
+
+        | setting                | counts the start token | result  |
+        |------------------------|------------------------|---------|
+        | `max_new_tokens=20`    | no                     | 20      |
+        | `max_length_offset=50` | no                     | 10 + 50 |
+        | `max_length=20`        | yes                    | 20 - 1  |
+        | none                   |                        | 2,047   |
 
         Args:
             settings: the search settings.
@@ -291,19 +297,22 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         default_length = GenerationConfig().max_length
 
         if settings.max_new_tokens:
+            # This setting does not count the start token.
             limit = settings.max_new_tokens
         elif max_length_offset is not None and not limits_length(settings):
             # The settings have no limit that takes precedence over the offset. In the paper, the limit is the length of
-            # the source plus 50 (section 6.1).
+            # the source plus 50 (section 6.1). It does not count the start token, either.
             limit = longest_source + max_length_offset
         elif settings.max_length:
-            # settings.max_length counts the start token, and so do the limits in the two branches below.
+            # This setting counts the start token, and so do the limits in the two branches below. They are reduced by 1.
             limit = settings.max_length - 1
         elif default_length:
             limit = default_length - 1
         else:
             # Without any limit, the number of positions takes the place of `settings.max_length`.
             limit = self.max_positions - 1
+        # Here 1 is not subtracted. A translation of n tokens needs only n positions, because the decoder reads the start
+        # token, but not the last token of the translation.
         return min(limit, self.max_positions)
 
     def _end_tokens(self, settings: GenerationConfig) -> list[int]:
@@ -337,22 +346,30 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         The weights of a pair have the shape `(target, source)`. Row i contains the weights in the decoding step that
         predicts target token i. Raises the same errors as `generate`.
 
+        CTranslate2 returns no attention when it scores a given target. Therefore, this method starts a translation that
+        is forced to begin with the target. For example, with the targets [a, b, </s>] and [c, </s>]:
+
+        1. The translations must begin with the prefixes [a, b] and [c].
+        2. Both searches may take 3 steps, which is the length of the longest prefix plus 1. Step 3 of the first search
+           predicts its </s>. The second search may have generated a needless token in step 3.
+        3. The first target keeps the attention of 3 steps, and the second one of 2 steps, one for each of its tokens.
+
         Args:
             sources, targets: the token ids of at least one pair, without padding. A target has no start token, and need
                 not end in `</s>`. `alignment_heads` must not be empty: otherwise, CTranslate2 returns the weights of a
                 head that was not chosen for alignment.
         """
         source_texts = self._to_source_texts(sources)
-        # CTranslate2 returns no attention under teacher forcing, so it searches for translations that begin with the
-        # targets. `_to_target_texts` removes </s>. For example, the target [a, b, </s>] has the prefix [a, b].
+        # `_to_target_texts` removes </s>, so [a, b, </s>] has the prefix [a, b].
         prefixes = self._to_target_texts(targets)
         longest_prefix = max(len(prefix) for prefix in prefixes)
         process = self._choose_process(len(sources))
+        # `translate` returns the running time, which is not needed here, and the hypotheses of each source.
         _seconds, hypotheses_by_source = process.translate(
             source_texts,
             target_prefix=prefixes,
             # Each token of a prefix takes one step. One more step computes the attention for the </s> of the longest
-            # target: [a, b, </s>] takes 3 steps.
+            # target.
             max_decoding_length=longest_prefix + 1,
             # In a beam search over a batch, the attention of the first step is wrong where the source is padded
             # (CTranslate2 4.8), so the search is greedy.
