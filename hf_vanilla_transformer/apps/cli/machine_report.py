@@ -87,8 +87,8 @@ def fast_paths() -> dict[str, str]:
     allocator_reason = ""
     if platform.libc_ver()[0] != "glibc":
         allocator_reason = "it needs glibc"
-    # For a path with several requirements, `or` selects the first reason that is not empty. If all requirements are met,
-    # the result is empty.
+    # For a path with several requirements, `or` selects the first reason that is not empty. If all requirements are
+    # met, the result is empty.
     return {
         "CPU decoder for one token at a time": accelerator_reason,
         "prepacked weights for inference": accelerator_reason or onednn_reason,

@@ -304,15 +304,16 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             # the source plus 50 (section 6.1). It does not count the start token, either.
             limit = longest_source + max_length_offset
         elif settings.max_length:
-            # This setting counts the start token, and so do the limits in the two branches below. They are reduced by 1.
+            # This setting counts the start token, and so do the limits in the two branches below. They are reduced by
+            # 1.
             limit = settings.max_length - 1
         elif default_length:
             limit = default_length - 1
         else:
             # Without any limit, the number of positions takes the place of `settings.max_length`.
             limit = self.max_positions - 1
-        # Here 1 is not subtracted. A translation of n tokens needs only n positions, because the decoder reads the start
-        # token, but not the last token of the translation.
+        # Here 1 is not subtracted. A translation of n tokens needs only n positions, because the decoder reads the
+        # start token, but not the last token of the translation.
         return min(limit, self.max_positions)
 
     def _end_tokens(self, settings: GenerationConfig) -> list[int]:
