@@ -119,11 +119,13 @@ def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
     has_letter_or_digit = any(map(str.isalnum, text))
     if not has_letter_or_digit:
         return []
-    # This sets `start` and `end` of all elements in `content`, because `_protect_elements` reads them. They are
-    # positions in `text`, because `_set_ranges` counts the characters of the same strings that are joined above.
-    # `SpacedText` later replaces them with positions in the text that the model sees.
+    # This writes the attributes `start` and `end` of all elements in `content`. They are positions in `text`, because
+    # `_set_ranges` counts the characters of the same strings that are joined above. For example, the `<b>` of
+    # "press <b>k</b>" gets the start 6 and the end 7.
     _set_ranges(content, start=0)
-    # This protects the elements of the third kind.
+    # This protects the elements of the third kind. It must come after `_set_ranges`, because it looks at
+    # `text[element.start : element.end]`. After this call, the positions are not needed any more: `SpacedText` later
+    # overwrites them with positions in the text that the model sees.
     return _protect_elements(content, text, text_has_letters=has_letters(text))
 
 
@@ -300,6 +302,8 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
     would see an empty pair of brackets.
     """
     enclosed = list(content)
+    # Each step replaces at most three items by new ones. No item is added or removed before the end, so that all
+    # indices stay valid.
     for index in range(1, len(enclosed) - 1):
         text_before = enclosed[index - 1]
         child = enclosed[index]
@@ -311,8 +315,10 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
         marks = _find_enclosing_marks(text_before, text_after)
         if marks is None:
             continue
-        # The marks move from the texts around the element into the element. The text after it may be the text before
-        # the next element, so the loop must read the shortened text from `enclosed`, and not from `content`.
+        # The marks move from the texts around the element into the element. The text after it may also be the text
+        # before the next element, so all three items are read from `enclosed` and written to it. For example, in
+        # "(<code>x</code>)(<code>y</code>)", the text ")(" between the elements becomes "(" when x is enclosed, and ""
+        # when y is. If the second step read ")(" from `content`, it would write ")", which x already has.
         enclosed[index - 1] = text_before.removesuffix(marks.opening)
         enclosed[index] = _protect_as_group([marks.opening, child, marks.closing])
         enclosed[index + 1] = text_after.removeprefix(marks.closing)

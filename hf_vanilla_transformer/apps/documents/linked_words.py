@@ -66,13 +66,17 @@ class LinkedWords:
     """
 
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
+        # The comments follow an example: the source "press H<sub>2</sub>O", its translation "H2O pressen", and links
+        # from "press" to "pressen" and from "H2O" to "H2O".
+        #
         # `_split_target` below reads these two texts and `source_words`, so all three are set before it.
         self._source = source
         self._target = target
-        # First, the source words are split at the borders. Their parts follow each other in `source_words`.
+        # First, the source words are split at the borders. Their parts follow each other in `source_words`. In the
+        # example, they are "press", "H", "2" and "O".
         self.source_words: list[CharacterRange] = []
-        # For each whole word of the source, the indices of its parts in `source_words`. For "press H<sub>2</sub>O",
-        # whose second word has three parts, these are range(0, 1) and range(1, 4).
+        # For each whole word of the source, the indices of its parts in `source_words`: range(0, 1) for "press", and
+        # range(1, 4) for "H2O".
         parts_of_source_words: list[range] = []
         for parts in _split_words(source, borders):
             first_part = len(self.source_words)
@@ -80,11 +84,13 @@ class LinkedWords:
             parts_of_source_words.append(range(first_part, len(self.source_words)))
 
         # Second, the words of the translation are split like the source words. The links are pairs of indices of whole
-        # words. `_split_target` replaces the indices of whole source words by those of their parts.
+        # words: (0, 1) and (1, 0). `_split_target` replaces the indices of whole source words by those of their parts.
         links_of_whole_words = _link_equal_words(links, source, target)
         # This compares the words of the translation with `source_words`, which must be complete.
         target_words = self._split_target(links_of_whole_words, parts_of_source_words)
-        # From here on, words are counted after splitting, so a part counts as a word.
+        # From here on, all indices count the words after splitting, so a part counts as a word. In the example, the
+        # words of the translation are "H", "2", "O" and "pressen". They are linked with the source words {1}, {2}, {3}
+        # and {0}, so the source words are linked with the words [3], [0], [1] and [2] of the translation.
         self.target_words = [word.characters for word in target_words]
         self.linked_sources = [word.source_words for word in target_words]
         self.linked_targets = _reverse_links(self.linked_sources, len(self.source_words))
@@ -175,6 +181,10 @@ class LinkedWords:
 
         For example, if the parts are "H", "2" and "O", the word "H2-O" is split into "H", "2", "-" and "O".
 
+        Args:
+            source_parts: the indices of the parts in `self.source_words`.
+            word: the characters of the whole word of the translation.
+
         Returns:
             `list[_TargetWord]`: the parts of the translated word. Each is linked only with the part of the source word
             that it corresponds to. Characters between two matches correspond to the first part that was not found
@@ -183,9 +193,14 @@ class LinkedWords:
         target_parts: list[_TargetWord] = []
         # Both variables describe the last match, so they change together: the position at which it ends in the
         # translation, and the first source part after it. `target_parts` contains the characters before the position.
+        #
+        # For example, the source parts 4, 5 and 6 are "H", "2" and "O", and the word is "HxO", from 0 to 3. After the
+        # match of "H", the variables are 1 and 5. The part 5, "2", is not found. "O" is found at 2. The characters from
+        # 1 up to 2, which are "x", and the parts range(5, 6), which are "2", were skipped before it.
         end_of_last_match = word.start
         part_after_last_match = source_parts.start
         for source_part in source_parts:
+            # Only the characters after the last match are searched, so the matches are in the order of the parts.
             matched_characters = self._find_in_target(source_part, end_of_last_match, word.end)
             if matched_characters is None:
                 # The part is skipped; it is in the range of skipped parts at the next match.

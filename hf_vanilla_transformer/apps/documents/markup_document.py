@@ -152,12 +152,15 @@ class Document:
         inner_translations = translations[num_runs:]
         inner_links = links[num_runs:]
 
+        # First, each run stores its translation in itself, and nothing is written yet.
         # The readings of `<ruby>` elements that are left out.
         dropped_readings: list[Node] = []
         for run, translation, word_links in zip(self._translated_runs, run_translations, run_links, strict=True):
             dropped_readings += run.store_translation(translation, word_links)
         written_inner_documents = self._render_inner_documents(inner_translations, inner_links)
-        # `_translated_attributes` and `_write_block` write the translations that are stored in the runs.
+        # Second, the document is written. `_translated_attributes` and `_write_block` call `run.write`, which reads
+        # what the runs have stored above. The attributes of the nodes have translated values only inside the `with`
+        # block, and `_write_block` is a generator that reads them while it runs. Therefore `join` must be inside, too.
         with self._translated_attributes():
             written = "".join(self._write_block(self._root, written_inner_documents))
         if self._format == "html":
@@ -257,7 +260,9 @@ class _InlineRun:
         self._space_after = stripped.space_after
         # The strings and elements of the run.
         self._content = stripped.content
-        # This sets the positions of the elements, which `store_translation` reads.
+        # The constructor of `SpacedText` changes the elements in `self._content`: it sets their attributes `start`,
+        # `end` and `follows_word`. `store_translation` reads them later, directly and through `TagPlacement`. `start`
+        # and `end` are positions in `self.text`.
         self._spaced_text = SpacedText(list(iterate_tokens(self._content)))
         self.text = self._spaced_text.text
         # The strings, tags, and protected elements of the translation, which `store_translation` sets.

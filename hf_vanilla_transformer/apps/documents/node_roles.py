@@ -31,16 +31,22 @@ def _assign_roles_inside(
 ) -> None:
     """Assign roles to all elements inside a node, including nested elements.
 
+    This function calls `_assign_role` for each child element, which calls this function for what is inside the element.
+
     Args:
         parent: the node, whose attribute `is_translated` must be set. What is inside it is changed in place.
         escape: escapes texts that are not translated, which become nodes.
         parent_may_be_inline: True if the node may itself be part of a sentence. The elements inside it are then part of
             the same sentence, even if there is no text next to them.
-        is_in_ruby: True if the node is, or is inside, a `<ruby>`.
+        is_in_ruby: True if the node is, or is inside, a `<ruby>`. This only matters for readings, such as `<rt>`, which
+            stay unchanged there. It has nothing to do with sentences.
     """
     if parent.name in PREFORMATTED:
         _keep_line_breaks(parent)
-    # Text directly inside the parent forms a sentence with the elements next to it.
+    # Text directly inside the parent forms a sentence with the elements next to it. For example, the `<p>` of
+    # "<p>see <b>one</b></p>" is a block, so `parent_may_be_inline` is False. It contains the text "see ", so
+    # `is_in_sentence` is True for its children. Therefore `may_be_inline` is True for `<b>`, and it is the
+    # `parent_may_be_inline` of the call for what is inside `<b>`.
     is_in_sentence = parent_may_be_inline or _has_text(parent)
     # Comments are nodes without names. They already have a role.
     elements = [child for child in parent.children if isinstance(child, Node) and child.name]
@@ -84,14 +90,18 @@ def _assign_role(element: Node, escape: Callable[[str], str], may_be_inline: boo
         is_in_ruby: True if the element is inside a `<ruby>`.
     """
     if element.is_translated and not may_be_inline:
-        # An XML element outside of sentences may contain HTML as text, which is translated as a document.
+        # An XML element outside of sentences may contain HTML as text, which is translated as a document. This comes
+        # before the roles inside, because it looks for a text that is the only child of the element. If the element is
+        # preformatted, `_assign_roles_inside` splits its text into several children.
         replace_escaped_html(element)
-    # The roles inside come first, because the role of an element depends on the roles of its children.
+    # The roles inside come before the role of the element, because it depends on the roles of its children. Inside a
+    # <ruby>, `is_in_ruby` stays True on all levels. `may_be_inline`, in contrast, is decided anew for each child.
     children_are_in_ruby = is_in_ruby or element.name == "ruby"
     _assign_roles_inside(element, escape, parent_may_be_inline=may_be_inline, is_in_ruby=children_are_in_ruby)
     element.role = _role_of_element(element, may_be_inline)
     if element.role is Role.BLOCK and not element.is_translated:
-        # Blocks may contain elements that are translated, so only the texts stay unchanged.
+        # Blocks may contain elements that are translated, so only the texts stay unchanged. This comes last, because
+        # the calls above look at the texts, and `_keep_texts` replaces them.
         _keep_texts(element, escape)
 
 
@@ -157,10 +167,15 @@ def _role_of_element(element: Node, may_be_inline: bool) -> Role:
 
 
 def _keep_texts(block: Node, escape: Callable[[str], str]) -> None:
-    """Replace the texts of an untranslated block with nodes, so that they are written unchanged."""
+    """Replace the texts of an untranslated block with nodes, so that they are written unchanged.
+
+    Only strings are translated. A node without children and without a name is written as its attribute `raw` says.
+    """
     children: list[Node | str] = []
     for child in block.children:
         if isinstance(child, str):
+            # `raw` is markup, but the entities of strings are decoded. For example, the string "R&D" is escaped as
+            # "R&amp;D". Strings are also escaped in this way when they are written, but `raw` is not escaped again.
             children.append(Node(Role.BLOCK, raw=escape(child)))
         else:
             children.append(child)

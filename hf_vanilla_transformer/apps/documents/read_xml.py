@@ -75,11 +75,13 @@ def read_xml(markup: str) -> Node:
     root = _build_tree(events, wrapped_source)
     if prolog:
         # This must be the first change of the tree, because it removes the spaces from the start of the first text.
+        # After it, the root has at least two children: the prolog, and the text after it, which may be empty.
         _restore_prolog(root, prolog)
 
     # If the document is a text without prolog and tags, the text may itself be escaped HTML. In this case, it is the
-    # only child of the root, and `replace_escaped_html` replaces it. Otherwise, this call has no effect, and
-    # `assign_roles` finds such texts inside elements.
+    # only child of the root, and `replace_escaped_html` replaces it. It needs the source of this text in `raw_content`,
+    # which `_build_tree` sets for elements, but not for the root. If the root has several children, this call has no
+    # effect, and `assign_roles` finds such texts inside elements.
     root.raw_content = markup_with_blank_prolog
     replace_escaped_html(root)
     assign_roles(root, escape_xml, is_sentence=False)
@@ -165,12 +167,21 @@ def _build_tree(events: list[_Event], wrapped_source: bytes) -> Node:
         events: the events of the wrapped source. The first event is the start tag of the wrapper element, and the last
             one is its end tag. The wrapper element is not part of the tree.
         wrapped_source: the document inside the wrapper element, in UTF-8. All positions are byte offsets in it.
+
+    For example, the wrapped source "<r>one <b>two</b></r>" has these events:
+
+        position    0     3     7     10    13    17
+        type        start text  start text  end   end
+        source      <r>   one   <b>   two   </b>  </r>
+
+    The source of `<b>` is from 7 up to 10. Its content starts at 10, and ends at 13, where its end tag starts.
     """
     root = Node(Role.BLOCK, raw="")
     # The root, and the elements whose end tags have not been reached yet, each inside the one before it.
     open_nodes = [_OpenNode(root, content_start=len(_WRAPPER_START))]
     events_inside_wrapper = events[1:-1]
-    # For each event inside the wrapper, the event after it. The last of them is the wrapper's end tag.
+    # For each event inside the wrapper, the event after it. The last of them is the wrapper's end tag. In the example,
+    # the pairs of positions in the loop are (3, 7), (7, 10), (10, 13) and (13, 17).
     following_events = events[2:]
     for event, next_event in zip(events_inside_wrapper, following_events, strict=True):
         # An event ends where the next one starts.
@@ -191,7 +202,8 @@ def _build_tree(events: list[_Event], wrapped_source: bytes) -> Node:
             if _may_contain_escaped_html(ended.node, open_nodes):
                 content = wrapped_source[ended.content_start : event.position]
                 ended.node.raw_content = content.decode()
-        # A "cdata" event, which is the start or end of a CDATA section, only shows where the event before it ends.
+        # Nothing is done for a "cdata" event, which is the start or end of a CDATA section. It is needed only as
+        # `next_event`, to show where the event before it ends. The text inside the section has a "text" event.
     return root
 
 

@@ -226,8 +226,12 @@ class TagPlacement:
         """Choose translated words for each child element that contains words in the source.
 
         No word is assigned to two children. There are two passes, and in each, children with more source words choose
-        first. In the first pass, a word whose links lead mostly to words outside a child counts against this child. In
-        the second pass, children without words may take a free word if at least one of its links leads to them.
+        first:
+
+        1. The first pass is strict. A linked word of the translation counts in favor of a child if at least half of its
+           links lead to source words inside the child, and otherwise against it.
+        2. The second pass is only for children that have got no words. A free word counts in favor of a child if at
+           least one of its links leads into the child.
 
         Returns:
             `dict[Element, _WordRange]`: the words of each child; children without words are missing.
@@ -237,12 +241,12 @@ class TagPlacement:
         words_of_children: dict[Element, _WordRange] = {}
         # The words of the translation that are assigned to a child.
         taken_words: set[int] = set()
-        # The first pass is strict: a word must have at least as many links into the child as to words outside it, or it
-        # counts against the child. The second pass is not strict: one link into the child is enough.
+        # `_choose_words` passes `is_strict` on to `_weight`, which applies the two rules.
         for is_strict in (True, False):
             unplaced_children = [child for child in largest_first if child not in words_of_children]
             for child in unplaced_children:
-                # These words include none of `taken_words`.
+                # `_choose_words` reads `taken_words`, and its result includes none of them. It does not change the set,
+                # so the new words must be added below.
                 words_of_child = self._choose_words(child, parent, taken_words, is_strict)
                 if words_of_child.is_empty:
                     # No word fits. After the strict pass, the child gets a second chance.
@@ -352,17 +356,21 @@ class TagPlacement:
         # the parent has the words 2 to 5, and the word 4 follows the element, these are range(2, 4) and range(4, 6).
         source_words = self._source_words_of(parent.element)
         next_word = self._words.first_source_word_from(element.start)
-        # The next word may be outside the parent, so the border is clipped to the parent's words.
+        # In the example, `next_word` is 4. If the element is at the end of the parent, `next_word` is 6 or more, so the
+        # border is clipped to 6, the end of the parent's words. Then no words are after the element.
         border = min(max(next_word, source_words.start), source_words.stop)
         words_before = range(source_words.start, border)
         words_after = range(border, source_words.stop)
-        # From here on, a place is the index of a word of the translation.
+        # From here on, a place is the index of the word of the translation that follows it: the place 7 is between the
+        # words 6 and 7.
         if not words_before:
             return parent.words.start
         if not words_after:
             return parent.words.end
 
-        # Each of these places is None if no near source word on its side is linked.
+        # Each of these places is None if no near source word on its side is linked. For example, if the source word 4
+        # is linked with the word 7 of the translation, the first place is 7, directly before this word. If the source
+        # word 3 is linked with the word 2, the second place is 3, directly after this word.
         place_before_following_word = self._place_before_following_word(words_after, parent.words)
         place_after_preceding_word = self._place_after_preceding_word(words_before, parent.words)
         # A footnote mark belongs to the word before it. Punctuation after an element does not show where the element
@@ -427,9 +435,11 @@ class TagPlacement:
             allowed: the characters that may be inside the element. The result is clipped to this range.
         """
         if placed.words.is_empty:
-            # An empty range marks a place between two words: `start` is the index of the word after the place. The
-            # element is put directly after the word before the place, so the white space between the two words follows
-            # the element. At the start of the translation, `word_before` is -1, and the position is 0.
+            # The element encloses no words. Its empty range marks a place between two words, and `start` is the index
+            # of the word after this place. For example, the range (3, 3) is the place between the words 2 and 3, so
+            # `word_before` is 2. The element is put directly after this word, so the white space between the two words
+            # follows the element. The range (0, 0) is the place before the first word. Then `word_before` is -1, for
+            # which `_position_after_word` returns the position 0.
             word_before = placed.words.start - 1
             position = self._position_after_word(word_before, placed.element)
             characters = CharacterRange(position, position)
