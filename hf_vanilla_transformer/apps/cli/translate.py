@@ -350,11 +350,12 @@ def _translate_sentences(args: Arguments, processes: Processes) -> None:
     translator = _Translator(args, processes.device())
 
     # The number of sentences in each chunk, including the chunks of other processes. `share` and `open` must get the
-    # same list, because `share` appends to it during the loop, and `open` reads it at the end of the block. With two
-    # processes, three chunks and 250 sentences, for example, the list may grow to [100, 100, 50].
+    # same list, because `share` appends to it during the loop. If there are several processes, `open` reads it at the
+    # end of the block. With two processes and 1,250 sentences, for example, the list grows to [500, 500, 250].
     chunk_sizes: list[int] = []
     start = time.perf_counter()
-    # At the end of this block, `open` waits for the other processes, and the first process merges all outputs.
+    # If there are several processes, `open` waits for the others at the end of this block, and the first process merges
+    # all outputs.
     with processes.open(text_args.output, chunk_sizes) as file, translator.reporting_flags():
         # Of N processes, each gets every N-th chunk. `share` reads the input to its end in every process.
         for chunk in processes.share(chunks, chunk_sizes):

@@ -207,8 +207,8 @@ def _compare_model(folder: Path, source: Source) -> Certificate:
 def _compare_model_and_tokenizer(folder: Path, source: Source, sentences: list[str]) -> Certificate:
     """Compare a written model and its tokenizer with their source, on random tokens and on sentences.
 
-    The written tokenizer must produce the same token ids as the source's tokenizer. Then the written model must assign
-    the same log-probabilities as the source model.
+    If transformers can load a tokenizer of the source, the written tokenizer must produce the same token ids. The
+    differences between the models are only measured here. The caller decides whether they are too large.
 
     Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
     """
