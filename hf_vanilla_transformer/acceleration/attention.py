@@ -85,8 +85,8 @@ def attention(
 
     if mask is not None and is_plain_cpu_tensor(query):
         # With a boolean mask, torch returns 0 for a query that may attend to nothing. The formula gives the mean of all
-        # values, which torch also returns with an additive mask. In all other cases, for example on accelerators, torch
-        # gets the mask as it is.
+        # values, which torch also returns with an additive mask. Only masks for plain CPU tensors are converted. In all
+        # other cases, for example on accelerators, torch gets the mask as it is.
         mask = make_additive_mask(mask, query.dtype)
     return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
 
@@ -218,10 +218,11 @@ def attention_mask_without_sync(
     Returns:
         `torch.Tensor` of shape `(batch, 1, target, source)`: True where a query may attend; None if it is omitted.
     """
-    # This condition is True for a mask on an accelerator, unless torch compiles or traces. transformers' function
-    # `sdpa_mask` must not read values of such a mask. Otherwise, it gets the caller's arguments, for one of three
-    # reasons: without an `attention_mask`, there are no values to read; on CPUs, reading them is fast; and while torch
-    # compiles or traces, `sdpa_mask` does not read them.
+    # This condition is True for a mask on an accelerator, for tensor subclasses, and in `torch.func`, unless torch
+    # compiles or traces. transformers' function `sdpa_mask` must not read values of such a mask. If the condition is
+    # False, `sdpa_mask` gets the caller's arguments, for one of three reasons: without an `attention_mask`, there are
+    # no values to read; on CPUs, reading them is fast; and while torch compiles or traces, `sdpa_mask` does not read
+    # them.
     if attention_mask is not None and not is_plain_cpu_tensor(attention_mask) and not is_traced():
         is_same_for_every_query = mask_function is bidirectional_mask_function
         covers_all_keys = attention_mask.shape[-1] == kwargs["kv_length"]

@@ -168,7 +168,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         The token sums are three sums over all rows, `(3,)`: the cross-entropy without label smoothing, the number of
         labels that have the highest logit, and the number of labels.
 
-        The steps must stay in this order, because `gradients` is complete only after the second one:
+        Steps 1 and 2 must come first, in this order: `gradients` and the values of the rows are complete only after
+        step 2.
 
         1. `_compute_mean_term_and_gradients` creates `gradients`, which holds the gradients of one term of the loss.
         2. `_compute_row_terms_and_add_gradients` adds the gradients of the other terms to the same tensors.
@@ -182,7 +183,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*).
             labels (`torch.LongTensor` of shape `(rows,)`): token ids; any id in rows without a label.
             lacks_label (`torch.BoolTensor` of shape `(rows, 1)`, *optional*): True for rows without a label; None if
-                every row has a label, as on CPUs, where the caller has removed the other rows.
+                every row has a label, as with plain tensors on CPUs, where the caller has removed the other rows.
             label_smoothing (`float`): epsilon.
         """
         num_rows, d_model = states.shape
@@ -307,7 +308,8 @@ def _compute_row_terms_and_add_gradients(
     chunk of rows are in memory at a time.
 
     Both results are written in place by two callees, one chunk at a time: `_replace_logits_by_gradient` writes the row
-    terms, and `_add_gradients_of_chunk` adds to the gradients.
+    terms, and `_add_gradients_of_chunk` adds to the gradients. At the end, `_clear_rows_without_label` overwrites the
+    terms of rows without a label.
 
     Returns three values for each row, from which the caller computes the loss: log(sum(exp(z))), z_y, and the largest
     logit. In rows without a label, they are 0, 0 and infinity.

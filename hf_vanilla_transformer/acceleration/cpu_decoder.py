@@ -145,7 +145,8 @@ class CPUDecoder:
         self.outputs: dict[str, object] = {}
 
         # The encoder's output, (batch, source, d_model), and its mask, (batch, source), which is 1 for real tokens. The
-        # mask is None if the caller has passed none, or if the padding of a single sentence was removed.
+        # mask is None if the caller has passed none, or if the batch is a single sentence, whose padding is removed if
+        # it has any real token.
         source_states, source_mask = _remove_padding_of_single_sentence(states, mask)
         # The same mask as values that are added to the scores of cross-attention, (batch, 1, 1, source): 0 for real
         # tokens, and very negative for padding. It is None if there is no padding.
@@ -161,7 +162,8 @@ class CPUDecoder:
         new_positions = max(_SLOTS_PER_GROWTH // num_beams, _MIN_POSITIONS_PER_GROWTH)
         # Says which slots of the KV caches each hypothesis attends to. All layers share it.
         self._slots = _SlotMask(len(source_states), new_positions, num_beams)
-        # A layer is given `source_mask` only to see whether it is None.
+        # The constructor of a layer only checks whether `source_mask` is None. The values that are added to the scores,
+        # `self._source_mask`, are passed in each call.
         self._layers = [
             _Layer(layer, source_states, source_mask, num_beams, new_positions) for layer in self._decoder.layers
         ]
@@ -179,10 +181,11 @@ class CPUDecoder:
             input_ids (`torch.LongTensor` of shape `(rows, length)`): hypotheses, each with one more token than in the
                 previous call.
         """
-        # This comes before everything else, because it creates the encoding and the slots of the newest token's
-        # position. Without it, the lines below would read beyond the encodings, or write beyond the caches. Then three
-        # counts advance by one position: `self._length`, the used slots in `self._slots`, and the filled positions in
-        # the caches of each layer. The last two may count fewer positions, because unneeded slots are dropped.
+        # This comes before everything else, because it makes sure that the encoding and the slots of the newest token's
+        # position exist. Without it, once they are used up, the lines below would read beyond the encodings, or write
+        # beyond the caches. Then three counts advance by one position: `self._length`, the used slots in `self._slots`,
+        # and the filled positions in the caches of each layer. The last two may count fewer positions, because unneeded
+        # slots are dropped.
         self._make_room_for_position()
         newest_tokens = input_ids[:, -1]  # (rows,)
         # Positions count from 0, so the position of the newest token is the number of earlier ones.
@@ -626,7 +629,8 @@ class _SingleSentenceCross:
         keys = source_keys[0].transpose(0, 1)
         values = source_values[0].transpose(0, 1)
 
-        # A and a, which give the scores of all heads, (rows, heads * source), for the layer's input, (rows, d_model).
+        # The transpose of A, and a, which give the scores of all heads, (rows, heads * source), for the layer's input,
+        # (rows, d_model).
         self._score_weight, self._score_bias = _combine_queries_and_keys(attention, keys)
         # B, which gives the layer's output, (rows, d_model), for the attention weights of all heads,
         # (rows, heads * source).

@@ -76,11 +76,12 @@ def _attend(
     padded_query = _pad_channels(query, missing_channels)
     padded_key = _pad_channels(key, missing_channels)
 
-    # If `flash_attention_forward` gets a mask, it removes padding from the keys, and by the same mask from the queries.
-    # That is correct only in causal attention, i.e. the decoder's self-attention, where the queries are the same tokens
-    # as the keys, or the newest of them. In cross-attention, the mask of the source says nothing about the queries,
-    # which are target tokens. In the encoder, every query must be computed, even for padding. These two are computed by
-    # `_attend_to_real_tokens`. Without a mask, nothing is removed, so every kind of attention may use this branch.
+    # If `flash_attention_forward` gets a mask, it removes padding from the keys and, if there are several queries, by
+    # the same mask from the queries. That is correct only in causal attention, i.e. the decoder's self-attention, where
+    # the queries are the same tokens as the keys, or the newest of them. In cross-attention, the mask of the source
+    # says nothing about the queries, which are target tokens. In the encoder, the outputs for padding would be zeros,
+    # unlike those of the other implementations. These two are computed by `_attend_to_real_tokens`. Without a mask,
+    # nothing is removed, so every kind of attention may use this branch.
     if attention_mask is None or is_causal(module, options):
         # `heads` is the output of all heads, (batch, target, heads, d_v). The second result is always None.
         heads, _ = flash_attention_forward(module, padded_query, padded_key, value, attention_mask, **options)
@@ -100,9 +101,10 @@ def _attend_to_real_tokens(
 ) -> Tensor:
     """Compute attention from every query to the real tokens of its sentence.
 
-    For example, two sentences have 3 queries each, and the mask [[1, 1, 1, 1], [1, 1, 0, 0]]. The row of queries has
-    the length 6, with sentences that begin at 0 and 3. The row of keys also has the length 6, with the 4 real tokens of
-    the first sentence and the 2 of the second, which begin at 0 and 4.
+    Flash attention takes all sentences of a batch one after the other, as one long row. For example, two sentences have
+    3 queries each, and the mask [[1, 1, 1, 1], [1, 1, 0, 0]]. The row of queries has the length 6, with sentences that
+    begin at 0 and 3. The row of keys also has the length 6, with the 4 real tokens of the first sentence and the 2 of
+    the second, which begin at 0 and 4.
 
     Args:
         module: the attention layer.

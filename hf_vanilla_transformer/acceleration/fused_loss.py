@@ -201,7 +201,7 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
 
         # A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last
         # term is computed without logits. It comes first, because it creates the tensors in `gradients`, which the loop
-        # below completes in place:
+        # below fills in place. After it, the gradients of states without a label are set to 0:
         #
         # - `weight` and `bias` hold the gradient of the last term, to which each chunk adds its part.
         # - `states` has no values yet. Each chunk writes its own rows, including the gradient of the last term.
@@ -212,7 +212,8 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
             projection, num_labels, label_smoothing, sum_dtype, needs_gradients
         )
 
-        # The first two terms need logits. `totals` begins with the last term, and each chunk adds its rows.
+        # The first two terms need logits. `totals.loss` begins with the last term and the other sums with 0, and each
+        # chunk adds its rows.
         totals = _Totals(loss=mean_term, unsmoothed=mean_term.new_zeros(()), num_highest=mean_term.new_zeros(()))
         label_probability = 1 - label_smoothing
         # A row has one logit for each row of the weight, including the rows that were added to pad the vocabulary, and
@@ -358,9 +359,10 @@ def _compute_row_terms_and_write_gradients(
 ) -> RowTerms:
     """Compute the logits of one chunk of rows and their gradients, and return the terms of the loss.
 
-    The logits z of the chunk are first replaced with their gradient g, `(chunk_rows, vocabulary)`, in the same memory.
-    Then g W, g^T x and the sum of the rows of g, where W is the weight and x are the states, are the gradients of the
-    states, the weight and the bias. They are written into `gradients` or added to it.
+    The logits z of the chunk are first replaced with g, `(chunk_rows, vocabulary)`, the gradient of the first two terms
+    of the loss, in the same memory. Then g W, g^T x and the sum of the rows of g, where W is the weight and x are the
+    states, are the gradients of these terms with respect to the states, the weight and the bias. g W is written into
+    `gradients` together with the gradient of the last term, and the other two are added.
 
     If the vocabulary was padded, g has more columns, which are 0. For example, 37,001 tokens are padded to 37,056, so
     the last 55 columns are 0.

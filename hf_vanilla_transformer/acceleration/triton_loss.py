@@ -65,12 +65,12 @@ def _replace_row(
     """Replace one row of logits with its gradient, and store the row's three values of `RowTerms`.
 
     Each program of the kernel handles one row. It reads the row twice, in blocks of COLUMNS elements. For example, with
-    10,000 tokens and COLUMNS = 4096, there are two whole blocks, which begin at columns 0 and 4,096. The last block
-    begins at 8,192 and ends after the row, so its elements from column 10,000 on are masked.
+    a vocabulary of 10,000 and COLUMNS = 4096, there are two whole blocks, which begin at columns 0 and 4,096. The last
+    block begins at 8,192 and ends after the row, so its elements from column 10,000 on are masked.
 
-    A pointer plus a number is the address of the element with this index. `tl.load` reads the elements at a block of
-    addresses, and `tl.store` writes them. Where a `mask` is False, `tl.load` returns `other` without reading, and
-    `tl.store` writes nothing.
+    A pointer plus a number is the address of the element with this index. `tl.load` reads the element at an address, or
+    the elements at a block of addresses, and `tl.store` writes them. Where a `mask` is False, `tl.load` returns `other`
+    without reading, and `tl.store` writes nothing.
 
     Args:
         logits: a pointer to the logits, `(rows, vocabulary)`, which are overwritten.

@@ -65,8 +65,9 @@ def _cpu_capabilities() -> dict[str, bool]:
 def fast_paths() -> dict[str, str]:
     """Return the reason why each fast path is off on this machine, as a dict from the path's name to the reason.
 
-    A fast path is an optimized implementation. An empty reason means that the path is on. For example, on a CPU without
-    AVX-512, the reason for "large float32 matmuls by oneDNN" is "torch uses AVX2 here, and the path needs AVX-512".
+    A fast path is an optimized implementation. An empty reason means that the path is on. For example, on a machine
+    without an accelerator, whose torch has oneDNN enabled and uses AVX2, the reason for "large float32 matmuls by
+    oneDNN" is "torch uses AVX2 here, and the path needs AVX-512".
     """
     # Each of the variables below belongs to one requirement. It is empty if the requirement is met, and otherwise it
     # says why not.
@@ -80,7 +81,8 @@ def fast_paths() -> dict[str, str]:
     if not has_avx512():
         capability = torch.backends.cpu.get_cpu_capability()
         avx512_reason = f"torch uses {capability} here, and the path needs AVX-512"
-    # Without VNNI, int8 matmuls still run, but only with 7-bit activations. So the path with 8-bit activations is off.
+    # Without VNNI, x86 CPUs still compute int8 matmuls, but only with 7-bit activations. So the path with 8-bit
+    # activations is off.
     vnni_reason = ""
     if not torch.cpu._is_vnni_supported():
         vnni_reason = "the CPU has no VNNI, so activations are rounded to 7 bits instead of 8"

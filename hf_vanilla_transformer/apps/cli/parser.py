@@ -130,7 +130,8 @@ def given_arguments(
     recipe = values.pop("config", None)
     if recipe is not None:
         recipe_values = read_recipe(recipe, argument_class)
-        # From here on, `values` has the recipe's arguments as well. The command line has priority.
+        # From here on, `values` has the recipe's arguments as well, except those that an argument of the command line
+        # overrides or contradicts.
         values = override_recipe(recipe_values, values)
         # An output file must not overwrite the recipe's file. The output may be named by the command line or by the
         # recipe, so this check needs the values of both.
@@ -196,8 +197,8 @@ class _Argument(NamedTuple):
         read. `--help` lists the argument only if `is_shown`.
 
         The default of the copy is only used to declare the argument and to show it in `--help`. It never becomes the
-        argument's value, because `_parse_values` leaves out all arguments that are not on the command line. The
-        dataclass that defines the argument then sets its own default.
+        argument's value, because `_parse_values` leaves out all arguments that are not on the command line. Unless a
+        recipe sets the argument, the dataclass that defines it then sets its own default.
         """
         metadata = self._metadata_for_help(is_shown)
         default_factory = self.field.default_factory

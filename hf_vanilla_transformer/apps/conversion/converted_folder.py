@@ -207,8 +207,9 @@ def _compare_model(folder: Path, source: Source) -> Certificate:
 def _compare_model_and_tokenizer(folder: Path, source: Source, sentences: list[str]) -> Certificate:
     """Compare a written model and its tokenizer with their source, on random tokens and on sentences.
 
-    If transformers can load a tokenizer of the source, the written tokenizer must produce the same token ids. The
-    differences between the models are only measured here. The caller decides whether they are too large.
+    If transformers can load a tokenizer of the source, the written tokenizer must produce the same token ids. If the
+    models differ too much, the result says so in its field `equal`, and no error is raised here. `write_converted`
+    raises it later.
 
     Raises InputError if the written folder cannot be loaded, or if its tokenizer is wrong.
     """

@@ -120,7 +120,8 @@ def to_ctranslate2(
         parity = compare(
             temporary_folder, model, saved_tokenizer, sentences, num_positions=num_positions, is_exact=is_exact
         )
-        # This raises ValueError if the models differ, unless `force` is True.
+        # In float32, this raises ValueError if the log-probabilities differ by more than the tolerance, unless `force`
+        # is True. Quantized models need not be equal.
         check_equal(parity, folder, force)
         certificate = {
             "source": folder,
@@ -413,7 +414,7 @@ def _move_alignment_heads(model: VanillaTransformerForConditionalGeneration) -> 
     # All heads are in the same layer.
     layer_index, _ = alignment_heads[0]
     head_indices = [head for _, head in alignment_heads]
-    # The reordered attention is a copy, so it takes the place of the old one in the layer.
+    # If the order changes, the reordered attention is a copy, so it must take the place of the old one in the layer.
     decoder_layer: Any = model.model.decoder.layers[layer_index]
     decoder_layer.encoder_attn = with_heads_first(decoder_layer.encoder_attn, head_indices)
     return {"alignment_layer": layer_index, "alignment_heads": len(alignment_heads)}

@@ -276,15 +276,15 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def _max_length(self, settings: GenerationConfig, longest_source: int) -> int:
         """Return the maximum number of tokens in a translation, not counting the start token.
 
-        The first limit that is set decides, in the order of the branches below. For example, if the longest source has
-        10 tokens and the position table has 2,048 rows:
+        The first branch below whose condition is True decides. `max_new_tokens` and `max_length` take precedence over
+        `max_length_offset`. For example, if the longest source has 10 tokens and the position table has 2,048 rows:
 
         | setting                | counts the start token | result  |
         |------------------------|------------------------|---------|
         | `max_new_tokens=20`    | no                     | 20      |
         | `max_length_offset=50` | no                     | 10 + 50 |
         | `max_length=20`        | yes                    | 20 - 1  |
-        | none                   |                        | 2,047   |
+        | no setting or default  |                        | 2,047   |
 
         Args:
             settings: the search settings.
@@ -351,8 +351,9 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         is forced to begin with the target. For example, with the targets [a, b, </s>] and [c, </s>]:
 
         1. The translations must begin with the prefixes [a, b] and [c].
-        2. Both searches may take 3 steps, which is the length of the longest prefix plus 1. Step 3 of the first search
-           predicts its </s>. The second search may have generated a needless token in step 3.
+        2. Both searches may take 3 steps, which is the length of the longest prefix plus 1. In step 3, the first search
+           attends as it does when it predicts its </s>, whichever token it really chooses. The second search may have
+           generated a needless token in step 3.
         3. The first target keeps the attention of 3 steps, and the second one of 2 steps, one for each of its tokens.
 
         Args:

@@ -152,9 +152,9 @@ class Document:
         inner_translations = translations[num_runs:]
         inner_links = links[num_runs:]
 
-        # First, each run stores its translation in itself, and nothing is written yet.
         # The readings of `<ruby>` elements that are left out.
         dropped_readings: list[Node] = []
+        # First, each run stores its translation in itself. Inner documents are written at once, but this one is not.
         for run, translation, word_links in zip(self._translated_runs, run_translations, run_links, strict=True):
             dropped_readings += run.store_translation(translation, word_links)
         written_inner_documents = self._render_inner_documents(inner_translations, inner_links)

@@ -31,7 +31,8 @@ def _assign_roles_inside(
 ) -> None:
     """Assign roles to all elements inside a node, including nested elements.
 
-    This function calls `_assign_role` for each child element, which calls this function for what is inside the element.
+    This function calls `_assign_role` for each child element that does not stay unchanged, and `_assign_role` calls
+    this function for what is inside the element.
 
     Args:
         parent: the node, whose attribute `is_translated` must be set. What is inside it is changed in place.
@@ -169,7 +170,8 @@ def _role_of_element(element: Node, may_be_inline: bool) -> Role:
 def _keep_texts(block: Node, escape: Callable[[str], str]) -> None:
     """Replace the texts of an untranslated block with nodes, so that they are written unchanged.
 
-    Only strings are translated. A node without children and without a name is written as its attribute `raw` says.
+    A string would be translated. A node without children and without a name is written as its attribute `raw` says,
+    unless it has the role ESCAPED_HTML.
     """
     children: list[Node | str] = []
     for child in block.children:

@@ -80,8 +80,8 @@ def read_xml(markup: str) -> Node:
 
     # If the document is a text without prolog and tags, the text may itself be escaped HTML. In this case, it is the
     # only child of the root, and `replace_escaped_html` replaces it. It needs the source of this text in `raw_content`,
-    # which `_build_tree` sets for elements, but not for the root. If the root has several children, this call has no
-    # effect, and `assign_roles` finds such texts inside elements.
+    # which `_build_tree` sets for elements, but not for the root. If the root has several children, or an element as
+    # its only child, this call has no effect, and `assign_roles` finds such texts inside elements.
     root.raw_content = markup_with_blank_prolog
     replace_escaped_html(root)
     assign_roles(root, escape_xml, is_sentence=False)

@@ -241,7 +241,8 @@ class TagPlacement:
         words_of_children: dict[Element, _WordRange] = {}
         # The words of the translation that are assigned to a child.
         taken_words: set[int] = set()
-        # `_choose_words` passes `is_strict` on to `_weight`, which applies the two rules.
+        # `_choose_words` passes `is_strict` on to `_weight`, which applies the two rules. It needs neither if the child
+        # has all source words of the parent, and no word is taken.
         for is_strict in (True, False):
             unplaced_children = [child for child in largest_first if child not in words_of_children]
             for child in unplaced_children:
@@ -437,9 +438,10 @@ class TagPlacement:
         if placed.words.is_empty:
             # The element encloses no words. Its empty range marks a place between two words, and `start` is the index
             # of the word after this place. For example, the range (3, 3) is the place between the words 2 and 3, so
-            # `word_before` is 2. The element is put directly after this word, so the white space between the two words
-            # follows the element. The range (0, 0) is the place before the first word. Then `word_before` is -1, for
-            # which `_position_after_word` returns the position 0.
+            # `word_before` is 2. In general, the element is put directly after this word, so the white space between
+            # the two words follows the element. A footnote mark may be put before the punctuation at the end of the
+            # word. The range (0, 0) is the place before the first word. Then `word_before` is -1, for which
+            # `_position_after_word` returns the position 0.
             word_before = placed.words.start - 1
             position = self._position_after_word(word_before, placed.element)
             characters = CharacterRange(position, position)
