@@ -332,7 +332,7 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
     """Return True if a checkpoint has no completion mark but is nevertheless complete.
 
     Such checkpoints come from a Trainer without [`CompleteCheckpoints`]. An unmarked checkpoint of `train` counts as
-    incomplete, because `train` marks each checkpoint when it is complete.
+    incomplete, because `train` marks each checkpoint from which a run can resume as soon as it is complete.
     """
     if (checkpoint / MARK).exists():
         return False

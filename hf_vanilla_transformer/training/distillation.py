@@ -340,10 +340,11 @@ class Teacher:
         writes to a separate file in the cache. The processes may have different caches, because they may run on several
         machines or with different home folders.
 
-        The processes wait for each other three times, in this order, and the order of the steps must stay:
+        The processes wait for each other in three steps, whose order must stay:
 
         1. `_find_sources_unknown_to_all_processes` waits until all processes have read their caches.
-        2. `wait_for_everyone` waits until all processes have translated.
+        2. `wait_for_everyone` waits until all processes have translated. If no source has to be translated, this step
+           is left out.
         3. `_add_hypotheses_of_other_processes` exchanges the hypotheses that are missing in the cache of a process.
         """
         processes = PartialState()
@@ -353,7 +354,7 @@ class Teacher:
         # Wait 1: no process writes to the cache before all processes have read it.
         untranslated = _find_sources_unknown_to_all_processes(unique_sources, known_hypotheses)
         # `untranslated` is the same in all processes, so all of them or none enter this block. If only some did, they
-        # would wait for the others forever.
+        # would wait in `wait_for_everyone` for processes that never call it.
         if untranslated:
             # With two processes, one translates the 1st, 3rd, ... source and the other the 2nd, 4th, ... one.
             own_share = untranslated[processes.process_index :: processes.num_processes]

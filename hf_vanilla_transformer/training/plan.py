@@ -248,8 +248,8 @@ def _choose_arguments(
     an argument, the given one counts.
 
     1. `given_settings` contain no chosen arguments. They are enough to choose a recipe.
-    2. `model_settings` also contain the recipe's arguments about the model and the tokenizer. They are enough to
-       measure sentence lengths, and to estimate how many tokens fit into memory.
+    2. `model_settings` also contain the recipe's arguments about the model and the tokenizer, and its `r_drop_alpha`.
+       They are enough to measure sentence lengths, and to estimate how many tokens fit into memory.
     3. `chosen_settings` contain all chosen arguments. They are the input of the forecast.
     4. `forecast.settings` are `chosen_settings` in a form from which the costs are estimated: with final batches, and
        with evaluations and checkpoints counted in updates. They are used only for the costs and the explanation.
@@ -453,10 +453,10 @@ def _forecast_run(
 
     The settings are completed in two steps. Each step changes only the arguments that are listed here:
 
-    1. `batched_settings` get the batches of an update, `tokens_per_batch` and `gradient_accumulation_steps`, if the
-       settings have `tokens_per_update`.
-    2. `complete_settings` get `save_steps` and `eval_steps` if the run saves or evaluates every epoch. This comes
-       second, because the number of updates in an epoch depends on the batches.
+    1. If the settings have `tokens_per_update`, `batched_settings` get the batches of an update: `tokens_per_batch` and
+       `gradient_accumulation_steps`. They replace `tokens_per_update` in `given_arguments`.
+    2. `complete_settings` get `save_steps` if the run saves every epoch, and `eval_steps` if it evaluates every epoch.
+       This comes second, because the number of updates in an epoch depends on the batches.
 
     For example, a run with 100 updates per epoch that saves every epoch gets `save_steps=100`.
 
@@ -466,14 +466,14 @@ def _forecast_run(
         tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
         tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the run is for this machine.
     """
-    # The run removes pairs with more than `max_tokens` tokens on a side. If the settings have no limit, a pair must fit
-    # into a batch. If batches have a fixed number of pairs instead of tokens, the limit is None, and no pair is
-    # removed. Settings that have only `tokens_per_update` get a limit in `Settings.from_arguments`. From here on,
-    # `short_pairs` replaces `measured_pairs`.
+    # The run removes pairs with more than `max_tokens` tokens on a side. If the settings have no `max_tokens`, a pair
+    # must fit into a batch. If batches have no maximum number of tokens either, but a fixed number of pairs, the limit
+    # is None, and no pair is too long. Settings that have only `tokens_per_update` get `max_tokens` in
+    # `Settings.from_arguments`. From here on, `short_pairs` replaces `measured_pairs`.
     max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
     short_pairs = measured_pairs.drop_pairs_over(max_tokens)
-    # Step 1. If the settings have a number of tokens per update instead of a batch size, split the update into batches.
-    # This changes no argument that is read from `args` below.
+    # Step 1. If the settings have a number of tokens per update, split the update into batches. This changes no
+    # argument that is read from `args` below.
     batched_settings = with_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
     args = batched_settings.args
 
@@ -615,7 +615,7 @@ def _fit_batches(
     - `update_size.most_tokens_per_batch` is 10,000, the maximum size of a batch.
     - `longest_sentence` is at most 3,125. The chosen size of a batch is never smaller, even if memory is short.
     - `tokens_per_batch` is 8,333, the chosen size of a batch. An update consists of 3 of them.
-    - `max_tokens` is 3,125. Training pairs with more tokens on a side are removed, although they would fit into a
+    - `max_tokens` is 3,125. Training pairs with more tokens on a side are removed, even those that would fit into a
       batch.
 
     The result may include arguments that the user has given or excluded. The caller removes them.
@@ -833,8 +833,8 @@ def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float
     """
     args = settings.args
     max_tokens = settings.data.max_tokens
-    # The pairs that the run will train on. The first line describes these pairs, and the last line states how many
-    # fewer they are than in `corpus`. Everything between them reads `corpus`.
+    # The pairs that the run will train on. The first line describes these pairs. If they are fewer than in `corpus`,
+    # the last line states how many are missing. Everything between them reads `corpus`.
     short_corpus = corpus.drop_pairs_over(max_tokens)
     lines = [_explain_recipe(recipe_name, short_corpus)]
     # Without a GPU, a smaller recipe may have been chosen than the one for this number of pairs. As in

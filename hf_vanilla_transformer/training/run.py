@@ -508,7 +508,9 @@ def train_and_save(built: BuiltRun, checkpoint: Path | None) -> TrainedRun:
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception | None:
     """Make the updates of a run, starting from scratch or from a checkpoint.
 
-    If this function returns, with or without an error as its result, the model has its final weights.
+    If this function returns, with or without an error as its result, the model has its final weights. There is one
+    exception: if the run keeps its best model, and the result is an error, the model still has the weights of the last
+    update, because the Trainer loads the best model only after it has written the last checkpoint.
 
     Returns:
         None if everything went well. If all updates were made, but the last checkpoint could not be written to the
@@ -538,8 +540,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
     except Exception as error:
         has_made_all_updates = trainer.state.global_step >= trainer.state.max_steps
         if has_made_all_updates and is_writing_error(error):
-            # The weights in memory are final. Only the last checkpoint is missing. The caller decides whether the run
-            # needs it.
+            # No updates are left, and only the last checkpoint is missing. The caller decides whether the run needs it.
             logger.info("the last checkpoint could not be written (%s)", error)
             return error
         explanation = explain_training_error(error, trainer, checkpoint)
@@ -592,9 +593,9 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     This replaces `trainer.train()`, which would make one more update. It changes the Trainer. The model already has
     the checkpoint's weights. If the run keeps its best model, the model gets the weights of the best checkpoint.
 
-    The order of the steps must stay. The Trainer's private method `_load_best_model`, the last step, depends on all
-    others except the removal of marks: it reads the two attributes about DeepSpeed and FSDP, and the path of the best
-    checkpoint from the state.
+    The first and the last step must stay where they are. The Trainer's private method `_load_best_model`, the last
+    step, depends on all others except the removal of marks: it reads the two attributes about DeepSpeed and FSDP, and
+    the path of the best checkpoint from the state.
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = Path(str(trainer.args.output_dir))

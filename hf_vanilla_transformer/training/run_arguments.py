@@ -414,10 +414,12 @@ class Settings(NamedTuple):
         saved with `dropout` and `seed` is resumed with a different seed:
 
         1. `saved_arguments` come from the folder: `{"dropout": 0.1, "seed": 1}`.
-        2. `overridden_arguments` are all of these and the given ones, which win:
-           `{"dropout": 0.1, "seed": 2, "resume_from_checkpoint": "last"}`.
+        2. `overridden_arguments` are these and the given ones, which win:
+           `{"dropout": 0.1, "seed": 2, "resume_from_checkpoint": "last"}`. `_merge_arguments` leaves out some arguments
+           that would contradict others.
         3. `arguments_to_save` also have defaults that depend on other arguments, such as `use_cpu` for the device
-           "cpu". They become `given_arguments` of the settings, and are saved with the run.
+           "cpu". They become `given_arguments` of the settings, and are saved with the run, except for those in
+           `_NOT_SAVED`.
         4. The result of `_adapt_to_trainer` also has what the Trainer needs, such as its name for the token. Only the
            objects of the settings are built from it. It is not saved.
 

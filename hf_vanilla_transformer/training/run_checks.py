@@ -51,7 +51,7 @@ _AT_LEAST_0 = (
 def check_start(settings: Settings, checkpoint: Path | None) -> None:
     """Check everything that can be checked before the sentence pairs are loaded, such as numbers and model sizes.
 
-    Each check raises an error by itself, and returns nothing. The first error ends the run.
+    Each check raises an error by itself, and no result of a check is used. The first error ends the run.
 
     Args:
         settings: the run's settings. If `needs_plan` is True, some of them are not yet chosen.

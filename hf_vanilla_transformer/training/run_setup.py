@@ -96,7 +96,8 @@ def set_up_training(
     model.generation_config.update(**settings.decoding.generate_kwargs())
 
     # Tokenize the pairs, and complete the tokenizer with facts about them. `tokenize` also removes training pairs that
-    # are too long, and the check and the facts below refer to the remaining pairs.
+    # are empty or too long, so `tokenized_pairs` may have fewer pairs than `pairs`. The check and the longest source
+    # refer to the remaining pairs, but the share of sources without letters refers to all training pairs.
     tokenized_pairs = tokenize(settings, pairs, tokenizer)
     check_lengths(model.config, tokenized_pairs)
     # The tokenizer is saved with these facts, which translation needs. Checkpoints contain the tokenizer, too, so the
@@ -311,8 +312,8 @@ def make_run_trainer(
         trainer = TokenMetricsTrainer(**trainer_options)
 
     # This replaces methods of this one Trainer object, depending on the arguments: with the paper's schedule, the
-    # methods that create the optimizer and the schedule; with `tokens_per_batch`, the batches; and for pushes during
-    # the training, the method that pushes a checkpoint.
+    # methods that create the optimizer and the schedule; with `tokens_per_batch`, the methods that make the training
+    # batches; and for pushes during the training, the method that pushes a checkpoint.
     _adapt_trainer(trainer, args)
     if trainer.is_fsdp_enabled:
         # This call changes the model if embeddings are shared. Before it, the encoder and the decoder have separate

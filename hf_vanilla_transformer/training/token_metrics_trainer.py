@@ -134,7 +134,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
 
         The Trainer's loop and this class exchange values through two attributes, which are set before the loop:
 
-        - `self.gather_function`: the loop calls it to gather the predictions of all processes.
+        - `self.gather_function`: the loop calls it to gather the losses, predictions and labels of all processes.
         - `self._evaluation_sums`: for each batch, the loop calls `self.prediction_step`, which appends to this list.
           After the loop, this method reads the list.
         """

@@ -60,9 +60,9 @@ class TrainingMemory:
         on each side, this gives 9.7 GB for base and 18.6 GB for big. The measured peaks on large GPUs were 9.4 GB and
         18.9 GB.
 
-        The estimate does not read `config.d_ff`. It is too high for models with a smaller d_ff than 4 d_model, and too
-        low for models with a larger one. All fields of the result are in bytes, including `logits_per_token` and
-        `most_logits`.
+        The estimate does not read `config.d_ff`. It counts too many activations for models with a smaller d_ff than
+        4 d_model, and too few for models with a larger one. All fields of the result are in bytes, including
+        `logits_per_token` and `most_logits`.
 
         Args:
             model: the model to train. Its weights may be on the meta device.
@@ -93,9 +93,10 @@ class TrainingMemory:
             passes = 1
             # The two tensors are the logits, which their gradient overwrites, and values that are computed from them.
             logit_tensors = 2
-            # The loss computes the logits of one chunk of tokens at a time, so no more than a chunk is in memory. The
-            # size of a chunk in bytes depends only on the device's memory. The vocabulary and the precision determine
-            # how many tokens a chunk has.
+            # The loss computes the logits of one chunk of tokens at a time, so no more than a chunk is in memory. With
+            # the Triton kernel, the size of a chunk in bytes depends only on the device's memory. The vocabulary and
+            # the precision determine how many tokens a chunk has. Without the kernel, d_model determines how many
+            # tokens a chunk has, but the estimate is the same.
             most_logits = logit_tensors * _find_chunk_bytes(memory)
         return cls(
             fixed=bytes_per_parameter * model.num_parameters(),

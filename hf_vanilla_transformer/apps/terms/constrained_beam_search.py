@@ -372,7 +372,7 @@ class PhraseStates:
         no longer count if letters meet.
         """
         counts = states.counts  # each (active, hypotheses, 1, phrases)
-        # If letters meet, the revocable occurrences end inside a word, so they are missing again.
+        # If letters meet, the revocable occurrences end inside a word, so they no longer count.
         needed_if_letters_meet = self._tokens_of_missing(counts.missing + counts.revocable)  # (active, hypotheses, 1)
         needed_otherwise = self._tokens_of_missing(counts.missing)  # (active, hypotheses, 1)
 
@@ -431,7 +431,7 @@ class PhraseStates:
 
         # Whether the hypotheses end with a letter before the tokens, (active, hypotheses, 1).
         ended_in_letter = states.ends_in_letter[:, :, None]
-        # The other flags have shape (active, hypotheses, next_tokens).
+        # The two flags below have shape (active, hypotheses, next_tokens).
         letters_meet = ended_in_letter & token_begins_with_letter
         # A token without text does not change how the hypothesis ends.
         hypothesis_ends_in_letter = token_ends_with_letter | (token_has_no_text & ended_in_letter)
@@ -499,8 +499,8 @@ class PhraseStates:
         tokens, which are subtracted. If several alternatives are partly matched, only the one that saves most is
         subtracted, because the next token may continue one of them and not the others.
 
-        For example, the phrases [5, 6, 7] and [8] have 4 tokens. If both are missing, a hypothesis that ends with 5 and
-        6 saves 2 of them, so it needs 2 more tokens.
+        For example, the phrases [[5, 6, 7]] and [[8]], each with a single alternative, have 4 tokens. If both are
+        missing, a hypothesis that ends with 5 and 6 saves 2 of them, so it needs 2 more tokens.
 
         Args:
             matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
@@ -691,7 +691,7 @@ def _pad_tables(tables: list[Tables]) -> Tables:
     # - A position of padding is never matched, because its token is invalid. It also saves 0 tokens. Its phrase and its
     #   tracked token have the index 0, only because gather() needs a valid index.
     # - A phrase of padding must occur 0 times, so it is never missing.
-    # - A tracked token of padding is never proposed.
+    # - A tracked token of padding is never a candidate.
     fields_with_tokens = ("token_of_position", "tracked_tokens")
     padded = {}
     for field in Tables._fields:
@@ -779,9 +779,9 @@ class ConstrainedBeamSearch(BeamSearch):
         # `BeamSearch.__init__` has set `self.limits`, which has one element per sentence, (batch,).
         indices_of_prompts = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)  # (batch, beams)
         self._running_states = prompt_states.take(indices_of_prompts)
-        # A bank is the number of tokens that are still needed for the phrases. Until the first call of `extend`, this
-        # attribute has the banks of the running hypotheses, (batch, beams). Each call of `extend` replaces them with
-        # the banks of the new candidates, (active, candidates).
+        # A bank is given by the number of tokens that its hypotheses still need for their phrases. Until the first call
+        # of `extend`, this attribute has the banks of the running hypotheses, (batch, beams). Each call of `extend`
+        # replaces them with the banks of the new candidates, (active, candidates).
         self._banks = self._phrases.needed(self._running_states)
 
     def _follow_prompts(self, prompts: torch.Tensor) -> States:
