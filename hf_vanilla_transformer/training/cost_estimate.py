@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..data.length_filter import pair_lengths
 from ..evaluation.choose_search import ALPHAS, PAIRS_TO_CHOOSE_SEARCH
@@ -232,11 +233,9 @@ def _estimate_search_seconds(
         updates: number of updates of the run.
         trial: the measured seconds per token of both searches.
     """
-    lengths = _estimate_translation_lengths(measured_pairs)
+    lengths = _estimate_translation_lengths(settings.args, measured_pairs)
     greedy_tokens = _estimate_greedy_tokens(settings.args, updates, measured_pairs.corpus.validation_pairs, lengths)
-    beam_tokens = _count_beam_sentences(settings, measured_pairs.corpus) * lengths.usual
-    # In a trial, translations are about as long as their sources. Its seconds per source token are therefore about the
-    # seconds for each generated token.
+    beam_tokens = _count_beam_sentences(settings, measured_pairs.corpus) * lengths.mean
     return greedy_tokens * trial.greedy_seconds_per_token + beam_tokens * trial.beam_seconds_per_token
 
 
@@ -244,16 +243,21 @@ def _estimate_search_seconds(
 class _TranslationLengths:
     """Estimated lengths of the translations of validation or test sentences, in tokens per sentence.
 
+    In the evaluations during training, a batch may have sentences of quite different lengths, and its search continues
+    until its longest translation ends. There, each translation counts as long as the longest one in its batch.
+
     Args:
-        usual: mean length of the translations of a trained model.
-        maximum: mean length of the translations of a model that does not end them.
+        mean: mean length of the translations of a trained model.
+        padded: the same in the evaluations during training, with all translations of a batch as long as the longest.
+        unended: the same for a model that does not end its translations.
     """
 
-    usual: float
-    maximum: float
+    mean: float
+    padded: float
+    unended: float
 
 
-def _estimate_translation_lengths(measured_pairs: MeasuredPairs) -> _TranslationLengths:
+def _estimate_translation_lengths(args: RunArguments, measured_pairs: MeasuredPairs) -> _TranslationLengths:
     """Estimate how long translations are, from the validation pairs or, if there are none, from the training pairs."""
     corpus = measured_pairs.corpus
     source_lengths = corpus.source_lengths
@@ -261,9 +265,20 @@ def _estimate_translation_lengths(measured_pairs: MeasuredPairs) -> _Translation
     if corpus.validation_pairs > 0:
         # Validation sentences from other documents can be much longer than training sentences.
         source_lengths, target_lengths = pair_lengths(measured_pairs.tokenized_sample["validation"])
-    # The search stops a translation that has this many tokens more than its source.
-    maximum = float(source_lengths.mean()) + PAPER_MAX_LENGTH_OFFSET
-    return _TranslationLengths(usual=float(target_lengths.mean()), maximum=maximum)
+
+    # The Trainer forms the batches of its evaluations with this function, too.
+    batch_size = args.per_device_eval_batch_size
+    rows = get_length_grouped_indices(source_lengths, batch_size, generator=torch.Generator().manual_seed(0))
+    padded_tokens = 0
+    unended_tokens = 0
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
+        padded_tokens += len(batch) * int(target_lengths[batch].max())
+        # The search stops a translation that has this many tokens more than its source.
+        unended_tokens += len(batch) * (int(source_lengths[batch].max()) + PAPER_MAX_LENGTH_OFFSET)
+    return _TranslationLengths(
+        mean=float(target_lengths.mean()), padded=padded_tokens / len(rows), unended=unended_tokens / len(rows)
+    )
 
 
 def _estimate_greedy_tokens(
@@ -280,8 +295,8 @@ def _estimate_greedy_tokens(
     evaluations = _count_occurrences(args.eval_strategy, args.eval_steps, updates)
     # At the beginning of the training, the model does not yet end its translations.
     long_evaluations = math.ceil(_FRACTION_OF_LONG_EVALUATIONS * evaluations)
-    tokens_of_long_evaluations = long_evaluations * lengths.maximum
-    tokens_of_other_evaluations = (evaluations - long_evaluations) * lengths.usual
+    tokens_of_long_evaluations = long_evaluations * lengths.unended
+    tokens_of_other_evaluations = (evaluations - long_evaluations) * lengths.padded
     return validation_pairs * (tokens_of_long_evaluations + tokens_of_other_evaluations)
 
 

@@ -538,7 +538,8 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
             interrupt.args = (describe_how_to_resume(output),)
         raise
     except Exception as error:
-        has_made_all_updates = trainer.state.global_step >= trainer.state.max_steps
+        # Both numbers are 0 if the error occurred before the first update.
+        has_made_all_updates = 0 < trainer.state.max_steps <= trainer.state.global_step
         if has_made_all_updates and is_writing_error(error):
             # No updates are left, and only the last checkpoint is missing. The caller decides whether the run needs it.
             logger.info("the last checkpoint could not be written (%s)", error)

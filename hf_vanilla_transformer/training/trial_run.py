@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
 from torch import nn
-from transformers import Seq2SeqTrainer
+from transformers import EvalPrediction, Seq2SeqTrainer
 
 from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import pair_lengths
@@ -90,8 +90,9 @@ class TrialResult:
 
     Args:
         update_seconds_per_token: median over the updates of their seconds per source or target token, padding included.
-        greedy_seconds_per_token: seconds per source token of an evaluation during training, usually with greedy search.
-        beam_seconds_per_token: seconds per source token of an evaluation after training, usually with beam search.
+        greedy_seconds_per_token: seconds per generated token of an evaluation during training, usually with greedy
+            search. The padding of translations that end before the longest one in their batch counts as tokens.
+        beam_seconds_per_token: the same for an evaluation after training, usually with beam search.
         peak_memory: peak memory in bytes: of the child process on CPUs, or of its GPU.
     """
 
@@ -298,11 +299,16 @@ def _run_job(job: TrialJob, folder: str) -> TrialResult:
     # Step 3.
     updates = _make_updates(trainer, job["batches"])
 
-    # Step 4. All evaluations below translate the pairs, but do not score the translations.
-    trainer.compute_metrics = None
+    # Step 4. If the run translates in its evaluations during training, the evaluation below does so, too. It does not
+    # score the translations.
+    if trainer.compute_metrics is not None:
+        trainer.compute_metrics = _compute_no_metrics
     # An untrained model hardly ever generates EOS. With this limit, translations are as long as their sources.
     model.generation_config.max_length_offset = 0  # type: ignore[attr-defined]
     greedy_seconds = _measure_search(trainer, typical_pairs, args.generation_num_beams)
+    # After the training, every run translates. These two settings let the Trainer do so in the evaluations below.
+    trainer.compute_metrics = _compute_no_metrics
+    trainer.args.predict_with_generate = True  # type: ignore[attr-defined]
     # Without a given number of beams, translations after the training use the model's default.
     beams_after_training = settings.decoding.num_beams or model.generation_config.num_beams
     beam_seconds = _measure_search(trainer, typical_pairs, beams_after_training)
@@ -371,15 +377,22 @@ def _measure_update(
 
 
 def _measure_search(trainer: Seq2SeqTrainer, pairs: Dataset, num_beams: int | None) -> float:
-    """Translate pairs with `num_beams` beams, and return how many seconds this takes per source token.
+    """Translate a batch of pairs with `num_beams` beams, and return how many seconds this takes per generated token.
 
-    If `num_beams` is None, the Trainer's default applies.
+    Padding counts as generated tokens, because the search continues until the longest translation ends. If `num_beams`
+    is None, the Trainer's default applies.
     """
-    # `_run_job` has removed the Trainer's metrics, so this translates the pairs without scoring them.
     start = time.perf_counter()
     trainer.evaluate(pairs, num_beams=num_beams)
     seconds = time.perf_counter() - start
-    return seconds / sum(map(len, pairs["input_ids"]))
+    # `_run_job` has set the limit for the translations: each has as many tokens as its source.
+    longest_translation = max(map(len, pairs["input_ids"]))
+    return seconds / (len(pairs) * longest_translation)
+
+
+def _compute_no_metrics(predictions: EvalPrediction) -> dict[str, float]:
+    """Return no metrics. A Trainer translates in its evaluations only if it has a function like this one."""
+    return {}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import load_pairs, plan, train_tokenizer
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, load_pairs, plan, train_tokenizer
 from hf_vanilla_transformer.support.recipes import read_recipe
 from hf_vanilla_transformer.support.user_errors import UserError
 from hf_vanilla_transformer.training import cost_estimate, trial_run
@@ -264,6 +264,39 @@ def test_run_trial_begins_with_the_largest_batches(tmp_path, monkeypatch):
     assert 2 * longest_length < 8 * largest_length
 
 
+def test_run_trial_translates_as_the_run_does(monkeypatch):
+    """Greedily as during training, with the beams of the run, and the pairs that need most memory."""
+    generate = VanillaTransformerForConditionalGeneration.generate
+    searches = []
+
+    def record_search(model, input_ids, **options):
+        translations = generate(model, input_ids, **options)
+        # The decoder's start token is not generated.
+        searches.append((options.get("num_beams"), len(input_ids), translations.shape[1] - 1 - input_ids.shape[1]))
+        return translations
+
+    def run_in_this_process(command, **options):
+        folder = Path(command[-1])
+        job = json.loads((folder / "job.json").read_text())
+        result = trial_run._run_job(job, str(folder))
+        (folder / "result.json").write_text(json.dumps(asdict(result)))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "generate", record_search)
+    monkeypatch.setattr(trial_run, "keep_freed_memory", lambda: False)
+    monkeypatch.setattr(trial_run, "limit_onednn_cache", lambda: None)
+    monkeypatch.setattr(subprocess, "run", run_in_this_process)
+    arguments = {**SMALL, "chooses": False, "max_steps": 1, "per_device_eval_batch_size": 4, "num_beams": 3}
+    plan(numbers(), predict_with_generate=True, generation_num_beams=1, **arguments)
+    # All translations are as long as the longest source.
+    assert searches == [(1, 4, 0), (3, 4, 0), (1, 4, 0)]
+
+    # Without `predict_with_generate`, evaluations during training compute only the loss.
+    searches.clear()
+    plan(numbers(), predict_with_generate=False, **arguments)
+    assert [search[:2] for search in searches] == [(3, 4), (None, 4)]
+
+
 def test_fit_recipe_lowers_the_dropout_for_few_epochs():
     captions, software = make_corpus(longest=20), make_corpus(longest=60)
     assert planned("small", captions).model.dropout == 0.2
@@ -298,12 +331,19 @@ def test_estimate_costs_computes_the_time_of_an_h100(tokenizer):
 
 
 def test_estimate_costs_counts_the_tokens_of_validation_pairs(tokenizer, monkeypatch):
-    """Two of ten evaluations translate up to the limit of 50 tokens more than the source, eight up to the target."""
+    """Two of ten evaluations translate up to the limit of 50 tokens more than the source, eight up to the target.
+
+    Both take as long as for the longest pair in a batch. Beam search after the training has hardly any padding.
+    """
     lengths = np.full(1_000, 5)
     corpus = Corpus(1_000, 20, 0, lengths, lengths)
-    long_pairs = Dataset.from_dict({"input_ids": [[1] * 30] * 20, "labels": [[1] * 40] * 20})
-    measured_pairs = MeasuredPairs(corpus, tokenizer, DatasetDict(validation=long_pairs))
+    sources = [[1] * 30] + [[1] * 7] * 19
+    targets = [[1] * 40] + [[1] * 8] * 19
+    validation_pairs = Dataset.from_dict({"input_ids": sources, "labels": targets})
+    measured_pairs = MeasuredPairs(corpus, tokenizer, DatasetDict(validation=validation_pairs))
+    # All 20 pairs are in one batch.
     arguments = {"output_dir": "x", "max_steps": 100, "eval_strategy": "steps", "eval_steps": 10}
+    arguments["per_device_eval_batch_size"] = 32
     seconds = []
     for seconds_per_token in (0, 0.01):
         trial = trial_run.TrialResult(1e-6, seconds_per_token, seconds_per_token, 1)
@@ -311,7 +351,7 @@ def test_estimate_costs_counts_the_tokens_of_validation_pairs(tokenizer, monkeyp
         run_settings = Settings.from_arguments(**arguments, average_last=2)
         seconds.append(estimate_costs(run_settings, 100, measured_pairs, None).seconds)
     # The average and the last checkpoint translate the pairs once more.
-    tokens = 20 * (2 * (30 + 50) + 8 * 40) + 2 * 20 * 40
+    tokens = 20 * (2 * (30 + 50) + 8 * 40) + 2 * (40 + 19 * 8)
     assert seconds[1] - seconds[0] == pytest.approx(0.01 * tokens)
 
 

@@ -74,6 +74,13 @@ def test_a_finished_model_is_not_lost_with_its_last_checkpoint(tmp_path, monkeyp
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
+def test_an_error_before_the_first_update_does_not_save_an_untrained_model(tmp_path, monkeypatch):
+    fail_at(monkeypatch, Seq2SeqTrainer, "get_train_dataloader", lambda *_: True, OSError(errno.EIO, "I/O error"))
+    with pytest.raises(SystemExit, match="I/O error"):
+        train.main(recipe(tmp_path))
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
 def test_a_sharded_model_is_saved_again_by_a_resume(tmp_path, monkeypatch):
     # Its processes would have to save it together once more.
     def is_in_the_run(trainer, folder, **kwargs):
