@@ -1,6 +1,6 @@
 """Choose the length penalty and the stopping rule of beam search that give the best BLEU on validation pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,44 +31,47 @@ def choose_search(
     """Choose the length penalty and the stopping rule with which beam search reaches the highest BLEU.
 
     First, each length penalty is tried together with the first stopping rule. Then each stopping rule is tried together
-    with the best length penalty. If several values have the same BLEU, the first one is chosen. The paper's values come
-    first in the lists, so they are preferred.
+    with the best length penalty. If several values have the same BLEU, the first one is chosen, so the paper's values,
+    which come first in the lists, are preferred.
 
     Args:
         model (`PreTrainedModel`): model that translates. Its `generation_config` supplies the other search settings.
         tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         pairs (`Dataset`): validation pairs with columns `source` and `target`.
         scoring (`ScoringArguments`): how to compute BLEU.
-        **options: other arguments of `generate()`. If they contain `length_penalty` or `early_stopping`, that value is
-            kept.
+        **options: other arguments of `generate()`. A `length_penalty` or an `early_stopping` among them is kept.
 
     Returns:
         `dict`: the chosen `length_penalty` and `early_stopping`.
         `dict`: the BLEU of each search that was tried. The keys are descriptions of the searches.
     """
-    # The paper calls the length penalty alpha.
-    alphas: Sequence[float] = ALPHAS
-    if "length_penalty" in options:
-        alphas = [options["length_penalty"]]
-    stopping_rules: Sequence[str | bool] = STOPPING_RULES
-    if "early_stopping" in options:
-        stopping_rules = [options["early_stopping"]]
+    length_penalties = _list_candidates("length_penalty", ALPHAS, options)
+    stopping_rules = _list_candidates("early_stopping", STOPPING_RULES, options)
     comparison = _SearchComparison(model, tokenizer, pairs, scoring)
 
-    # The searches with all length penalties and the first stopping rule.
-    searches_by_alpha = []
-    for alpha in alphas:
-        searches_by_alpha.append({**options, "length_penalty": alpha, "early_stopping": stopping_rules[0]})
-    best_alpha = comparison.find_best(searches_by_alpha)["length_penalty"]
+    searches_with_first_rule = []
+    for length_penalty in length_penalties:
+        searches_with_first_rule.append(
+            {**options, "length_penalty": length_penalty, "early_stopping": stopping_rules[0]}
+        )
+    best_length_penalty = comparison.find_best(searches_with_first_rule)["length_penalty"]
 
-    # The searches with the best length penalty and all stopping rules.
-    searches_by_rule = []
+    searches_with_best_penalty = []
     for rule in stopping_rules:
-        searches_by_rule.append({**options, "length_penalty": best_alpha, "early_stopping": rule})
-    best_rule = comparison.find_best(searches_by_rule)["early_stopping"]
+        searches_with_best_penalty.append({**options, "length_penalty": best_length_penalty, "early_stopping": rule})
+    best_rule = comparison.find_best(searches_with_best_penalty)["early_stopping"]
 
-    best_search = {"length_penalty": best_alpha, "early_stopping": best_rule}
+    best_search = {"length_penalty": best_length_penalty, "early_stopping": best_rule}
     return best_search, comparison.bleu_by_description
+
+
+def _list_candidates(
+    name: str, defaults: Sequence[str | float], options: Mapping[str, str | float]
+) -> Sequence[str | float]:
+    """Return the values to try for a search setting: only the caller's if there is one, and otherwise the defaults."""
+    if name in options:
+        return [options[name]]
+    return defaults
 
 
 @dataclass

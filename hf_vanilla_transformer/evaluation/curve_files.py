@@ -48,10 +48,10 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, float]]) -> Cur
         `dict`: the curve, with three keys. If the run has no evaluations, the result is None, and nothing is written.
 
             - `best`: the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU.
-            - `points`: one item for each evaluation, in order. An item contains these keys, except for those that are
-              missing from the log: `updates`, `epoch`, `loss`, `perplexity`, `token_accuracy`, `bleu` and `chrf`
-              (percent), `training_seconds` (since the start, without evaluations), and `evaluation_seconds` (the total
-              of all evaluations so far).
+            - `points`: one item for each evaluation, in order. An item contains those of these keys that are in the
+              log: `updates`, `epoch`, `loss`, `perplexity`, `token_accuracy`, `bleu` and `chrf` (percent),
+              `training_seconds` (since the start, without evaluations), and `evaluation_seconds` (the total of all
+              evaluations so far).
             - `training`: one item for each log entry about the training batches since the entry before, with the same
               keys.
     """
@@ -64,13 +64,19 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, float]]) -> Cur
     training = _collect_points(log_history, "", _TOKEN_METRICS)
     curve: Curve = {"best": _find_best_point(points), "points": points, "training": training}
     write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
-    # The plot is an extra. A missing library or a curve that cannot be plotted must not end the run with an error.
-    # The plot does not show the name "validation", because it has a single run.
+    _plot_if_possible(curve, folder / PLOT)
+    return curve
+
+
+def _plot_if_possible(curve: Curve, path: Path) -> None:
+    """Plot a curve. Log a warning if matplotlib is missing or the curve cannot be plotted, because a plot is an extra.
+
+    The plot has a single run, so it does not show the name "validation".
+    """
     try:
-        save_figure(plot_curve({"validation": curve}), folder / PLOT)
+        save_figure(plot_curve({"validation": curve}), path)
     except (ImportError, ValueError) as error:
         logger.warning("%s is not written: %s", PLOT, error)
-    return curve
 
 
 def _find_best_point(points: Sequence[Point]) -> Point:
@@ -89,29 +95,37 @@ def _collect_points(log_history: Sequence[Mapping[str, float]], prefix: str, met
     """Convert the log entries that contain at least one of the metrics into points of a curve.
 
     Args:
-        log_history: the Trainer's log.
         prefix: what precedes each metric's name in the log: `"eval_"` for validation, or `""` for training.
         metrics: names of the metrics, without the prefix.
     """
-    # Maps each name in the log to the key that the value gets in a point, such as "eval_loss" to "loss". The keys of a
-    # point have the same order.
+    keys_by_log_name = _map_log_names_to_keys(prefix, metrics)
+    points = []
+    for entry in log_history:
+        point = _rename_keys(entry, keys_by_log_name)
+        has_metric = any(metric in point for metric in metrics)
+        if has_metric:
+            points.append(point)
+    return points
+
+
+def _map_log_names_to_keys(prefix: str, metrics: Sequence[str]) -> dict[str, str]:
+    """Return the key in a point for each name in the log, such as "loss" for "eval_loss", in the order of the keys."""
     keys_by_log_name = {"step": "updates", "epoch": "epoch"}
     for metric in metrics:
         keys_by_log_name[f"{prefix}{metric}"] = metric
     # The times have the same names in the log and in a point.
     for time in _TIMES:
         keys_by_log_name[time] = time
+    return keys_by_log_name
 
-    points = []
-    for entry in log_history:
-        point = {}
-        for log_name, key in keys_by_log_name.items():
-            if log_name in entry:
-                point[key] = entry[log_name]
-        has_metric = any(metric in point for metric in metrics)
-        if has_metric:
-            points.append(point)
-    return points
+
+def _rename_keys(entry: Mapping[str, float], keys_by_log_name: Mapping[str, str]) -> Point:
+    """Return the values of a log entry under the keys of a point. Other values are left out."""
+    point = {}
+    for log_name, key in keys_by_log_name.items():
+        if log_name in entry:
+            point[key] = entry[log_name]
+    return point
 
 
 def read_curve(path: str | os.PathLike[str]) -> Curve:
@@ -128,6 +142,15 @@ def read_curve(path: str | os.PathLike[str]) -> Curve:
         ValueError: if the file contains no curve.
     """
     file = _find_curve_file(Path(path))
+    curve = _parse_curve(file)
+    for point in (*curve["points"], *curve["training"]):
+        if not _is_point(point):
+            raise InputError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
+    return curve
+
+
+def _parse_curve(file: Path) -> Curve:
+    """Read a curve from a file, without checking its points. Raise ValueError if the file contains no curve."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         # A results file contains the curve as one of its fields. Otherwise the curve is the whole content.
@@ -137,9 +160,6 @@ def read_curve(path: str | os.PathLike[str]) -> Curve:
     # A ValueError means that the file is not JSON. The others mean that the JSON is structured differently.
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
-    for point in (*points, *training):
-        if not _is_point(point):
-            raise InputError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
     return {"points": points, "training": training}
 
 

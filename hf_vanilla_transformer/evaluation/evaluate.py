@@ -75,8 +75,7 @@ def evaluate(
             or the result of `load_engine`. It must be None if `translations` are given.
         pairs (`Dataset`, or files): a data set or tables with the columns `source` and `target`, or aligned text files
             whose names end in their languages.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): the model's tokenizer. It is not needed if `model` is a
-            folder or a name.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): the tokenizer of a loaded model.
         translations (`Sequence[str]`, *optional*): existing translations of the sources.
         references (`Sequence`, *optional*): one reference, or a list of references, for each pair. The default is the
             pairs' column `references` or, without this column, their targets.
@@ -88,58 +87,76 @@ def evaluate(
             tokenization of that language. Otherwise it is `"13a"`.
         lowercase (`bool`): ignore case.
         token_error_rate (`bool`): also compute the error rate of tokens that are separated by spaces. This needs jiwer.
-        target_lang (`str`, *optional*): the language into which a model with several target languages translates, as in
-            `translate`. The default is the language in which the file names end, if the model has exactly one code for
-            it.
+        target_lang (`str`, *optional*): the target language, as in `translate`. The default is the language in which
+            the file names end, if the model has exactly one code for it.
         **translate_kwargs: arguments of `generate()`, such as `num_beams`; `tokens_per_batch=4096`, the maximum number
-            of source tokens in a batch, padding included; and `show_progress=True`, whether to show a progress bar.
+            of source tokens in a batch, padding included; and `show_progress=True`.
 
     Raises:
         OSError, ValueError: if the model or the files cannot be read, or if `translate` or `score_translations` raises
             one of these errors.
     """
-    # Exactly one of the two must be given.
+    _check_model_or_translations(model, translations)
+    scoring = ScoringArguments(tokenize, lowercase, token_error_rate)
+    test = _prepare_test_pairs(pairs, data, scoring)
+    if translations is not None:
+        scores = _score_pairs(translations, test, references, against)
+        return Evaluation(scores, list(translations))
+
+    loaded_tokenizer, loaded_model = _load_model(model, tokenizer)
+    target_language = _choose_target_language(target_lang, test, loaded_tokenizer)
+    own_translations, search_description = _translate_pairs(
+        loaded_model, loaded_tokenizer, test.pairs, target_lang=target_language, **translate_kwargs
+    )
+    scores = _score_pairs(own_translations, test, references, against)
+    scores["decoding"] = search_description
+    return Evaluation(scores, own_translations)
+
+
+def _check_model_or_translations(
+    model: str | Path | PreTrainedModel | Engine | None, translations: Sequence[str] | None
+) -> None:
+    """Raise InputError unless exactly one of the two is given."""
     has_model = model is not None
     has_translations = translations is not None
     if has_model == has_translations:
         raise InputError("give either a model (--model_name_or_path) or translations (--translations_file).")
 
-    scoring = ScoringArguments(tokenize, lowercase, token_error_rate)
-    test = _prepare_test_pairs(pairs, data, scoring)
 
-    # Translate the sources, unless there are translations.
-    scored_translations = translations
-    # A description of the search in words. Nothing is known about the search that made existing translations.
-    decoding = None
-    if scored_translations is None:
-        loaded_tokenizer, loaded_model = _load_model(model, tokenizer)
-        target_language = target_lang
-        if not target_language:
-            # The language in which the file names end, or None.
-            target_language = test.data_args.target_language_for(loaded_tokenizer)
-        scored_translations, decoding = _translate_pairs(
-            loaded_model, loaded_tokenizer, test.pairs, target_lang=target_language, **translate_kwargs
-        )
+def _choose_target_language(
+    target_lang: str | None, test: _TestPairs, tokenizer: PreTrainedTokenizerBase
+) -> str | None:
+    """Return the given target language or, without one, the language in which the names of the test files end."""
+    if target_lang:
+        return target_lang
+    return test.data_args.target_language_for(tokenizer)
 
-    # Compute the scores.
-    references_of_pairs = references
-    if references_of_pairs is None:
-        references_of_pairs = _get_references(test.pairs)
-    metric_names = select_metrics()
-    if token_error_rate:
-        metric_names = select_metrics("token_error_rate")
+
+def _score_pairs(
+    translations: Sequence[str],
+    test: _TestPairs,
+    references: Sequence[References] | None,
+    against: Sequence[str] | None,
+) -> Scores:
+    """Return the scores of translations of the test pairs, with a description of the pairs."""
+    if references is None:
+        references = _get_references(test.pairs)
     scores = score_translations(
-        scored_translations,
-        references_of_pairs,
-        tokenize=test.scoring.choose_tokenization(test.pairs),
-        lowercase=lowercase,
-        metrics=metric_names,
+        translations,
+        references,
+        metrics=_select_metrics_for(test.scoring),
         against=against,
+        **test.scoring.options(test.pairs),
     )
     scores["data"] = test.description
-    if decoding is not None:
-        scores["decoding"] = decoding
-    return Evaluation(scores, list(scored_translations))
+    return scores
+
+
+def _select_metrics_for(scoring: ScoringArguments) -> list[str]:
+    """Return the names of the default metrics and, if it is requested, the token error rate."""
+    if scoring.token_error_rate:
+        return select_metrics("token_error_rate")
+    return select_metrics()
 
 
 def _prepare_test_pairs(pairs: Dataset | Files, description: str | None, scoring: ScoringArguments) -> _TestPairs:
@@ -223,15 +240,20 @@ def describe_scores(scores: Scores) -> list[str]:
     if "decoding" in scores:
         lines.append(f"decoding: {scores['decoding']}")
     lines.append(f"exact match: {describe_exact_match(scores)}")
-    for name, metric in METRICS.items():
-        if name not in scores:
-            continue
-        signature = scores[f"{name}_signature"]
-        lines.append(f"{metric.label}: {scores[name]:.2f}  {signature}")
-        comparison = scores.get(f"{name}_against")
-        if comparison is not None:
-            baseline_name = scores.get("against", "the other")
-            lines.append(_describe_comparison(comparison, baseline_name))
+    for name in METRICS:
+        if name in scores:
+            lines += _describe_metric(name, scores)
+    return lines
+
+
+def _describe_metric(name: str, scores: Scores) -> list[str]:
+    """Format the score of one metric, and its comparison with the baseline if there is one, as lines of text."""
+    signature = scores[f"{name}_signature"]
+    lines = [f"{METRICS[name].label}: {scores[name]:.2f}  {signature}"]
+    comparison = scores.get(f"{name}_against")
+    if comparison is not None:
+        baseline_name = scores.get("against", "the other")
+        lines.append(_describe_comparison(comparison, baseline_name))
     return lines
 
 
@@ -293,20 +315,22 @@ def _describe_beams(settings: GenerationConfig) -> list[str]:
     if num_beams == 1:
         return ["sampling" if settings.do_sample else "greedy search"]
 
+    search_name = "beam sampling" if settings.do_sample else "beam search"
+    phrases = [search_name, f"{num_beams} beams", _describe_length_penalty(settings)]
+    if settings.early_stopping is True:
+        phrases.append("early stopping")
+    return phrases
+
+
+def _describe_length_penalty(settings: GenerationConfig) -> str:
+    """Describe the length penalty of a beam search, such as "length penalty 0.6 (gnmt)"."""
     alpha = settings.length_penalty
     if alpha is None:
         # The default of transformers.
         alpha = 1.0
     # Only models of this package have this setting. For other models, transformers' own penalty applies.
     penalty_type = getattr(settings, "length_penalty_type", "hf")
-    phrases = [
-        "beam sampling" if settings.do_sample else "beam search",
-        f"{num_beams} beams",
-        f"length penalty {alpha} ({penalty_type})",
-    ]
-    if settings.early_stopping is True:
-        phrases.append("early stopping")
-    return phrases
+    return f"length penalty {alpha} ({penalty_type})"
 
 
 def _describe_length_limit(settings: GenerationConfig) -> str | None:

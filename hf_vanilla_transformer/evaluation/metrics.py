@@ -166,12 +166,11 @@ class SacreBleuMetric(evaluate.Metric, ABC):
         against: Sequence[str] | None = None,
         **scorer_options: Any,
     ) -> MetricScore:
-        """Compute the score of the predictions. If a baseline is given, also compare the predictions with it.
+        """Compute the score of the predictions, and compare it with that of a baseline if there is one.
 
         `evaluate.Metric.compute` calls this method.
 
         Args:
-            predictions: translations of the system.
             references: one reference, or a list of references, for each prediction.
             against: translations of the baseline. They are ignored if `can_be_resampled` is False.
             **scorer_options: arguments of `make_scorer`.
@@ -194,32 +193,30 @@ def _check_sentences(name: str, texts: object) -> None:
 
 
 def _make_reference_streams(references: Sequence[References | None]) -> list[list[str]]:
-    """Transpose references into the lists that sacreBLEU expects.
+    """Transpose the references of each prediction into the lists that sacreBLEU expects.
 
-    For example, `[["a1", "a2"], ["b1", "b2"]]` for two predictions a and b becomes `[["a1", "b1"], ["a2", "b2"]]`.
-
-    Args:
-        references: one reference, or a list of references, for each prediction.
-
-    Returns:
-        `list[list[str]]`: a list of the predictions' first references, a list of their second references, and so on.
+    These are a list of the predictions' first references, a list of their second references, and so on. For example,
+    `[["a1", "a2"], ["b1", "b2"]]` becomes `[["a1", "b1"], ["a2", "b2"]]`.
 
     Raises:
         ValueError: if a prediction has no reference, or the predictions have different numbers of references.
     """
-    references_by_prediction: list[Sequence[str]] = []
-    for alternatives in references:
-        if isinstance(alternatives, str):
-            references_by_prediction.append([alternatives])
-        else:
-            # None becomes an empty list, which is rejected below.
-            references_by_prediction.append(alternatives or [])
+    references_by_prediction = [_list_alternatives(alternatives) for alternatives in references]
     counts = {len(alternatives) for alternatives in references_by_prediction}
     counts_differ = len(counts) > 1
     lacks_reference = 0 in counts
     if counts_differ or lacks_reference:
         raise InputError("each prediction needs a reference, and all as many; give strings, or lists of strings.")
     return [list(stream) for stream in zip(*references_by_prediction, strict=True)]
+
+
+def _list_alternatives(alternatives: References | None) -> Sequence[str]:
+    """Return the references of one prediction as a list; an empty one if there are none."""
+    if alternatives is None:
+        return []
+    if isinstance(alternatives, str):
+        return [alternatives]
+    return alternatives
 
 
 def _compare_by_resampling(
@@ -258,6 +255,13 @@ class TokenErrorRateScore(NamedTuple):
     score: float
 
 
+class _EditCounts(NamedTuple):
+    """The numbers from which the token error rate is computed: token edits, and tokens of the nearest references."""
+
+    edits: int
+    reference_tokens: int
+
+
 class TokenErrorRateScorer:
     """A [`Scorer`] that computes the token error rate with the library jiwer.
 
@@ -278,21 +282,26 @@ class TokenErrorRateScorer:
 
         Each item of `references` contains one reference for every hypothesis.
         """
-        edits = 0
-        reference_tokens = 0
+        num_edits = 0
+        num_reference_tokens = 0
         references_by_hypothesis = zip(*references, strict=True)
         for hypothesis, alternatives in zip(hypotheses, references_by_hypothesis, strict=True):
-            # One alignment of the hypothesis with each of its references.
-            alignments = [self._jiwer.process_words(reference, hypothesis) for reference in alternatives]
-            nearest = min(alignments, key=lambda alignment: alignment.wer)
-            edits += nearest.substitutions + nearest.deletions + nearest.insertions
-            # jiwer splits a list of references into tokens. This list has one item, the reference of this alignment.
-            (nearest_reference,) = nearest.references
-            reference_tokens += len(nearest_reference)
-        if reference_tokens == 0:
+            counts = self._count_edits_to_nearest(hypothesis, alternatives)
+            num_edits += counts.edits
+            num_reference_tokens += counts.reference_tokens
+        if num_reference_tokens == 0:
             # Without reference tokens, there is no rate per token, so the result is the number of edits times 100.
-            return TokenErrorRateScore(100.0 * edits)
-        return TokenErrorRateScore(100 * edits / reference_tokens)
+            return TokenErrorRateScore(100.0 * num_edits)
+        return TokenErrorRateScore(100 * num_edits / num_reference_tokens)
+
+    def _count_edits_to_nearest(self, hypothesis: str, references: Sequence[str]) -> _EditCounts:
+        """Count the token edits between a hypothesis and its nearest reference, and the tokens of this reference."""
+        alignments = [self._jiwer.process_words(reference, hypothesis) for reference in references]
+        nearest = min(alignments, key=lambda alignment: alignment.wer)
+        edits = nearest.substitutions + nearest.deletions + nearest.insertions
+        # jiwer splits a list of references into tokens. This list has one item, the reference of this alignment.
+        (tokens_of_reference,) = nearest.references
+        return _EditCounts(edits, len(tokens_of_reference))
 
     def get_signature(self) -> str:
         """Return jiwer's name and version, such as `"jiwer:4.0.0"`."""
@@ -329,8 +338,7 @@ class Bleu(SacreBleuMetric):
         Args:
             predictions, references, **options: see [`SacreBleuMetric`].
             tokenize: name of a tokenization. The default depends on the script of the references.
-            force: True if sacreBLEU should not warn about text that looks tokenized. The default depends on the
-                tokenization.
+            force: whether sacreBLEU should not warn about text that looks tokenized. The default depends on `tokenize`.
         """
         if not tokenize:
             tokenize = choose_bleu_tokenization(references)
@@ -394,30 +402,33 @@ class Ter(SacreBleuMetric):
             asian_support: True if Japanese kana and Chinese characters are also counted as words.
             split_characters: False if no characters are counted as words, whatever the script is.
         """
-        # The characters that are counted as words.
-        character_pattern = _UNSPACED_CHARACTER_OR_KANA if asian_support else UNSPACED_CHARACTER
+        pattern_of_characters = _UNSPACED_CHARACTER_OR_KANA if asian_support else UNSPACED_CHARACTER
         # Only the references decide whether text is split, so that all systems get the same signature.
-        has_unspaced_text = any(character_pattern.search(text) for text in flatten_references(references))
-        counts_characters = split_characters and has_unspaced_text
+        has_unspaced_text = any(pattern_of_characters.search(text) for text in flatten_references(references))
+        if not split_characters or not has_unspaced_text:
+            return super()._compute(predictions, references, against=against, asian_support=asian_support, **options)
 
-        scored_predictions = predictions
-        scored_references = references
-        scored_baseline = against
-        if counts_characters:
-            # TER counts words, which are separated by spaces. With spaces around it, a character is a word.
-            scored_predictions = _put_spaces_around(character_pattern, predictions)
-            scored_references = _put_spaces_around_in_references(character_pattern, references)
-            if against is not None:
-                scored_baseline = _put_spaces_around(character_pattern, against)
+        # TER counts words, which are separated by spaces. With spaces around it, a character is a word.
+        spaced_baseline = None
+        if against is not None:
+            spaced_baseline = _put_spaces_around(pattern_of_characters, against)
         metric_score = super()._compute(
-            scored_predictions, scored_references, against=scored_baseline, asian_support=asian_support, **options
+            _put_spaces_around(pattern_of_characters, predictions),
+            _put_spaces_around_in_references(pattern_of_characters, references),
+            against=spaced_baseline,
+            asian_support=asian_support,
+            **options,
         )
-        if counts_characters:
-            # sacreBLEU does not know that characters were counted, so its signatures do not say it.
-            metric_score["signature"] += "|chars:yes"
-            if "against" in metric_score:
-                metric_score["against"]["signature"] += "|chars:yes"
-        return metric_score
+        return _add_characters_to_signatures(metric_score)
+
+
+def _add_characters_to_signatures(metric_score: MetricScore) -> MetricScore:
+    """Return a score of TER whose signatures say that characters were counted, which sacreBLEU does not know."""
+    marked_score: MetricScore = {**metric_score, "signature": metric_score["signature"] + "|chars:yes"}
+    if "against" in metric_score:
+        comparison = metric_score["against"]
+        marked_score["against"] = {**comparison, "signature": comparison["signature"] + "|chars:yes"}
+    return marked_score
 
 
 def _put_spaces_around(pattern: re.Pattern[str], texts: Iterable[str]) -> list[str]:
@@ -484,8 +495,8 @@ def make_compute_metrics(
 ) -> "Callable[[EvalPrediction], dict[str, float]]":
     """Make a `compute_metrics` function for a `Seq2SeqTrainer`, so that its evaluations include BLEU and chrF.
 
-    The Trainer needs `predict_with_generate=True`. The function decodes predictions and labels, and then computes all
-    metrics with `is_computed_during_training`.
+    The Trainer needs `predict_with_generate=True`. The function computes all metrics with
+    `is_computed_during_training`.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): decodes predictions and labels.
@@ -522,12 +533,15 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: TokenIds) -> list[str]:
         for batch in ids:
             texts += _decode(tokenizer, batch)
         return texts
-    # (sentences, length), or (sentences, length, vocabulary) if the Trainer passes logits.
-    id_array = np.asarray(ids)
-    if id_array.ndim != 2:
+    return _decode_array(tokenizer, np.asarray(ids))
+
+
+def _decode_array(tokenizer: PreTrainedTokenizerBase, ids: NDArray[np.int64]) -> list[str]:
+    """Decode token ids of shape `(sentences, length)`. Raise ValueError if they are logits, which have a third axis."""
+    if ids.ndim != 2:
         raise InputError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
     # The Trainer pads with the label that the loss ignores, which is not a token id.
-    token_ids = np.where(id_array == IGNORED_LABEL, tokenizer.pad_token_id, id_array)
+    token_ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
     return tokenizer.batch_decode(token_ids, skip_special_tokens=True)
 
 
@@ -562,9 +576,7 @@ def score_translations(
             - `bleu_signature`, ...: the signature of each score.
             - `exact_match`: percentage of hypotheses that equal a reference.
             - `sentences`: number of hypotheses.
-            - `bleu_against`, ...: only with `against`, the comparison with the baseline. It contains `score`,
-              `p_value`, `mean` and `ci` (mean and half of the 95 % confidence interval of 1,000 resamples); the
-              baseline's `other_score`, `other_mean` and `other_ci`; and the `signature`.
+            - `bleu_against`, ...: only with `against`, the [`Comparison`] with the baseline.
 
     Raises:
         TypeError: if an argument contains anything other than strings or lists of strings.
@@ -581,20 +593,34 @@ def score_translations(
 
     scores: Scores = {}
     for name in metrics:
-        metric = METRICS[name]()
-        metric_options = {option: options_of_all_metrics[option] for option in metric.options}
-        metric_score: MetricScore = metric.compute(
-            predictions=checked_hypotheses, references=reference_lists, against=baseline, **metric_options
-        )
-        scores[name] = metric_score["score"]
-        scores[f"{name}_signature"] = metric_score["signature"]
-        if "against" in metric_score:
-            scores[f"{name}_against"] = metric_score["against"]
+        metric_score = _compute_metric(name, checked_hypotheses, reference_lists, baseline, options_of_all_metrics)
+        scores.update(_name_entries(name, metric_score))
 
-    exact_matches = _count_exact_matches(checked_hypotheses, reference_lists)
-    scores["exact_match"] = 100 * exact_matches / len(reference_lists)
+    num_exact_matches = _count_exact_matches(checked_hypotheses, reference_lists)
+    scores["exact_match"] = 100 * num_exact_matches / len(reference_lists)
     scores["sentences"] = len(reference_lists)
     return scores
+
+
+def _compute_metric(
+    name: str,
+    hypotheses: list[str],
+    reference_lists: list[list[str]],
+    baseline: list[str] | None,
+    options_of_all_metrics: Mapping[str, object],
+) -> MetricScore:
+    """Compute one metric, with those of the options that it uses."""
+    metric = METRICS[name]()
+    options = {option: options_of_all_metrics[option] for option in metric.options}
+    return metric.compute(predictions=hypotheses, references=reference_lists, against=baseline, **options)
+
+
+def _name_entries(name: str, metric_score: MetricScore) -> Scores:
+    """Return the entries of a metric in the result of [`score_translations`], such as `bleu` and `bleu_signature`."""
+    entries: Scores = {name: metric_score["score"], f"{name}_signature": metric_score["signature"]}
+    if "against" in metric_score:
+        entries[f"{name}_against"] = metric_score["against"]
+    return entries
 
 
 def _count_exact_matches(hypotheses: Sequence[str], reference_lists: Sequence[Sequence[str]]) -> int:

@@ -51,12 +51,8 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
         raise InputError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
 
     with styled(theme) as colors:
-        # A grid of panels with at most two columns. A panel is 5 inches wide and 3.5 inches high.
-        columns = min(len(metrics), 2)
-        rows = math.ceil(len(metrics) / columns)
-        figure = new_figure(width=5 * columns, height=3.5 * rows)
-        for panel_number, metric in enumerate(metrics, start=1):
-            axes = figure.add_subplot(rows, columns, panel_number)
+        figure, panels = _new_grid(num_panels=len(metrics))
+        for axes, metric in zip(panels, metrics, strict=True):
             validation_lines = _draw_panel(axes, metric, curves, colors.lines)
 
         # One legend serves all panels, because each run looks the same in all of them. It shows the last panel's lines.
@@ -64,6 +60,17 @@ def plot_curve(curves: Mapping[str, Mapping[str, Any]], *, theme: str = "light")
         if legend_lines:
             figure.legend(handles=legend_lines, loc="outside upper center", ncols=2, frameon=False)
     return figure
+
+
+def _new_grid(num_panels: int) -> tuple["Figure", list["Axes"]]:
+    """Return a figure and its panels, which are in a grid with at most two columns. Sizes are in inches."""
+    num_columns = min(num_panels, 2)
+    num_rows = math.ceil(num_panels / num_columns)
+    figure = new_figure(width=5 * num_columns, height=3.5 * num_rows)
+    panels = []
+    for panel_number in range(1, num_panels + 1):
+        panels.append(figure.add_subplot(num_rows, num_columns, panel_number))
+    return figure, panels
 
 
 def _check_has_times(name: str, curve: Mapping[str, Any]) -> None:
@@ -92,13 +99,18 @@ def _draw_panel(
         marker, color = next(styles)
         validation_line = _draw_run(axes, metric, name=name, curve=curve, color=color, marker=marker)
         validation_lines.append(validation_line)
+    _set_up_axes(axes, metric)
+    return validation_lines
+
+
+def _set_up_axes(axes: "Axes", metric: str) -> None:
+    """Set the labels, the scale and the grid of a panel."""
     axes.set_xlabel("training time (minutes, without evaluations)")
     axes.set_ylabel(_LABELS[metric])
     if metric == "perplexity":
         # At the beginning of a training, the perplexity is many times as high as at the end.
         axes.set_yscale("log")
     axes.grid(alpha=0.3)
-    return validation_lines
 
 
 def _draw_run(axes: "Axes", metric: str, name: str, curve: Mapping[str, Any], color: str, marker: str) -> "Line2D":

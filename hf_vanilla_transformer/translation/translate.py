@@ -8,7 +8,7 @@ import copy
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, overload
 
@@ -115,12 +115,11 @@ def translate(
             batch of its own. If there are more than 8 beams, batches become smaller in proportion.
         show_progress (`bool`): whether to show a progress bar that counts sentences, and a second one that counts
             tokens for each sentence that causes a warning.
-        return_details (`bool`): whether to return [`Translation`] objects, with scores, tokens and log-probabilities,
-            instead of strings. Computing them takes one more forward pass per batch. (The package's commands pass a
-            [`DetailLevel`].)
+        return_details (`bool`): whether to return [`Translation`] objects instead of strings. Computing their details
+            takes one more forward pass per batch. (The package's commands pass a [`DetailLevel`].)
         split_sentences (`bool` or `str`): whether to split each item of `sentences` into sentences, which needs
-            sentencex. Paragraphs, line breaks and white space are kept. Do not split the sentences of test sets,
-            because this changes their scores.
+            sentencex. White space and line breaks are kept. Do not split the sentences of test sets, because this
+            changes their scores.
 
             - `True` stands for the tokenizer's source language, or else English. A string is the language code of the
               texts.
@@ -131,9 +130,9 @@ def translate(
             beams than the translations of a sentence's terms have tokens. You can also pass any object with the methods
             of [`~hf_vanilla_transformer.translation.required_phrases.RequiredPhrases`].
         copy_letterless (`bool`, *optional*): whether to copy sentences without letters, such as `"2024"`, instead of
-            translating them. This also applies to the sentences of texts that are split, but not to sentences that
-            contain a term of the glossary. By default, they are copied if less than 1 % of the model's training pairs
-            translate such a text into a different one (`translated_letterless_share` in `tokenizer_config.json`).
+            translating them. Sentences with a term of the glossary are translated. By default, sentences are copied if
+            less than 1 % of the model's training pairs translate such a text into a different one
+            (`translated_letterless_share` in `tokenizer_config.json`).
         target_lang (`str`, *optional*): the language to translate into, such as `"fr"`. The default is the language
             that `train` saved with the tokenizer.
 
@@ -156,10 +155,8 @@ def translate(
             - A sentence has lone surrogates.
             - The tokenizer belongs to a different model.
             - A translation is empty because weights are NaN or infinite.
-            - `glossary` lacks the methods of a glossary, for example because it is a `dict`.
-            - `glossary` cannot be used with the model or with the search settings.
-            - The model does not translate into `target_lang`.
-            - The model needs a target language, but a text has no code.
+            - `glossary` is no glossary, such as a `dict`, or cannot be used with the model or the search settings.
+            - The model does not translate into `target_lang`, or needs a target language and a text has no code.
     """
     detail_level = DetailLevel.from_argument(return_details)
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
@@ -176,6 +173,7 @@ def translate(
         split_sentences=split_sentences,
         copy_letterless=copy_letterless,
     )
+
     codes = inference.codes()
     # This separates target-language codes from the sentences that begin with one.
     texts = [codes.read(sentence) for sentence in check_strings("sentences", sentences)]
@@ -185,23 +183,23 @@ def translate(
     return translations
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Sentence:
     """A sentence that the model will translate, prepared for batching.
 
     Args:
-        index (`int`): the sentence's position among all sentences of the call.
-        source (`Source`): the sentence's text and its target-language code.
-        phrases (`list[Phrase]`): the phrases that the translation must contain.
-        sizes (`PhraseSizes`): the sizes of these phrases.
-        token_ids (`list[int]`): the token ids of the model's input.
+        index: the sentence's position among all sentences of the call.
+        source: the sentence's text and its target-language code.
+        phrases: the phrases that the translation must contain.
+        sizes: the sizes of these phrases, by which batches are split.
+        token_ids: the token ids of the model's input.
     """
 
     index: int
     source: Source
-    phrases: list[Phrase] = field(default_factory=list)
-    sizes: PhraseSizes = field(default_factory=PhraseSizes)
-    token_ids: list[int] = field(default_factory=list)
+    phrases: list[Phrase]
+    sizes: PhraseSizes
+    token_ids: list[int]
 
 
 class TextTranslator:
@@ -232,8 +230,7 @@ class TextTranslator:
     ):
         """Check the arguments, and combine the settings of this call with those of the model.
 
-        The checks raise ValueError before anything is translated. For `split_sentences`, False stands for texts that
-        are not split, True for the language of the tokenizer, and a string for the language with this code.
+        The checks raise ValueError before anything is translated.
         """
         _check_former_arguments(generate_kwargs)
         # The model's search settings, with the changes that this call makes by `generate_kwargs`.
@@ -241,26 +238,17 @@ class TextTranslator:
         if glossary is not None:
             # This comes first, because an object that is no glossary, such as a dict, has no method `check`.
             _check_glossary(glossary, inference, generate_kwargs)
-            # This raises ValueError if the glossary does not work with the search settings.
             glossary.check(search_settings)
 
-        self._search_settings = search_settings
-        # Batches have fewer tokens if the search has many beams.
         self._inference = _with_smaller_batches(inference, search_settings.num_beams)
+        self._search_settings = search_settings
+        self._generate_kwargs = _add_tokenizer_for_stop_strings(generate_kwargs, search_settings, inference)
         self._aligner = aligner
         # Matches the words that alignments link.
         self._words = WORDS if aligner is None else aligner.words
         self._glossary = glossary
         self._split_sentences = split_sentences
         self._copy_letterless = copy_letterless
-
-        # A copy, because the caller's dict must not change.
-        self._generate_kwargs = dict(generate_kwargs)
-        # `calls_processors` is True for PyTorch models, and False for inference engines, which reject stop strings.
-        if search_settings.stop_strings and inference.runtime.calls_processors:
-            # `generate()` needs the tokenizer to find stop strings in the tokens of translations.
-            _source_tokenizer, target_tokenizer = sides_of(inference.tokenizer)
-            self._generate_kwargs["tokenizer"] = target_tokenizer
 
     def translate_texts(self, texts: list[Source]) -> list[Translation]:
         """Translate each text as a whole, or sentence by sentence if `split_sentences` is set.
@@ -270,25 +258,25 @@ class TextTranslator:
         if not self._split_sentences:
             return self._translate_sentences(texts)
 
-        codes = self._inference.codes()
-        pieces_of_texts: list[list[Piece]] = []
-        # The pieces of all texts in one list. They are translated together, because large batches are faster.
-        sentences: list[Source] = []
-        for text in texts:
-            pieces = self._split(text)
-            pieces_of_texts.append(pieces)
-            for piece in pieces:
-                # A piece that does not begin with a target-language code gets the code of its text.
-                sentences.append(codes.read(piece.text, default=text.code))
-
-        # There is one translation per piece, in the order of `sentences`. For each text, the loop takes as many of them
-        # as the text has pieces.
+        pieces_of_texts = [self._split(text) for text in texts]
+        # The pieces of all texts are translated together, because large batches are faster.
+        sentences = self._list_sentences(texts, pieces_of_texts)
+        # One translation per piece, in the order of `sentences`.
         remaining_translations = iter(self._translate_sentences(sentences))
         text_translations = []
         for pieces in pieces_of_texts:
             translations_of_pieces = list(islice(remaining_translations, len(pieces)))
             text_translations.append(join_translations(pieces, translations_of_pieces, self._words))
         return text_translations
+
+    def _list_sentences(self, texts: list[Source], pieces_of_texts: list[list[Piece]]) -> list[Source]:
+        """Return the pieces of all texts in one list. A piece that begins with no code gets the code of its text."""
+        codes = self._inference.codes()
+        sentences: list[Source] = []
+        for text, pieces in zip(texts, pieces_of_texts, strict=True):
+            for piece in pieces:
+                sentences.append(codes.read(piece.text, default=text.code))
+        return sentences
 
     def _split(self, text: Source) -> list[Piece]:
         """Split a text into sentences, as `split_sentences` requests. A target-language code of the text is kept."""
@@ -313,40 +301,47 @@ class TextTranslator:
 
     def _prepare_sentences(self, sources: list[Source]) -> list[_Sentence]:
         """Select the sentences that need translation, find their required phrases, and tokenize them."""
-        sentences_to_translate = []
+        # The phrases are needed first, because a sentence with phrases is not copied.
+        phrases_of_sources = [self._find_phrases(source) for source in sources]
+        indices = []
         for index, source in enumerate(sources):
-            sentence = _Sentence(index, source)
-            if self._glossary is not None:
-                # The phrases are needed first, because a sentence with phrases is not copied.
-                sentence.phrases = self._glossary.phrases(source.text)
-            if not self._is_copied(sentence):
-                sentences_to_translate.append(sentence)
+            if not self._is_copied(source, phrases_of_sources[index]):
+                indices.append(index)
 
-        # The next two steps change the sentences in place. Copied sentences need neither phrase sizes, by which batches
-        # are split, nor token ids.
-        if self._glossary is not None:
-            for sentence in sentences_to_translate:
-                sentence.sizes = self._glossary.sizes(sentence.source.text)
-        if sentences_to_translate:
-            self._set_token_ids(sentences_to_translate)
-        return sentences_to_translate
+        token_ids_of_sentences = self._tokenize([sources[index] for index in indices])
+        sentences = []
+        for index, token_ids in zip(indices, token_ids_of_sentences, strict=True):
+            sizes = self._find_phrase_sizes(sources[index])
+            sentences.append(_Sentence(index, sources[index], phrases_of_sources[index], sizes, token_ids))
+        return sentences
 
-    def _is_copied(self, sentence: _Sentence) -> bool:
+    def _find_phrases(self, source: Source) -> list[Phrase]:
+        """Return the phrases that the translation of a sentence must contain; none without a glossary."""
+        if self._glossary is None:
+            return []
+        return self._glossary.phrases(source.text)
+
+    def _find_phrase_sizes(self, source: Source) -> PhraseSizes:
+        """Return the sizes of a sentence's required phrases, which are all 0 without a glossary."""
+        if self._glossary is None:
+            return PhraseSizes()
+        return self._glossary.sizes(source.text)
+
+    def _is_copied(self, source: Source, phrases: list[Phrase]) -> bool:
         """Return True if a sentence is copied instead of translated, because it is blank or has no letters."""
-        text = sentence.source.text
-        if is_blank(text):
+        if is_blank(source.text):
             return True
-        # A text without letters may be a term of the glossary, such as "24/7".
-        return self._copy_letterless and not has_letters(text) and not sentence.phrases
+        # A text without letters may be a term of the glossary, such as "24/7", and then has phrases.
+        return self._copy_letterless and not has_letters(source.text) and not phrases
 
-    def _set_token_ids(self, sentences: list[_Sentence]) -> None:
-        """Set `token_ids` of each sentence, beginning with a target-language code if the model needs one."""
+    def _tokenize(self, sources: list[Source]) -> list[list[int]]:
+        """Return the token ids of each sentence, beginning with a target-language code if the model needs one."""
+        if not sources:
+            return []
         codes = self._inference.codes()
-        coded_texts = [codes.join(sentence.source) for sentence in sentences]
+        coded_texts = [codes.join(source) for source in sources]
         # A single call tokenizes all sentences, because this is faster.
-        token_ids_of_sentences = encode(self._inference.tokenizer, coded_texts).input_ids
-        for sentence, token_ids in zip(sentences, token_ids_of_sentences, strict=True):
-            sentence.token_ids = token_ids
+        return encode(self._inference.tokenizer, coded_texts).input_ids
 
     def _batches(self, sentences: list[_Sentence]) -> Iterator[list[_Sentence]]:
         """Group sentences of similar length into batches. Many or long required phrases make the batches smaller."""
@@ -388,11 +383,10 @@ class TextTranslator:
             generate_kwargs["custom_generate"] = self._glossary.search(model, phrases)
         output = _generate(self._inference, inputs.to(model.device), generate_kwargs)
 
-        # `generate()` returns the token ids, or an object that contains them if scores or other outputs are requested.
-        # Their shape is (sentences * hypotheses, target).
+        # `generate()` returns the token ids, (sentences * hypotheses, target), or an object that contains them if
+        # scores or other outputs are requested.
         token_ids_of_hypotheses: torch.Tensor = getattr(output, "sequences", output)
-        # The hypotheses of a sentence are next to each other, so the first axis can be split in two. -1 stands for the
-        # number of hypotheses per sentence.
+        # The hypotheses of a sentence are next to each other. -1 stands for their number.
         return token_ids_of_hypotheses.unflatten(0, (len(batch), -1))
 
 
@@ -415,6 +409,21 @@ def _check_glossary(glossary: object, inference: Inference, generate_kwargs: dic
         raise InputError(f"terms do not work with {runtime.description}; leave them out, or use a different model.")
     if generate_kwargs.get("custom_generate") is not None:
         raise InputError("glossary and custom_generate both choose the search; give only one of them.")
+
+
+def _add_tokenizer_for_stop_strings(
+    generate_kwargs: dict[str, Any], settings: GenerationConfig, inference: Inference
+) -> dict[str, Any]:
+    """Return a copy of the arguments with the tokenizer that `generate()` needs to find stop strings, if there are any.
+
+    Inference engines reject stop strings, so they get no tokenizer.
+    """
+    copied_kwargs = dict(generate_kwargs)
+    # `calls_processors` is True for PyTorch models, and False for inference engines.
+    if settings.stop_strings and inference.runtime.calls_processors:
+        _source_tokenizer, target_tokenizer = sides_of(inference.tokenizer)
+        copied_kwargs["tokenizer"] = target_tokenizer
+    return copied_kwargs
 
 
 def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
