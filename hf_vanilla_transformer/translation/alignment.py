@@ -91,29 +91,33 @@ def link(
       weight is at least 0.1.
 
     Args:
-        attention (`torch.Tensor` of shape `(target, source)`): the attention weights. Row i belongs to the decoding
-            step that predicts target token i.
-        source_words (`list[list[int]]`): for each source token, the indices of the words that it belongs to.
-        target_words (`list[list[int]]`): for each target token, the indices of the words that it belongs to.
-        shift (`bool`): whether to use, for each target token, the weights of the next decoding step, which has the
-            token as its input (Chen et al. 2020).
-        for_tags (`bool`): whether the links will place markup tags.
+        attention: the attention weights, `(target, source)`. Row i belongs to the decoding step that predicts target
+            token i.
+        source_words: for each source token, the indices of the words that it belongs to.
+        target_words: for each target token, the indices of the words that it belongs to.
+        shift: whether to use, for each target token, the weights of the next decoding step, which has the token as its
+            input (Chen et al. 2020).
+        for_tags: whether the links will place markup tags.
 
     Returns:
         `Links`: the links in sorted order. Each is a pair of the index of a source word and the index of a target word.
     """
-    weights = attention
-    if shift:
-        # Row i becomes the weights of step i + 1. The last token, `</s>`, is never an input of the decoder, so it keeps
-        # the weights of its own step.
-        weights = torch.cat([attention[1:], attention[-1:]])
+    weights = _shift_to_next_step(attention) if shift else attention
+    if not for_tags:
+        return sorted(_link_targets(weights, source_words, target_words, least_weight=0))
 
-    least_weight = _LEAST_WEIGHT_OF_TARGET if for_tags else 0
-    links = _link_targets(weights, source_words, target_words, least_weight)
-    if for_tags:
-        # This must be the second step, because it adds links only for source tokens that the first step has not linked.
-        links = links | _link_unlinked_sources(weights, source_words, target_words, links)
-    return sorted(links)
+    links = _link_targets(weights, source_words, target_words, _LEAST_WEIGHT_OF_TARGET)
+    # This must be the second step, because it adds links only for source tokens that the first step has not linked.
+    additional_links = _link_unlinked_sources(weights, source_words, target_words, links)
+    return sorted(links | additional_links)
+
+
+def _shift_to_next_step(attention: torch.Tensor) -> torch.Tensor:
+    """Return attention weights `(target, source)` in which row i has the weights of step i + 1.
+
+    The last token, `</s>`, is never an input of the decoder, so it keeps the weights of its own step.
+    """
+    return torch.cat([attention[1:], attention[-1:]])
 
 
 def _link_targets(
@@ -148,14 +152,9 @@ def _link_unlinked_sources(
 ) -> set[tuple[int, int]]:
     """Return additional links, for the source tokens that have no link in `links` yet.
 
-    Weights belong to pairs of tokens, but links belong to pairs of words. A source token counts as linked if one of its
-    words has a link. Otherwise, all of its words are linked to all words of the target token that attends to it most,
-    if this weight is large enough.
-
-    Args:
-        weights: the attention weights of tokens, `(target, source)`, so a source token is a column.
-        words_of_source_tokens, words_of_target_tokens: for each token, the indices of the words that it belongs to.
-        links: pairs of the index of a source word and the index of a target word.
+    A source token counts as linked if one of its words has a link. Otherwise, all of its words are linked to all words
+    of the target token that attends to it most, if this weight is large enough. The arguments are those of
+    [`_link_targets`], and its result.
     """
     linked_source_words = {source_word for source_word, _ in links}
     # For each source token, the largest weight in its column and the index of the target token that has this weight:
@@ -167,7 +166,6 @@ def _link_unlinked_sources(
     ):
         has_link = not linked_source_words.isdisjoint(words_of_source_token)
         if not has_link and weight >= _LEAST_WEIGHT_OF_UNLINKED_SOURCE:
-            # `product` yields each pair of one of the source token's words and one of the target token's words.
             additional_links.update(product(words_of_source_token, words_of_target_tokens[best_target]))
     return additional_links
 
@@ -208,8 +206,7 @@ def align(
         reason = runtime_of(model, tokenizer).reason_without_alignments
         raise InputError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
-    # The longest pairs come first. Therefore, the links are collected under `pair.row`, which is the index of the pair
-    # in the input, and are put in the order of the input at the end.
+    # The longest pairs come first, so the links are collected by the index of their pair, and sorted at the end.
     links_of_rows = {}
     for pair in compute_attention(inference, sources, targets):
         links_of_rows[pair.row] = aligner(pair.source, pair.target, pair.attention)

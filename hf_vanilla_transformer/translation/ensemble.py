@@ -103,8 +103,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             raise InputError("an ensemble returns neither attentions nor hidden states; ask one of its models.")
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
-        # (batch, source, sum of the models' d_model)
-        joined_states = encoder_outputs[0]
+        joined_states = encoder_outputs[0]  # (batch, source, sum of the models' d_model)
         # transformers passes the cache as `cache`, or as `past_key_values` in versions before 5.24.
         joined_cache = self._cache_of_all_models(either_cache(cache, past_key_values))
 
@@ -123,9 +122,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                 logits_to_keep=logits_to_keep,
             )
             logits_of_models.append(output.logits)
-        return Seq2SeqLMOutput(
-            logits=_mean_of_log_probs(logits_of_models), cache=joined_cache, encoder_last_hidden_state=joined_states
-        )
+        mean_log_probs = _mean_of_log_probs(logits_of_models)
+        return Seq2SeqLMOutput(logits=mean_log_probs, cache=joined_cache, encoder_last_hidden_state=joined_states)
 
     def log_probabilities(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the given logits `(..., vocabulary)`, because an ensemble's logits are log-probabilities already.
@@ -183,25 +181,25 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         _add_layers(joined_cache.cross_attention_cache, num_layers)
         return joined_cache
 
-    def _split_cache(self, cache: EncoderDecoderCache | None) -> Iterator[EncoderDecoderCache | None]:
-        """Yield the part of the cache that belongs to each model. If there is no cache, yield None for each model.
+    def _split_cache(self, cache: EncoderDecoderCache | None) -> Sequence[EncoderDecoderCache | None]:
+        """Return the part of the cache that belongs to each model. Without a cache, return None for each model.
 
         The parts share their layers with the whole cache, so what a model writes is visible in both. The cache must
         already have the layers of all models, as [`_cache_of_all_models`] returns it.
         """
         if cache is None:
-            for _ in self.models:
-                yield None
-            return
+            return [None] * len(self.models)
 
+        parts = []
         # The layers of the first model come first, then the layers of the second one, and so on.
         first_layer = 0
         for model in self.models:
             end_layer = first_layer + model.config.decoder_layers
             self_attention_cache = _slice_layers(cache.self_attention_cache, first_layer, end_layer)
             cross_attention_cache = _slice_layers(cache.cross_attention_cache, first_layer, end_layer)
-            yield EncoderDecoderCache(self_attention_cache, cross_attention_cache)
+            parts.append(EncoderDecoderCache(self_attention_cache, cross_attention_cache))
             first_layer = end_layer
+        return parts
 
 
 def _add_layers(cache: Cache, count: int) -> None:

@@ -1,6 +1,7 @@
 """Find where the hypotheses of a beam search end, and whether they ended only because of the length limit."""
 
 import math
+from collections.abc import Iterable
 
 from transformers import GenerationConfig
 
@@ -18,23 +19,8 @@ class HypothesisEnds:
     def __init__(self, settings: GenerationConfig, pad_token_id: int):
         self._settings = settings
         self._pad_token_id = pad_token_id
-
-        # The settings `eos_token_id` and `stop_strings` may each be a single value, a list, or None.
-        eos = settings.eos_token_id
-        if eos is None:
-            self._eos_token_ids = set()
-        elif isinstance(eos, int):
-            self._eos_token_ids = {eos}
-        else:
-            self._eos_token_ids = set(eos)
-
-        stop_strings = settings.stop_strings
-        if not stop_strings:
-            self._stop_strings = []
-        elif isinstance(stop_strings, str):
-            self._stop_strings = [stop_strings]
-        else:
-            self._stop_strings = list(stop_strings)
+        self._eos_token_ids = _collect_eos_tokens(settings.eos_token_id)
+        self._stop_strings = _list_stop_strings(settings.stop_strings)
 
     def trim(self, sequence: list[int]) -> list[int]:
         """Return the generated tokens of a sequence, without the start token and the padding.
@@ -77,7 +63,7 @@ class HypothesisEnds:
         settings = self._settings
         if settings.forced_eos_token_id is None:
             return math.inf
-        # The first of these limits that applies decides: `max_new_tokens`, `max_length_offset`, `max_length`.
+        # The first of these limits that applies decides.
         if settings.max_new_tokens:
             return settings.max_new_tokens
         # Only models of this package have an offset. `limits_length` returns True if `max_length` takes precedence over
@@ -89,3 +75,21 @@ class HypothesisEnds:
             # `max_length` includes the start token.
             return settings.max_length - 1
         return math.inf
+
+
+def _collect_eos_tokens(eos_token_id: int | Iterable[int] | None) -> set[int]:
+    """Return the tokens of the setting `eos_token_id`, which is one token, several tokens, or None."""
+    if eos_token_id is None:
+        return set()
+    if isinstance(eos_token_id, int):
+        return {eos_token_id}
+    return set(eos_token_id)
+
+
+def _list_stop_strings(stop_strings: str | Iterable[str] | None) -> list[str]:
+    """Return the texts of the setting `stop_strings`, which is one text, several texts, or None."""
+    if not stop_strings:
+        return []
+    if isinstance(stop_strings, str):
+        return [stop_strings]
+    return list(stop_strings)

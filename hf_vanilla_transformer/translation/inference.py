@@ -92,9 +92,7 @@ class Inference:
         coded_texts = [codes.put_before(text) for text in source_texts]
         source_ids = encode(self.tokenizer, coded_texts).input_ids
         target_ids = encode(self.tokenizer, text_target=target_texts).input_ids
-        tokenized_sources = map(TokenizedText, source_texts, source_ids)
-        tokenized_targets = map(TokenizedText, target_texts, target_ids)
-        return list(tokenized_sources), list(tokenized_targets)
+        return _pair_texts_with_ids(source_texts, source_ids), _pair_texts_with_ids(target_texts, target_ids)
 
     def batches(self, lengths: list[int], task: str, unit: str) -> Iterator[list[int]]:
         """Group sentences or sentence pairs of similar length into batches, and show a progress bar.
@@ -102,9 +100,9 @@ class Inference:
         The longest ones come first, so that a batch that does not fit in memory fails at once.
 
         Args:
-            lengths (`list[int]`): the number of tokens of each sentence or pair.
-            task (`str`): description of the progress bar, such as `"translating"`.
-            unit (`str`): unit of the progress bar, such as `"sentences"`.
+            lengths: the number of tokens of each sentence or pair.
+            task: description of the progress bar, such as `"translating"`.
+            unit: unit of the progress bar, such as `"sentences"`.
 
         Returns:
             `Iterator[list[int]]`: for each batch, its indices into `lengths`.
@@ -114,16 +112,24 @@ class Inference:
         start = 0
         with tqdm(total=len(rows), desc=task, unit=f" {unit}", disable=not self.show_progress) as progress:
             while start < len(rows):
-                # The first row of a batch is the longest, and the other rows are padded to its length. The length is 0
-                # if the texts have no tokens.
                 longest_row = rows[start]
-                padded_length = max(1, lengths[longest_row])
-                # A row that is longer than the token budget is a batch of its own.
-                batch_size = max(1, self.tokens_per_batch // padded_length)
+                batch_size = self._choose_batch_size(lengths[longest_row])
                 batch = rows[start : start + batch_size]
                 yield batch
                 progress.update(len(batch))
                 start += len(batch)
+
+    def _choose_batch_size(self, longest_length: int) -> int:
+        """Return the number of rows in a batch whose rows are padded to the length of the longest one."""
+        # The length is 0 if the texts have no tokens.
+        padded_length = max(1, longest_length)
+        # A row that is longer than the token budget is a batch of its own.
+        return max(1, self.tokens_per_batch // padded_length)
+
+
+def _pair_texts_with_ids(texts: list[str], ids_of_texts: list[list[int]]) -> list[TokenizedText]:
+    """Return each text with its token ids."""
+    return [TokenizedText(text, ids) for text, ids in zip(texts, ids_of_texts, strict=True)]
 
 
 def forced_decoding(
@@ -138,11 +144,9 @@ def forced_decoding(
     Each batch takes one forward pass. The model must be in evaluation mode, and each text must have at least one token.
 
     Args:
-        inference (`Inference`): the model.
-        sources (`Sequence[TokenizedText]`): the sources.
-        targets (`Sequence[TokenizedText]`): one target per source, without the decoder's start token.
-        with_attention (`bool`): whether to compute cross-attention weights as well.
-        task (`str`): description of the progress bar.
+        targets: one target per source, without the decoder's start token.
+        with_attention: whether to compute cross-attention weights as well.
+        task: description of the progress bar.
 
     Returns:
         `Iterator[tuple[int, ForcedTarget]]`: the index and the result of each pair, longest pairs first.

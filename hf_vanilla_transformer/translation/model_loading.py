@@ -27,6 +27,8 @@ def explaining_missing_files(
 ) -> Iterator[None]:
     """Replace loading errors that occur in the block by errors whose message explains the problem in one sentence.
 
+    Errors whose message already says what to do pass unchanged.
+
     Args:
         name (`str` or `Path`): the folder, or the name on the Hub, that the block loads.
         files (`Sequence[str]`): files that the folder must contain.
@@ -39,8 +41,7 @@ def explaining_missing_files(
     """
     folder = Path(name)
     _check_folder(folder, files)
-    # Errors whose message already says what to do pass unchanged. All others get a new message. The last handler
-    # matches any exception, so it must follow the specific ones.
+    # The last handler matches any exception, so it must follow the specific ones.
     try:
         yield
     except OSError as error:
@@ -57,12 +58,16 @@ def explaining_missing_files(
         # These messages say what to do.
         raise
     except Exception as error:
-        # transformers, tokenizers and safetensors raise many exception types, and their messages often do not name the
-        # file.
-        reason = reason_of(error)
-        if str(name) not in reason:
-            reason = f"{name} cannot be loaded: {reason}"
-        raise InputError(reason) from error
+        # transformers, tokenizers and safetensors raise many exception types.
+        raise InputError(_describe_failed_load(name, error)) from error
+
+
+def _describe_failed_load(name: str | Path, error: Exception) -> str:
+    """Return the reason of an error, which often does not name the file or the folder, together with the name."""
+    reason = reason_of(error)
+    if str(name) in reason:
+        return reason
+    return f"{name} cannot be loaded: {reason}"
 
 
 def _check_folder(folder: Path, files: Sequence[str]) -> None:
@@ -114,14 +119,20 @@ def load(
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model: Any = load_model(name, **options)
         check_vocabulary(model.config, tokenizer)
-    if device is None:
-        chosen_device = _default_device()
-    else:
-        chosen_device = torch.device(device or "cpu")
+    chosen_device = _choose_device(device)
     if chosen_device.type == "cpu":
         # Logits are large. Without this, the allocator would return their memory to the OS at every step.
         keep_freed_memory()
     return tokenizer, model.to(chosen_device)
+
+
+def _choose_device(device: str | torch.device | None) -> torch.device:
+    """Return the given device, the CPU for an empty string, or the default device for None."""
+    if device is None:
+        return _default_device()
+    if not device:
+        return torch.device("cpu")
+    return torch.device(device)
 
 
 def load_ensemble(
@@ -143,7 +154,12 @@ def load_ensemble(
         models.append(model)
     if len(names) == 1:
         return tokenizers[0], models[0]
+    _check_same_vocabularies(names, tokenizers)
+    return tokenizers[0], Ensemble(models)
 
+
+def _check_same_vocabularies(names: Sequence[str], tokenizers: Sequence[PreTrainedTokenizerBase]) -> None:
+    """Raise ValueError if the tokenizers of several models have different vocabularies."""
     first_vocabularies = vocabularies_of(tokenizers[0])
     for name, tokenizer in zip(names, tokenizers, strict=True):
         if vocabularies_of(tokenizer) != first_vocabularies:
@@ -151,7 +167,6 @@ def load_ensemble(
                 f"the tokenizers of {names[0]} and {name} differ, but an ensemble needs models of one vocabulary; give "
                 f"models that were trained with one tokenizer (--tokenizer_name {names[0]})."
             )
-    return tokenizers[0], Ensemble(models)
 
 
 def _default_device() -> torch.device:

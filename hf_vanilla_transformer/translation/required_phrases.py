@@ -78,30 +78,27 @@ def split_by_phrases(rows: list[int], sizes: Sequence[PhraseSizes], most_cells: 
       second term, batches with short phrases stay whole.
 
     Args:
-        rows (`list[int]`): the indices of the batch's sentences.
-        sizes (`Sequence[PhraseSizes]`): the phrase sizes of all sentences, indexed by row.
-        most_cells (`int`): maximum number of cells per part, padding included.
+        rows: the indices of the batch's sentences.
+        sizes: the phrase sizes of all sentences, indexed by row.
+        most_cells: maximum number of cells per part, padding included.
 
     Returns:
-        `list[list[int]]`: the rows of each part.
+        The rows of each part.
     """
     parts: list[list[int]] = []
-    # The number of cells that the last part needs, with and without padding.
-    load_of_part = _PartLoad()
-    # After sorting, rows with phrases of similar size are next to each other, so parts need little padding. The sort is
-    # stable, so rows with equally many cells keep their order.
+    load_of_last_part = _PartLoad()
+    # After sorting, rows with phrases of similar size are next to each other, so parts need little padding.
     sorted_rows = sorted(rows, key=lambda row: sizes[row].cells, reverse=True)
     for row in sorted_rows:
-        # `add` returns a new load, so `load_of_part` is still the load without the row.
-        load_with_row = load_of_part.add(sizes[row])
+        load_with_row = load_of_last_part.add(sizes[row])
         # The first row always starts a part, even if it exceeds `most_cells`.
         is_first_row = not parts
         if is_first_row or not load_with_row.fits(most_cells):
             parts.append([row])
-            load_of_part = _PartLoad().add(sizes[row])
+            load_of_last_part = _PartLoad().add(sizes[row])
         else:
             parts[-1].append(row)
-            load_of_part = load_with_row
+            load_of_last_part = load_with_row
     return parts
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .engine import Engine
@@ -135,30 +136,33 @@ class TorchRuntime(Runtime):
         # The `input_ids` and the `attention_mask` have the shapes (batch, padded source) and (batch, padded target).
         padded_source = self._pad(sources)
         padded_target = self._pad(targets)
-        inputs = {**padded_source, "decoder_input_ids": self._make_decoder_inputs(padded_target)}
-        if with_attention:
-            # Attention weights are computed below from these hidden states.
-            inputs["output_hidden_states"] = True
-        output = self._model(**inputs, use_cache=False)
-
+        output = self._run_model(padded_source, padded_target, with_hidden_states=with_attention)
         padded_attention = None
         if with_attention:
-            # (batch, padded target, padded source). `decoder_hidden_states[i]`, of shape (batch, padded target,
-            # d_model), is the input of decoder layer i.
+            # `decoder_hidden_states[i]` is the input of decoder layer i. The result is (batch, padded target, padded
+            # source).
             padded_attention = self._average_attention(
                 output.decoder_hidden_states, output.encoder_last_hidden_state, padded_source.attention_mask
             )
+
         # The loop goes row by row, because the log-probabilities of all rows would take as much memory as the logits.
-        # Padding is on the right, so the slices below contain exactly the tokens.
         for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
-            # (padded target,)
             padded_log_probs = self._log_probs_of_tokens(output.logits[row], padded_target.input_ids[row])
+            # Padding is on the right, so these slices contain exactly the tokens.
             log_probs = padded_log_probs[: len(target_ids)].tolist()
             attention = None
             if padded_attention is not None:
-                # (target, source)
                 attention = padded_attention[row, : len(target_ids), : len(source_ids)].cpu()
             yield ForcedTarget(log_probs, attention)
+
+    def _run_model(
+        self, padded_source: BatchEncoding, padded_target: BatchEncoding, with_hidden_states: bool
+    ) -> Seq2SeqLMOutput:
+        """Run the model with teacher forcing, and return its output, with all layers' hidden states if requested."""
+        inputs = {**padded_source, "decoder_input_ids": self._make_decoder_inputs(padded_target)}
+        if with_hidden_states:
+            inputs["output_hidden_states"] = True
+        return self._model(**inputs, use_cache=False)
 
     def _make_decoder_inputs(self, padded_target: BatchEncoding) -> torch.Tensor:
         """Return the decoder's input for given targets: the start token, and then all columns of the
@@ -199,26 +203,35 @@ class TorchRuntime(Runtime):
         """Return the mean of all alignment heads' attention weights, of shape `(batch, target, source)`, in float32.
 
         Args:
-            layer_inputs (`Sequence[torch.Tensor]` of shape `(batch, target, d_model)`): the input of each decoder
-                layer, by the index of the layer.
-            source_states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
-            source_mask (`torch.Tensor` of shape `(batch, source)`): 0 for padding.
+            layer_inputs: the input of each decoder layer, `(batch, target, d_model)`.
+            source_states, source_mask: the encoder's output, `(batch, source, d_model)`, and 0 for its padding.
         """
-        decoder_layers = self._model.get_decoder().layers
-        # Maps the index of a layer to the weights of all its heads, (batch, heads, target, source). Several alignment
-        # heads may be in the same layer, so each layer is computed only once.
-        attention_of_layer: dict[int, torch.Tensor] = {}
-        # The weights of each alignment head, (batch, target, source).
+        # For each layer with alignment heads, the weights of all its heads, (batch, heads, target, source).
+        attention_of_layer = self._compute_attention_of_layers(layer_inputs, source_states, source_mask)
         attention_of_heads = []
         # For example, `alignment_heads` is [(4, 0), (4, 1)] for the first two heads of the fifth layer.
         for layer, head in self.alignment_heads:
-            if layer not in attention_of_layer:
-                attention_of_layer[layer] = _compute_cross_attention(
-                    decoder_layers[layer], layer_inputs[layer], source_states, source_mask
-                )
-            attention_of_heads.append(attention_of_layer[layer][:, head].float())
-        # `stack` adds an axis for the heads at the front, and `mean` averages over this axis.
-        return torch.stack(attention_of_heads).mean(dim=0)
+            attention_of_head = attention_of_layer[layer][:, head]  # (batch, target, source)
+            attention_of_heads.append(attention_of_head.float())
+        stacked = torch.stack(attention_of_heads)  # (alignment heads, batch, target, source)
+        return stacked.mean(dim=0)
+
+    def _compute_attention_of_layers(
+        self, layer_inputs: Sequence[torch.Tensor], source_states: torch.Tensor, source_mask: torch.Tensor
+    ) -> dict[int, torch.Tensor]:
+        """Return the attention weights `(batch, heads, target, source)` of each layer that has an alignment head.
+
+        Each layer is computed only once, even if it has several alignment heads. The arguments are those of
+        `_average_attention`.
+        """
+        decoder_layers = self._model.get_decoder().layers
+        layers_with_alignment_heads = {layer for layer, _head in self.alignment_heads}
+        attention_of_layer: dict[int, torch.Tensor] = {}
+        for layer in layers_with_alignment_heads:
+            attention_of_layer[layer] = _compute_cross_attention(
+                decoder_layers[layer], layer_inputs[layer], source_states, source_mask
+            )
+        return attention_of_layer
 
 
 class _DecoderLayer(Protocol):

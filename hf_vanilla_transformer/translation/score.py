@@ -1,7 +1,7 @@
 """Score given translations with a model's log-probabilities."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -73,12 +73,15 @@ def score(
     with evaluating(model):
         for row, forced_target in forced_decoding(inference, tokenized_sources, tokenized_targets, task="scoring"):
             tokens = target_tokenizer.convert_ids_to_tokens(tokenized_targets[row].token_ids)
-            log_probs = forced_target.log_probs
-            total = sum(log_probs)
-            # `length_penalty` returns the divisor lp(Y) for a number of tokens, `</s>` included.
-            normalized = total / length_penalty(len(log_probs))
-            if math.isnan(total):
+            scores[row] = _make_score(tokens, forced_target.log_probs, length_penalty)
+            if math.isnan(scores[row].total):
                 # If a weight is NaN or infinite, this raises an error that names it.
                 check_weights(model)
-            scores[row] = Score(tokens, log_probs, total=total, normalized=normalized)
     return [scores[row] for row in range(len(scores))]
+
+
+def _make_score(tokens: list[str], log_probs: list[float], length_penalty: Callable[[int], float]) -> Score:
+    """Return the score of a translation. `length_penalty` returns lp(Y) for a number of tokens, `</s>` included."""
+    total = sum(log_probs)
+    normalized = total / length_penalty(len(log_probs))
+    return Score(tokens, log_probs, total=total, normalized=normalized)

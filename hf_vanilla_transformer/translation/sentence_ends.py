@@ -167,16 +167,8 @@ _OPENING_MARKS = "([{\"'“„«‚‘¿¡"  # noqa: RUF001
 def is_sentence_end(before: str, after: str, language: str) -> bool:
     """Return True if a sentence ends where the library sentencex divides a line into `before` and `after`.
 
-    For example, sentencex divides a line after "Im 19. ", but the sentence continues with "Jahrhundert".
-
-    The rules are ordered, and the first one that applies decides:
-
-    1. Without white space between the two texts, [`_ends_without_space`] decides.
-    2. The sentence ends if `before` has no words, or if `after` has no letters and no digits.
-    3. If `before` is a label such as "1.", it belongs to the text after it, provided that this text has letters.
-    4. If `before` begins with a capital, a lower-case letter after it continues the sentence.
-    5. A mark other than a period ends the sentence.
-    6. At a period, [`_ends_at_period`] decides.
+    For example, sentencex divides a line after "Im 19. ", but the sentence continues with "Jahrhundert". The first rule
+    that applies decides.
 
     Args:
         before (`str`): the line's text since the last accepted sentence end, with its white space.
@@ -187,11 +179,10 @@ def is_sentence_end(before: str, after: str, language: str) -> bool:
     if not has_space_between:
         return _ends_without_space(before, after, language)
 
-    # `before` may end in white space, which `split` removes, so the last word ends in the mark that is to be judged.
+    # The last of these words ends in the mark that is to be judged.
     words = before.split()
     letters_and_digits_after = [character for character in after if character.isalnum()]
     if not words or not letters_and_digits_after:
-        # `before` is only white space, or `after` is only white space and punctuation.
         return True
 
     # For example, "(Dr." becomes "Dr.".

@@ -78,8 +78,7 @@ def split_into_pieces(
             text begins with this code, so does the first piece that is not just white space.
 
     Returns:
-        `list[Piece]`: at least one piece, even if the text is empty. A piece consists of a text and the white space
-            after it.
+        `list[Piece]`: at least one piece, even if the text is empty.
     """
     source_language = language or tokenizer_language(tokenizer, "src_lang")
     most_tokens = longest_training_source(tokenizer) if max_tokens is None else max_tokens
@@ -89,9 +88,9 @@ def split_into_pieces(
         coded_sentence = f"{code} {sentence}" if code else sentence
         return len(encode(tokenizer, coded_sentence).input_ids) <= most_tokens
 
-    # The code is not a sentence, so only the text after it is split. `_put_code_before` restores it below.
+    # The code is not a sentence, so only the text after it is split.
     prefix = _find_code(text, code)
-    pieces = split_text(text[len(prefix) :], source_language, fits)
+    pieces = split_text(text.removeprefix(prefix), source_language, fits)
     if not pieces:
         pieces = [Piece("", "")]
     if not prefix:
@@ -157,21 +156,18 @@ def _split_line(line: str, language: str) -> list[str]:
     case, the sentence continues in the next segment.
     """
     sentences = []
-    # The current sentence consists of the segments that were read since the last sentence end. They are between these
-    # two positions of the line, because the segments have the line's length in total.
     sentence_start = 0
-    position = 0
+    segment_start = 0
     for segment in _divide_into_segments(line, language):
-        has_current_sentence = position > sentence_start
-        if has_current_sentence:
-            # Does the current sentence end before this segment? The test reads only the two ends of the sentence.
-            shortened_sentence = _without_middle(line, sentence_start, position)
-            if is_sentence_end(shortened_sentence, segment, language):
-                sentences.append(line[sentence_start:position])
-                sentence_start = position
-        position += len(segment)
+        # This is empty before the first segment. The test reads only the two ends of the sentence.
+        current_sentence = _without_middle(line, sentence_start, segment_start)
+        if current_sentence and is_sentence_end(current_sentence, segment, language):
+            sentences.append(line[sentence_start:segment_start])
+            sentence_start = segment_start
+        # The segments have the line's length in total.
+        segment_start += len(segment)
 
-    last_sentence = line[sentence_start:position]
+    last_sentence = line[sentence_start:segment_start]
     if last_sentence:
         sentences.append(last_sentence)
     return sentences
@@ -208,7 +204,7 @@ def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
         return [Piece(text="", space=sentence)]
 
     pieces = []
-    space_before = sentence[: len(sentence) - len(sentence.lstrip())]
+    space_before = _leading_space(sentence)
     if space_before:
         pieces.append(Piece(text="", space=space_before))
 
@@ -219,6 +215,11 @@ def _split_sentence(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
     # The last part ends where `text` ends, so it lacks the white space after the sentence.
     pieces[-1] = pieces[-1]._replace(space=_trailing_space(sentence))
     return pieces
+
+
+def _leading_space(text: str) -> str:
+    """Return the white space at the beginning of a text."""
+    return text[: len(text) - len(text.lstrip())]
 
 
 def _trailing_space(text: str) -> str:
@@ -379,24 +380,18 @@ def join_without_alternatives(
 ) -> Translation:
     """Join the pieces' translations into a translation of the whole text, and ignore their alternatives.
 
-    Args:
-        pieces (`list[Piece]`): the pieces of the text.
-        translations (`list[Translation]`): a translation of each piece.
-        words (`re.Pattern[str]`): matches the words that alignments link.
+    Its alignment is None if the alignment of any piece is None. It has the flags of all pieces, and also the flag
+    "split" if a sentence was split into parts.
 
-    Returns:
-        `Translation`: the joined translation. Its alignment is None if the alignment of any piece is None. It has the
-            flags of all pieces, and also the flag "split" if a sentence was split into parts.
+    Args:
+        translations: a translation of each piece.
+        words: matches the words that alignments link.
     """
     tokens: list[str] = []
     log_probs: list[float] = []
-    flags: set[str] = set()
     for translation in translations:
         tokens += translation.tokens
         log_probs += translation.log_probs
-        flags |= translation.flags
-    if any(piece.is_part for piece in pieces):
-        flags.add("split")
 
     return Translation(
         text=join_texts(pieces, [translation.text for translation in translations]),
@@ -404,8 +399,18 @@ def join_without_alternatives(
         tokens=tokens,
         log_probs=log_probs,
         alignment=_join_alignments(pieces, translations, words),
-        flags=frozenset(flags),
+        flags=_join_flags(pieces, translations),
     )
+
+
+def _join_flags(pieces: list[Piece], translations: list[Translation]) -> frozenset[str]:
+    """Return the flags of all translations, and the flag "split" if a sentence was split into parts."""
+    flags: set[str] = set()
+    for translation in translations:
+        flags |= translation.flags
+    if any(piece.is_part for piece in pieces):
+        flags.add("split")
+    return frozenset(flags)
 
 
 def _join_alignments(

@@ -116,25 +116,21 @@ def describe(
 ) -> list[Translation]:
     """Convert the hypotheses that a search has found into translations with details.
 
-    Args:
-        inference (`Inference`): the model that generated the hypotheses.
-        aligner (`Aligner`, *optional*): aligns the words of translations. Without it, there is no forced decoding, so
-            scores are minus infinity, and there are no log-probabilities, alignments or alternatives.
-        sources (`list[TokenizedText]`): the source sentences.
-        sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): the result of the search, with the
-            best hypothesis of each sentence first.
-        settings (`GenerationConfig`): the search settings.
+    The result has the best hypothesis of each sentence, with the others as its alternatives.
 
-    Returns:
-        `list[Translation]`: the best hypothesis of each sentence, with the others as its alternatives.
+    Args:
+        aligner: aligns the words of translations. Without it, there is no forced decoding, so scores are minus
+            infinity, and there are no log-probabilities, alignments or alternatives.
+        sequences: the result of the search, `(sentences, hypotheses, target)`, with the best hypothesis of each
+            sentence first.
+        settings: the search settings.
     """
     ends = HypothesisEnds(settings, inference.tokenizer.pad_token_id)
     # Without an aligner, there are no alternatives.
     num_hypotheses = 1 if aligner is None else sequences.shape[1]
     hypotheses = _decode_sequences(inference.tokenizer, ends, sources, sequences[:, :num_hypotheses])
     translations = _describe_texts(inference.tokenizer, ends, hypotheses)
-    # This raises an error if the settings are wrong. It runs even if no score is computed, so that wrong settings are
-    # always reported.
+    # This raises an error if the settings are wrong, even if no score is computed.
     length_penalty = length_penalty_of(settings)
     if aligner is not None:
         translations = _add_scores_and_alignments(translations, hypotheses, inference, aligner, length_penalty)
@@ -154,17 +150,14 @@ def _decode_sequences(
     """Decode all hypotheses, and return them in one list. The hypotheses of a sentence are next to each other.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): tokenizer of the model.
-        ends (`HypothesisEnds`): removes start tokens and padding.
-        sources (`list[TokenizedText]`): the source sentences.
-        sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): the result of the search.
+        ends: removes start tokens and padding.
+        sequences: the result of the search, `(sentences, hypotheses, target)`.
     """
+    num_hypotheses = sequences.shape[1]
     source_of_hypothesis: list[TokenizedText] = []
-    token_ids_of_hypothesis: list[list[int]] = []
-    for source, sequences_of_sentence in zip(sources, sequences.tolist(), strict=True):
-        for sequence in sequences_of_sentence:
-            source_of_hypothesis.append(source)
-            token_ids_of_hypothesis.append(ends.trim(sequence))
+    for source in sources:
+        source_of_hypothesis += [source] * num_hypotheses
+    token_ids_of_hypothesis = [ends.trim(sequence) for sequence in sequences.flatten(0, 1).tolist()]
     # A single call decodes all hypotheses.
     texts = tokenizer.batch_decode(token_ids_of_hypothesis, skip_special_tokens=True)
 
@@ -209,12 +202,8 @@ def _add_scores_and_alignments(
     Translations without tokens stay as they are, because forced decoding needs at least one token.
 
     Args:
-        translations (`list[Translation]`): one translation per hypothesis.
-        hypotheses (`list[_Hypothesis]`): the hypotheses.
-        inference (`Inference`): the model.
-        aligner (`Aligner`): aligns the words of translations, if the model provides attention weights.
-        length_penalty (`Callable[[int], float]`): returns the number by which the score of a hypothesis of the given
-            length is divided.
+        translations: one translation per hypothesis.
+        length_penalty: returns the number by which the score of a hypothesis of the given length is divided.
     """
     # The indices of the hypotheses that have tokens: [0, 2] if the second of three hypotheses has none.
     indices_with_tokens = [index for index, hypothesis in enumerate(hypotheses) if hypothesis.target.token_ids]
@@ -225,15 +214,22 @@ def _add_scores_and_alignments(
     # A row is an index of `sources` and `targets`. The longest rows come first.
     for row, forced_target in forced_decoding(inference, sources, targets, aligner.has_attention):
         index = indices_with_tokens[row]
-        alignment = None
-        if forced_target.attention is not None:
-            alignment = aligner(sources[row], targets[row], forced_target.attention)
         log_probs = forced_target.log_probs
-        score = sum(log_probs) / length_penalty(len(log_probs))
         described_translations[index] = translations[index]._replace(
-            score=score, log_probs=log_probs, alignment=alignment
+            score=sum(log_probs) / length_penalty(len(log_probs)),
+            log_probs=log_probs,
+            alignment=_align_if_possible(aligner, hypotheses[index], forced_target.attention),
         )
     return described_translations
+
+
+def _align_if_possible(
+    aligner: Aligner, hypothesis: _Hypothesis, attention: torch.Tensor | None
+) -> list[tuple[int, int]] | None:
+    """Return the alignment of a hypothesis, or None if the model provides no attention weights."""
+    if attention is None:
+        return None
+    return aligner(hypothesis.source, hypothesis.target, attention)
 
 
 def _group_alternatives(translations: list[Translation], num_hypotheses: int) -> list[Translation]:

@@ -7,12 +7,17 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 from html import unescape
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..data.target_language import TargetCodes, codes_of
 from ..model.input_checks import sides_of
+
+
+if TYPE_CHECKING:
+    from tokenizers.normalizers import Normalizer
 
 
 # Words are separated by white space.
@@ -71,33 +76,26 @@ class TokenTexts:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, is_target: bool):
-        source_tokenizer, target_tokenizer = sides_of(tokenizer)
-        side_tokenizer = target_tokenizer if is_target else source_tokenizer
+        side_tokenizer = _select_tokenizer(tokenizer, is_target)
         self.names = _names_of_tokens(side_tokenizer, is_target)
-
         self._unknown_id = side_tokenizer.unk_token_id
         # Tokens that were added to the vocabulary. They have their text as their name.
         self._added_ids = set(side_tokenizer.get_added_vocab().values())
-        # Tokens that belong to no word: special tokens, and target-language codes such as `>>fr<<`.
-        self._ids_without_text = set(side_tokenizer.all_special_ids)
-        # Separates a code from the beginning of a text. None for targets, which have no codes, and for models without
-        # codes.
-        self._code_reader: TargetCodes | None = None
-        if not is_target and codes_of(tokenizer):
-            self._code_reader = TargetCodes(tokenizer)
-            self._ids_without_text |= _find_ids(self._code_reader.codes, self.names)
 
-        # Fast tokenizers have a backend from the library tokenizers; slow tokenizers have none.
-        backend = getattr(side_tokenizer, "backend_tokenizer", None)
+        # Separates a code from the beginning of a source. None for targets, and for models without codes.
+        self._code_reader = _make_code_reader(tokenizer, is_target)
+        special_ids = set(side_tokenizer.all_special_ids)
+        # The ids of target-language codes, such as `>>fr<<`.
+        code_ids = _find_ids_of_codes(self._code_reader, self.names)
+        # Tokens that belong to no word.
+        self._ids_without_text = special_ids | code_ids
+
         # Changes a text before it is tokenized, for example to lower case. None if texts are not changed.
-        self._normalizer = getattr(backend, "normalizer", None)
-        # Whether each character of a token's name stands for one byte, as in the vocabulary of GPT-2. Then the decoder,
-        # which turns names into text, is a `ByteLevel`, or a sequence that contains one. The repr shows both cases. For
-        # example, it begins with `Sequence(decoders=[ByteLevel(`.
-        self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
-        # Whether "&amp;" stands for "&". Only tokenizers that split text by the rules of the Moses tokenizer have this
-        # method, such as FSMTTokenizer, which also escapes text by these rules.
-        self._has_escapes = hasattr(side_tokenizer, "moses_tokenize")
+        self._normalizer = _find_normalizer(side_tokenizer)
+        # Whether each character of a token's name stands for one byte.
+        self._is_byte_level = _has_byte_level_names(side_tokenizer)
+        # Whether "&amp;" stands for "&".
+        self._has_escapes = _escapes_like_moses(side_tokenizer)
 
     def __call__(self, ids: list[int]) -> list[bytes]:
         """Return the text of each token in UTF-8, without white space. The text of special tokens is empty."""
@@ -188,6 +186,51 @@ class TokenTexts:
         return text.encode()
 
 
+def _select_tokenizer(tokenizer: PreTrainedTokenizerBase, is_target: bool) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the sources or of the targets."""
+    source_tokenizer, target_tokenizer = sides_of(tokenizer)
+    if is_target:
+        return target_tokenizer
+    return source_tokenizer
+
+
+def _make_code_reader(tokenizer: PreTrainedTokenizerBase, is_target: bool) -> TargetCodes | None:
+    """Return an object that separates target-language codes from sources; None for targets or without codes."""
+    if is_target or not codes_of(tokenizer):
+        return None
+    return TargetCodes(tokenizer)
+
+
+def _find_ids_of_codes(code_reader: TargetCodes | None, names: Mapping[int, str]) -> set[int]:
+    """Return the token ids of target-language codes; none if there is no code reader."""
+    if code_reader is None:
+        return set()
+    return _find_ids(code_reader.codes, names)
+
+
+def _find_normalizer(side_tokenizer: PreTrainedTokenizerBase) -> "Normalizer | None":
+    """Return the normalizer of a fast tokenizer; None if it has none, or if the tokenizer is a slow one."""
+    # Slow tokenizers have no backend.
+    backend = getattr(side_tokenizer, "backend_tokenizer", None)
+    return getattr(backend, "normalizer", None)
+
+
+def _has_byte_level_names(side_tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return True if each character of a token's name stands for one byte, as in the vocabulary of GPT-2."""
+    # Slow tokenizers have no backend.
+    backend = getattr(side_tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return False
+    # The decoder is a `ByteLevel`, or a sequence that contains one, and the repr shows both cases.
+    return "ByteLevel" in repr(backend.decoder)
+
+
+def _escapes_like_moses(side_tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return True if a tokenizer escapes text by the rules of the Moses tokenizer, as FSMTTokenizer does."""
+    # Only tokenizers that split text by these rules have this method.
+    return hasattr(side_tokenizer, "moses_tokenize")
+
+
 def _find_ids(wanted_names: Sequence[str], names: Mapping[int, str]) -> set[int]:
     """Return the ids of the tokens with the given names. `names` maps each token id to the token's name."""
     return {token_id for token_id, name in names.items() if name in wanted_names}
@@ -231,28 +274,31 @@ def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]
     texts of the tokens are compared with the original text to find the words that correspond to each token.
 
     Args:
-        words (`list[str]`): the words of the text.
-        tokens (`list[bytes]`): the texts of its tokens, as returned by [`TokenTexts`].
+        words: the words of the text.
+        tokens: the texts of its tokens, as returned by [`TokenTexts`].
     """
     joined_tokens = b"".join(tokens)
     joined_words = "".join(words).encode()
-    # For each byte of the joined tokens, the slice of the joined words that corresponds to it. This is a single byte if
-    # the tokenizer has not changed the text.
+    # For each byte of the joined tokens, the slice of the joined words that corresponds to it.
     matching_slices = _match_bytes(joined_tokens, joined_words)
-    # For each byte of the joined words, the index of its word.
     word_of_byte = _find_word_of_each_byte(words)
 
     words_of_tokens = []
     token_start = 0
     for token in tokens:
-        # The token consists of the bytes from `token_start` to `token_end` of the joined tokens.
         token_end = token_start + len(token)
-        words_of_token: set[int] = set()
-        for matching_slice in matching_slices[token_start:token_end]:
-            words_of_token.update(word_of_byte[matching_slice])
-        words_of_tokens.append(sorted(words_of_token))
+        words_of_token = _collect_words(matching_slices[token_start:token_end], word_of_byte)
+        words_of_tokens.append(words_of_token)
         token_start = token_end
     return words_of_tokens
+
+
+def _collect_words(slices_of_bytes: list[slice], word_of_byte: list[int]) -> list[int]:
+    """Return the sorted indices of the words that have bytes in one of the slices."""
+    words: set[int] = set()
+    for slice_of_bytes in slices_of_bytes:
+        words.update(word_of_byte[slice_of_bytes])
+    return sorted(words)
 
 
 def _find_word_of_each_byte(words: list[str]) -> list[int]:
