@@ -566,8 +566,8 @@ def _check_can_average_without_last(settings: Settings, error_of_last_checkpoint
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception | None:
     """Make the updates of a run, starting from scratch or from a checkpoint.
 
-    If this function returns, the model has its final weights. There is one exception: if the run keeps its best model,
-    and the result is an error, the model still has the weights of the last update.
+    If this function returns, the model has its final weights, with one exception: if the run keeps its best model, and
+    the result is an error, it has the weights of the last update, because the best model would be loaded afterwards.
 
     Returns:
         None if everything went well. If all updates were made, but the last checkpoint could not be written to the
@@ -661,7 +661,8 @@ def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     This replaces `trainer.train()`, which would make one more update. The model already has the checkpoint's weights.
     If the run keeps its best model, the model gets the weights of the best checkpoint.
 
-    The order must stay: all steps after the first one read the state, and the last step reads what the others set.
+    The first and the last step must stay where they are. The last step, the Trainer's private method
+    `_load_best_model`, reads the attributes about DeepSpeed and FSDP and the path of the best checkpoint.
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
     output = _output_folder_of(trainer)

@@ -123,7 +123,10 @@ def _make_model_to_train(
 def _record_digest(
     facts: RecordFacts, tokenized_pairs: Dataset, settings: Settings, checkpoint: Path | None
 ) -> RecordFacts:
-    """Return the facts with the hash of the training pairs. Log a warning if a resumed run has different pairs."""
+    """Return the facts with the hash of the training pairs.
+
+    Log a warning if a resumed run has other pairs or another number of processes than before.
+    """
     pairs_digest = digest(tokenized_pairs)
     if checkpoint is not None:
         # In a resumed run, `facts.pairs` is the hash in the checkpoint.
