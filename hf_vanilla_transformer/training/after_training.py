@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 
 from ..acceleration.int8_quantization import Int8Config
@@ -128,16 +128,9 @@ class SavedModel:
 
 
 def finish_run(run: TrainedRun) -> None:
-    """Finish a run after its training. For example, evaluate the saved model and write its model card.
+    """Finish a run after its training: complete and evaluate the saved model, write its files, and push it.
 
-    The run's settings decide which of these steps are taken:
-
-    - Choose the weights and the search settings of the saved model.
-    - Evaluate the model on the test pairs.
-    - Write the model card and the results file.
-    - Push the model to the Hub.
-
-    Only the main process calls this function.
+    The run's settings decide which of these steps are taken. Only the main process calls this function.
     """
     settings = run.settings
     # The facts and the scores below are those of the model that this call leaves in the output folder.
@@ -149,11 +142,10 @@ def finish_run(run: TrainedRun) -> None:
         for line in describe_scores(saved_model.test_scores):
             logger.info(line)
     logger.info("the model is in %s", settings.output_folder)
-    results_path = settings.args.results
-    if results_path:
+    if settings.args.results:
         scores = collect_scores(run, saved_model)
         results = collect_results(run, facts, saved_model.weights, scores)
-        write_results(results_path, results)
+        write_results(settings.args.results, results)
     # Pushing comes last, because it uploads the files that the steps before it have written.
     if settings.args.push_to_hub:
         push(settings, facts.updates, saved_model.test_scores)
@@ -163,11 +155,10 @@ def complete_saved_model(run: TrainedRun) -> SavedModel:
     """Choose the saved model's weights and search settings, evaluate it and, after distillation, save an int8 copy.
 
     The order matters: the weights must be final before the search settings are chosen for them, and both must be saved
-    before the model is evaluated or copied. Without test pairs, the scores are None.
+    before the model is evaluated or copied.
     """
     settings = run.settings
     weights = choose_weights(run)
-    # A text about the chosen search settings for the model card; None if they are not chosen.
     search_text = None
     if settings.evaluation.choose_search and "validation" in run.pairs:
         search_text = save_chosen_search(settings, run.pairs)
@@ -196,30 +187,29 @@ def write_cards(run: TrainedRun, saved_model: SavedModel, facts: TrainingFacts) 
 
 
 def choose_weights(run: TrainedRun) -> SavedWeights:
-    """Save the final weights of a run, which may be an average of its last checkpoints.
+    """Save the final weights of a run, which are an average of its last checkpoints if the settings ask for it.
 
-    - If the settings ask for an average, it replaces the weights of the last update.
-    - If there are validation pairs, the average is compared with the last checkpoint.
-    - With `keep_better`, the last checkpoint is saved if its BLEU is higher than the average's.
+    If there are validation pairs, the average is compared with the last checkpoint. With `keep_better`, the last
+    checkpoint is saved if its BLEU is higher.
     """
     output = run.settings.output
     if output.average_last is None:
         # The trained model is saved already. Only the arguments and the curve are missing.
         return SavedWeights([], comparison=None, is_last_kept=False, curve=save_arguments_and_curve(run))
 
-    # The names of the averaged checkpoints, the last one at the end.
     averaged, curve = replace_by_average(run, output.average_last)
-    if not averaged or "validation" not in run.pairs:
-        # There is no average, or there are no pairs on which it can be compared.
+    can_be_compared = bool(averaged) and "validation" in run.pairs
+    if not can_be_compared:
         return SavedWeights(averaged, comparison=None, is_last_kept=False, curve=curve)
 
-    comparison = compare_average(run.settings, run.pairs, checkpoint_name=averaged[-1])
-    # A negative gain means that the average has a lower BLEU than the last checkpoint.
-    keeps_last_checkpoint = output.keep_better and comparison.gain < 0
-    if keeps_last_checkpoint:
-        # The saved average is replaced in turn. An average of one checkpoint has the weights of this checkpoint.
-        averaged, curve = replace_by_average(run, count=1)
-    return SavedWeights(averaged, comparison, is_last_kept=keeps_last_checkpoint, curve=curve)
+    last_checkpoint = averaged[-1]
+    comparison = compare_average(run.settings, run.pairs, checkpoint_name=last_checkpoint)
+    is_last_better = comparison.gain < 0
+    if output.keep_better and is_last_better:
+        # An average of one checkpoint has the weights of this checkpoint.
+        averaged_last, curve_of_last = replace_by_average(run, count=1)
+        return SavedWeights(averaged_last, comparison, is_last_kept=True, curve=curve_of_last)
+    return SavedWeights(averaged, comparison, is_last_kept=False, curve=curve)
 
 
 def replace_by_average(run: TrainedRun, count: int) -> tuple[list[str], Curve | None]:
@@ -245,7 +235,7 @@ def save_arguments_and_curve(run: TrainedRun) -> Curve | None:
 def compare_average(settings: Settings, pairs: DatasetDict, checkpoint_name: str) -> AverageComparison:
     """Evaluate the saved average and the last of its checkpoints on the validation pairs, and log which is better.
 
-    The saved model is not changed. With `keep_better`, the caller keeps the last checkpoint if it is better.
+    The saved model is not changed.
     """
     checkpoint = settings.output_folder / checkpoint_name
     count = len(pairs["validation"])
@@ -255,16 +245,20 @@ def compare_average(settings: Settings, pairs: DatasetDict, checkpoint_name: str
         average=_evaluate_folder(settings.output_folder, "validation", settings, pairs),
         last_checkpoint=_evaluate_folder(checkpoint, "validation", settings, pairs),
     )
-    if comparison.gain > 0:
-        verdict = "the average is better"
-    elif comparison.gain == 0:
-        verdict = "both are equal"
-    elif settings.output.keep_better:
-        verdict = "the last checkpoint is better, and is kept"
-    else:
-        verdict = f"the last checkpoint is better, and is in {checkpoint}; --keep_better would keep it"
+    verdict = _describe_verdict(comparison, checkpoint, settings.output.keep_better)
     logger.info("validation BLEU: %s; %s", comparison.describe(), verdict)
     return comparison
+
+
+def _describe_verdict(comparison: AverageComparison, checkpoint: Path, keep_better: bool) -> str:
+    """Return a text that says whether the average or its last checkpoint is better, and which of them is kept."""
+    if comparison.gain > 0:
+        return "the average is better"
+    if comparison.gain == 0:
+        return "both are equal"
+    if keep_better:
+        return "the last checkpoint is better, and is kept"
+    return f"the last checkpoint is better, and is in {checkpoint}; --keep_better would keep it"
 
 
 def evaluate_saved(split: str, settings: Settings, pairs: DatasetDict) -> Scores | None:
@@ -299,21 +293,29 @@ def save_chosen_search(settings: Settings, pairs: DatasetDict) -> str:
     about the choice for the model card.
     """
     tokenizer, model = load(str(settings.output_folder), settings.args.device)
-    rows = pick_evenly_spaced_rows(len(pairs["validation"]), PAIRS_TO_CHOOSE_SEARCH)
-    sample = pairs["validation"].select(rows)
+    sample = _sample_validation_pairs(pairs)
     logger.info("choosing length penalty and stopping rule on %s validation pairs", f"{len(sample):,}")
-    # `choose_search` keeps the search settings that the user has given, and tries values only for the others.
+    # `choose_search` keeps the search settings that the user has given.
     given_search = settings.decoding.generate_kwargs()
     chosen_search, bleu_by_search = choose_search(model, tokenizer, sample, settings.scoring, **given_search)
-    # The keys are descriptions of all searches that were tried.
     for description, bleu in bleu_by_search.items():
         logger.info("validation BLEU %.2f: %s", bleu, description)
     model.generation_config.update(**chosen_search)
-    # The weights have not changed, so only the generation configuration is saved.
-    with staged(settings.output_folder) as folder:
+    _save_generation_config(model, settings.output_folder)
+    return f"the best of {len(bleu_by_search)} on {len(sample):,} validation pairs: {describe_search(model)}"
+
+
+def _sample_validation_pairs(pairs: DatasetDict) -> Dataset:
+    """Return the validation pairs on which the search settings are chosen."""
+    validation_pairs = pairs["validation"]
+    rows = pick_evenly_spaced_rows(len(validation_pairs), PAIRS_TO_CHOOSE_SEARCH)
+    return validation_pairs.select(rows)
+
+
+def _save_generation_config(model: PreTrainedModel, output: Path) -> None:
+    """Save a model's generation configuration in the folder that already has its weights."""
+    with staged(output) as folder:
         model.generation_config.save_pretrained(folder)
-    tried_count = len(bleu_by_search)
-    return f"the best of {tried_count} on {len(sample):,} validation pairs: {describe_search(model)}"
 
 
 def save_int8(settings: Settings, pairs: DatasetDict) -> Scores | None:
@@ -346,18 +348,6 @@ def describe_int8(scores: Scores | None) -> str:
 def collect_facts(run: TrainedRun, saved_model: SavedModel) -> TrainingFacts:
     """Collect the facts about the training for the table in the model card. Texts that do not apply are None."""
     args = run.settings.args
-    state = run.trainer.state
-    weights = saved_model.weights
-    # If the run keeps its best model, this text names the update after which that model was saved.
-    best_weights = None
-    if args.load_best_model_at_end and state.best_global_step is not None:
-        best_weights = f"of update {state.best_global_step:,}, the best by {args.metric_for_best_model}"
-    validation_bleu = None
-    if weights.comparison is not None:
-        validation_bleu = weights.comparison.describe()
-    int8 = None
-    if saved_model.has_int8_copy:
-        int8 = describe_int8(saved_model.int8_scores)
     return TrainingFacts(
         data=run.settings.data.describe("train"),
         distillation=run.description.distillation or {},
@@ -365,40 +355,64 @@ def collect_facts(run: TrainedRun, saved_model: SavedModel) -> TrainingFacts:
         adam=describe_adam(run.trainer),
         optimizer=run.recorded_facts.optimizer,
         precision=describe_precision(args),
-        best_weights=best_weights,
+        best_weights=_describe_best_weights(run),
         pairs=len(run.pairs["train"]),
-        updates=state.global_step,
+        updates=run.trainer.state.global_step,
         seconds=run.recorded_facts.seconds,
         r_drop_alpha=args.r_drop_alpha,
-        averaged_weights=weights.describe(),
-        validation_bleu=validation_bleu,
+        averaged_weights=saved_model.weights.describe(),
+        validation_bleu=_describe_comparison(saved_model.weights),
         search=saved_model.search,
-        int8=int8,
+        int8=_describe_int8_copy(saved_model),
     )
+
+
+def _describe_best_weights(run: TrainedRun) -> str | None:
+    """Return a text that names the update of the best model; None unless the run keeps its best model."""
+    args = run.settings.args
+    best_update = run.trainer.state.best_global_step
+    if not args.load_best_model_at_end or best_update is None:
+        return None
+    return f"of update {best_update:,}, the best by {args.metric_for_best_model}"
+
+
+def _describe_comparison(weights: SavedWeights) -> str | None:
+    """Return the BLEU of the average and of the last checkpoint as text, or None if they were not compared."""
+    if weights.comparison is None:
+        return None
+    return weights.comparison.describe()
+
+
+def _describe_int8_copy(saved_model: SavedModel) -> str | None:
+    """Return a text about the model's int8 copy, or None if there is none."""
+    if not saved_model.has_int8_copy:
+        return None
+    return describe_int8(saved_model.int8_scores)
 
 
 def collect_scores(run: TrainedRun, saved_model: SavedModel) -> dict[str, Scores | None]:
     """Collect the scores for the results file.
 
     The keys `"validation"` and `"test"` have the saved model's scores, or None if there are no such pairs. If the run
-    compared the average with the last checkpoint, the key `"validation_of_last_checkpoint"` has the scores of the
-    latter.
+    compared the average with the last checkpoint, `"validation_of_last_checkpoint"` has the scores of the latter.
     """
-    comparison = saved_model.weights.comparison
-    # If there was a comparison, it has already evaluated the average. These scores are those of the saved model only if
-    # it has not changed since: the last checkpoint may have replaced the average, and search settings may have been
-    # chosen.
-    is_average_saved = not saved_model.weights.is_last_kept
-    is_search_unchanged = saved_model.search is None
-    validation_scores: Scores | None
-    if comparison is not None and is_average_saved and is_search_unchanged:
-        validation_scores = comparison.average
-    else:
-        validation_scores = evaluate_saved("validation", run.settings, run.pairs)
+    validation_scores = _find_validation_scores(run, saved_model)
     scores = {"validation": validation_scores, "test": saved_model.test_scores}
+    comparison = saved_model.weights.comparison
     if comparison is not None:
         scores["validation_of_last_checkpoint"] = comparison.last_checkpoint
     return scores
+
+
+def _find_validation_scores(run: TrainedRun, saved_model: SavedModel) -> Scores | None:
+    """Return the saved model's scores on the validation pairs, or None if there are no such pairs."""
+    comparison = saved_model.weights.comparison
+    # The scores of the average hold only if neither its weights nor its search settings have been replaced since.
+    is_average_saved = not saved_model.weights.is_last_kept
+    is_search_unchanged = saved_model.search is None
+    if comparison is not None and is_average_saved and is_search_unchanged:
+        return comparison.average
+    return evaluate_saved("validation", run.settings, run.pairs)
 
 
 def collect_results(

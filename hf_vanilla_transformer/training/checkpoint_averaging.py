@@ -67,9 +67,9 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     """Average the weights of checkpoints or saved models that have the same architecture and tokenizer.
 
     Section 6.1 averages the last 5 checkpoints of the base model and the last 20 of the big one. Each tensor is summed
-    in float64, divided by the number of checkpoints, and rounded once to its dtype in the checkpoints. The memory does
-    not depend on the number of checkpoints: it holds the average of one weight file (one shard, if the last checkpoint
-    has shards), and up to 20 bytes for each element of the tensor that is being averaged.
+    in float64, and rounded once to its dtype in the checkpoints. The memory does not depend on the number of
+    checkpoints: it holds the average of one weight file (one shard, if the last checkpoint has shards), and up to 20
+    bytes for each element of the tensor that is being averaged.
 
     You can load the new folder with `from_pretrained`. Its configuration, generation settings, tokenizer and code are
     copied from the last path. The model card, README.md, lists the averaged folders.
@@ -104,7 +104,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     with locked(target):
         # Check again, because another process may have written a model before this one got the lock.
         check_holds_no_model(target, "the average")
-        # The files are written to a temporary folder, and moved to `target` only when all of them are complete.
+        # The files are moved to `target` only when all of them are complete.
         with staged(target) as folder:
             checkpoints = write_average(paths, folder)
             _write_card(folder, target, checkpoints)
@@ -141,8 +141,7 @@ def _name_folders(checkpoints: Sequence[_Checkpoint]) -> list[str]:
 def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list[_Checkpoint]:
     """Write the average of checkpoints into an existing folder, without a model card.
 
-    If this raises an error, an incomplete model may remain in the folder. [`average_checkpoints`] documents the
-    averaging and its errors.
+    [`average_checkpoints`] documents the errors. After an error, an incomplete model may remain in the folder.
 
     Args:
         paths: folders of the checkpoints.
@@ -154,18 +153,25 @@ def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list
     checkpoint_folders = [Path(path) for path in paths]
     _check_distinct(checkpoint_folders)
     checkpoints = [_read_checkpoint(checkpoint_folder) for checkpoint_folder in checkpoint_folders]
-    # All files except the weights come from the last checkpoint, and the weights are divided into files as there. All
-    # checkpoints are compared with it before anything is written.
-    last = checkpoints[-1]
-    for checkpoint in checkpoints[:-1]:
+    *earlier_checkpoints, last = checkpoints
+    # All checkpoints are compared before anything is written.
+    for checkpoint in earlier_checkpoints:
         _check_match(checkpoint, last)
 
-    # `tensor_files` maps tensors to files, which contain many tensors. A dict removes duplicates and keeps the order.
-    weight_files = list(dict.fromkeys(last.tensor_files.values()))
-    for weight_file in weight_files:
+    # The weights are divided into files as in the last checkpoint.
+    for weight_file in _list_weight_files(last):
         _write_weights(weight_file, checkpoints, folder / weight_file.name)
     _copy_other_files(last.folder, folder)
     return checkpoints
+
+
+def _list_weight_files(checkpoint: _Checkpoint) -> list[Path]:
+    """Return the files that contain a checkpoint's tensors, each of them once, in the order of the tensors."""
+    weight_files: list[Path] = []
+    for file in checkpoint.tensor_files.values():
+        if file not in weight_files:
+            weight_files.append(file)
+    return weight_files
 
 
 def _check_distinct(folders: Sequence[Path]) -> None:
@@ -217,15 +223,11 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     _check_is_complete(folder)
     for pattern in _OTHER_FILES:
         check_links(folder.glob(pattern))
-    stored_config = read_json(folder / "config.json")
-    model_type = stored_config.get("model_type")
-    if model_type != VanillaTransformerConfig.model_type:
-        raise InputError(f"{folder} holds a {model_type} model; give {VanillaTransformerConfig.model_type} models.")
-    # The keys of both dicts are names of tensors. The values of `layout` are dtypes with shapes: ("F32", 512, 2048).
+    stored_config = _read_config(folder)
     tensor_files, layout = read_layout(folder)
 
-    # Checkpoints can be averaged only if they agree in all these values. The keys are names of configuration fields, of
-    # tokenizer files and of tensors.
+    # The values in which averaged checkpoints must agree. The keys are names of configuration fields, of tokenizer
+    # files and of tensors.
     identity: dict[str, object] = {
         # Earlier versions saved fewer configuration fields, so missing fields have their defaults.
         **VanillaTransformerConfig().to_dict(),
@@ -234,6 +236,15 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
         **layout,
     }
     return _Checkpoint(folder, tensor_files, layout, _drop_fields_that_may_differ(identity))
+
+
+def _read_config(folder: Path) -> dict[str, object]:
+    """Return the fields of a checkpoint's configuration. Raise InputError if they are of a different model type."""
+    stored_config = read_json(folder / "config.json")
+    model_type = stored_config.get("model_type")
+    if model_type != VanillaTransformerConfig.model_type:
+        raise InputError(f"{folder} holds a {model_type} model; give {VanillaTransformerConfig.model_type} models.")
+    return stored_config
 
 
 def _check_is_complete(folder: Path) -> None:
@@ -266,24 +277,32 @@ def _is_of_run_with_marks(folder: Path) -> bool:
 
 
 def _read_tokenizer(folder: Path) -> dict[str, object]:
-    """Read a tokenizer's files into a dict from file names to contents, so that two tokenizers can be compared.
+    """Return the contents of a tokenizer's files by file name, so that two tokenizers can be compared.
 
     Files that the tokenizer does not have are left out.
     """
     contents: dict[str, object] = {}
     for name in TOKENIZER_FILES:
         path = folder / name
-        if not path.is_file():
-            continue
-        if name == "tokenizer_config.json":
-            # Only the special tokens matter. Other fields depend on the version of transformers.
-            contents[name] = {field: value for field, value in read_json(path).items() if field.endswith("_token")}
-        elif path.suffix == ".json":
-            # For example, tokenizer.json contains the padding of the tokenizer's last call, which may differ.
-            contents[name] = _drop_fields_that_may_differ(read_json(path))
-        else:
-            contents[name] = path.read_bytes()
+        if path.is_file():
+            contents[name] = _read_tokenizer_file(path)
     return contents
+
+
+def _read_tokenizer_file(path: Path) -> object:
+    """Return the content of a tokenizer's file, without fields that may differ between two equal tokenizers."""
+    if path.name == "tokenizer_config.json":
+        return _read_special_tokens(path)
+    if path.suffix == ".json":
+        # For example, tokenizer.json contains the padding of the tokenizer's last call.
+        return _drop_fields_that_may_differ(read_json(path))
+    return path.read_bytes()
+
+
+def _read_special_tokens(path: Path) -> dict[str, object]:
+    """Return the special tokens in `tokenizer_config.json`. Other fields depend on the version of transformers."""
+    fields = read_json(path)
+    return {name: token for name, token in fields.items() if name.endswith("_token")}
 
 
 def _drop_fields_that_may_differ(fields: Mapping[str, object]) -> dict[str, object]:

@@ -71,9 +71,8 @@ class CompleteCheckpoints(TrainerCallback):
             # `on_save` then leaves it to the Trainer to remove old checkpoints, so the Trainer needs its limit.
             logger.warning("save_only_model is set: no run can resume from these checkpoints, so none is marked.")
         else:
-            # This changes `args.save_total_limit`, for example from 10 to -10. The Trainer treats a negative limit as
-            # no limit, so that only `on_save` removes old checkpoints. `on_save` reads the limit back as 10, and
-            # `on_train_end` sets it to 10 again. Change the three methods together.
+            # The Trainer then removes no checkpoints. `on_save` reads the limit back, and `on_train_end` restores it.
+            # Change the three methods together.
             _negate_save_total_limit(args)
 
     def on_epoch_begin(
@@ -92,22 +91,14 @@ class CompleteCheckpoints(TrainerCallback):
         if not args.should_save:
             # A different process marks the checkpoint.
             return
+
         output_folder = Path(str(args.output_dir))
         newest = output_folder / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        # The mark must be written before old checkpoints are removed. A run that is killed in between would otherwise
-        # have no complete checkpoint.
+        # This comes before old checkpoints are removed. A run that is killed in between would otherwise have none.
         mark_complete(newest)
-
-        # The newest and the best checkpoint are always kept.
-        protected = [newest]
-        if state.best_model_checkpoint:
-            protected.append(Path(state.best_model_checkpoint))
-        # During the training, `args.save_total_limit` is negative, for example -10, because `on_train_begin` has
-        # negated the user's limit of 10. `_read_negated_limit` returns its absolute value, 10. None and 0 mean no
-        # limit.
         limit = _read_negated_limit(args)
         if limit is not None:
-            _remove_surplus(output_folder, limit, protected)
+            _remove_surplus(output_folder, limit, _protect_newest_and_best(newest, state))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -135,34 +126,49 @@ def _read_negated_limit(args: TrainingArguments) -> int | None:
     return abs(args.save_total_limit)
 
 
+def _protect_newest_and_best(newest: Path, state: TrainerState) -> list[Path]:
+    """Return the checkpoints that are always kept: the newest and, if there is one, the best."""
+    if state.best_model_checkpoint:
+        return [newest, Path(state.best_model_checkpoint)]
+    return [newest]
+
+
 def _remove_surplus(folder: Path, limit: int, protected: list[Path]) -> None:
     """Remove checkpoints until `limit` of them remain: first those without a completion mark, then the oldest.
 
     Args:
         folder: folder of the run.
-        limit: number of checkpoints to keep; 0 means no limit.
+        limit: number of checkpoints to keep, including the protected ones; 0 means no limit.
         protected: checkpoints that are never removed, even if there are more of them than the limit allows.
     """
     if limit == 0:
         return
     checkpoints = checkpoints_in(folder)
-    # The path of the best checkpoint comes from the Trainer, and may be written differently than those in `folder`.
-    protected_paths = {path.resolve() for path in protected}
-    unmarked = []
-    marked = []
-    for checkpoint in sorted(checkpoints, key=step_of):
-        if checkpoint.resolve() in protected_paths:
-            continue
-        if (checkpoint / MARK).exists():
-            marked.append(checkpoint)
-        else:
-            unmarked.append(checkpoint)
-    # `limit` counts all checkpoints, including the protected ones.
     surplus = max(0, len(checkpoints) - limit)
-    removable = unmarked + marked
-    for checkpoint in removable[:surplus]:
+    removable = _leave_out_protected(checkpoints, protected)
+    for checkpoint in _sort_for_removal(removable)[:surplus]:
         # A checkpoint that cannot be removed must not stop the training.
         shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _leave_out_protected(checkpoints: list[Path], protected: list[Path]) -> list[Path]:
+    """Return the checkpoints that are not protected."""
+    # The path of the best checkpoint comes from the Trainer, and may be written differently.
+    protected_paths = {path.resolve() for path in protected}
+    return [checkpoint for checkpoint in checkpoints if checkpoint.resolve() not in protected_paths]
+
+
+def _sort_for_removal(checkpoints: list[Path]) -> list[Path]:
+    """Return checkpoints in the order of their removal: first those without a completion mark, then the oldest."""
+    oldest_first = sorted(checkpoints, key=step_of)
+    unmarked = [checkpoint for checkpoint in oldest_first if not _has_mark(checkpoint)]
+    marked = [checkpoint for checkpoint in oldest_first if _has_mark(checkpoint)]
+    return unmarked + marked
+
+
+def _has_mark(checkpoint: Path) -> bool:
+    """Return True if a checkpoint has a completion mark."""
+    return (checkpoint / MARK).exists()
 
 
 def restore_path_of_best(state: TrainerState, folder: Path) -> None:
@@ -220,18 +226,20 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     newest = next(complete_checkpoints(folder), None)
     if newest is not None:
         return str(newest)
-    # No checkpoint is marked. If one looks complete nevertheless, do not start from scratch silently. The user must
-    # decide.
-    unmarked_names = []
-    for checkpoint in checkpoints_in(folder):
-        if _is_finished_without_mark(checkpoint):
-            unmarked_names.append(checkpoint.name)
-    if unmarked_names:
+    # If a checkpoint without a mark looks complete, the user must decide whether the run starts from scratch.
+    unmarked = _find_finished_without_mark(folder)
+    if unmarked:
+        newest_unmarked = unmarked[-1]
         raise InputError(
-            f"no checkpoint in {output_dir} is marked as complete, but {unmarked_names[-1]} may be: give its path as "
+            f"no checkpoint in {output_dir} is marked as complete, but {newest_unmarked.name} may be: give its path as "
             "resume_from_checkpoint to resume from it, or remove it to start from scratch."
         )
     return None
+
+
+def _find_finished_without_mark(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder that look complete but have no completion mark, the newest at the end."""
+    return [checkpoint for checkpoint in checkpoints_in(folder) if _is_finished_without_mark(checkpoint)]
 
 
 def find_checkpoint(name: str, folder: Path) -> Path | None:
@@ -274,7 +282,7 @@ def _find_given_checkpoint(name: str) -> Path:
 def has_only_unfinished_checkpoints(folder: Path) -> bool:
     """Return True if a run has no checkpoints, or only incomplete ones."""
     for checkpoint in checkpoints_in(folder):
-        if (checkpoint / MARK).exists() or _is_finished_without_mark(checkpoint):
+        if _has_mark(checkpoint) or _is_finished_without_mark(checkpoint):
             return False
     return True
 
@@ -317,10 +325,9 @@ def count_processes(checkpoint: Path) -> int:
 
 def _find_fault_without_mark(checkpoint: Path) -> str | None:
     """Return the reason why a run cannot resume from an unmarked checkpoint, or None if its files look complete."""
-    json_names = sorted(path.name for path in checkpoint.glob("*.json"))
-    # `_FILES_TO_RESUME_FROM` lists the files that every checkpoint must have. The JSON files include the tokenizer's
-    # files, whichever it has. A dict removes duplicates.
-    names = dict.fromkeys([*_FILES_TO_RESUME_FROM, *json_names])
+    # The JSON files include the tokenizer's files, whichever it has.
+    other_names = {path.name for path in checkpoint.glob("*.json")}.difference(_FILES_TO_RESUME_FROM)
+    names = [*_FILES_TO_RESUME_FROM, *sorted(other_names)]
     faulty_names = [name for name in names if not _is_whole(checkpoint / name)]
     if not faulty_names:
         return None
@@ -334,7 +341,7 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
     Such checkpoints come from a Trainer without [`CompleteCheckpoints`]. An unmarked checkpoint of `train` counts as
     incomplete, because `train` marks each checkpoint from which a run can resume as soon as it is complete.
     """
-    if (checkpoint / MARK).exists():
+    if _has_mark(checkpoint):
         return False
     # The Trainer writes `trainer_state.json` last, so a checkpoint without this file is incomplete. With
     # `save_only_model`, it writes no random state, and no run can resume.

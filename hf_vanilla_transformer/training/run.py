@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from accelerate.utils import broadcast_object_list
 from datasets import DatasetDict, disable_progress_bars
@@ -75,8 +75,7 @@ def train(
             split: one or several tables, two aligned text files, or several pairs of such text files.
         output_dir (`str` or `Path`, *optional*): the folder of the trained model. The default is the recipe's folder,
             or `trainer_output` without a recipe.
-        config (`str`, *optional*): the name of a recipe (a set of arguments that is bundled with the package), or a
-            YAML or JSON file of arguments.
+        config (`str`, *optional*): the name of a bundled recipe, or a YAML or JSON file of arguments.
         dry_run (`bool`): whether to stop after logging what would be trained and what it would cost.
         **arguments: the other arguments of `hf-vanilla-transformer train`, by their names without dashes. They override
             the recipe's arguments.
@@ -89,22 +88,30 @@ def train(
         KeyboardInterrupt: at Ctrl-C. With `enable_jit_checkpoint`, its subclass Terminated at SIGTERM.
         RunStoppedError: if the training stops early, or if its outputs cannot be written.
     """
+    given_arguments: dict[str, Any] = _collect_given_files(train_files, validation_files, test_files)
     # Arguments that are not given must not be in this dict, because a recipe or a plan may set them.
-    given_arguments: dict[str, Any] = {}
-    if train_files is not None:
-        given_arguments["train_file"] = train_files
-    if validation_files is not None:
-        given_arguments["validation_file"] = validation_files
-    if test_files is not None:
-        given_arguments["test_file"] = test_files
     if output_dir is not None:
         given_arguments["output_dir"] = str(output_dir)
     if dry_run:
         given_arguments["dry_run"] = True
     given_arguments.update(arguments)
     if config is not None:
-        given_arguments = override_recipe(read_recipe(config, Settings), given_arguments)
-    return run(Settings.from_arguments(allow_plan=config is None, **given_arguments))
+        recipe = read_recipe(config, Settings)
+        given_arguments = override_recipe(recipe, given_arguments)
+    settings = Settings.from_arguments(allow_plan=config is None, **given_arguments)
+    return run(settings)
+
+
+def _collect_given_files(
+    train_files: Files | None, validation_files: Files | None, test_files: Files | None
+) -> dict[str, object]:
+    """Return the files of the splits that are not None, by the names of their arguments."""
+    files_by_argument = {"train_file": train_files, "validation_file": validation_files, "test_file": test_files}
+    given_files: dict[str, object] = {}
+    for argument, files in files_by_argument.items():
+        if files is not None:
+            given_files[argument] = files
+    return given_files
 
 
 def distill(
@@ -166,41 +173,55 @@ class BuiltRun:
 def run(settings: Settings) -> Path:
     """Train, save and evaluate a model, and return the output folder. With `dry_run`, only log the plan and its costs.
 
-    While a model is trained, other runs cannot write into the output folder. See [`train`] for the errors.
+    See [`train`] for the errors.
     """
     started = time.monotonic()
     set_up_process(settings.args)
 
-    # Find out where the run starts. A resumed run keeps the settings of its earlier part, so it needs no plan.
     checkpoint = find_common_checkpoint(settings)
-    earlier_facts = RecordFacts()
-    if checkpoint is not None:
-        earlier_facts = RecordFacts.read_checkpoint(checkpoint)
-    needs_plan = settings.needs_plan and checkpoint is None
-    # These are the settings before a plan completes them.
-    requested = settings.for_target_language()._replace(needs_plan=needs_plan)
+    earlier_facts = _read_earlier_facts(checkpoint)
+    unplanned_settings = _prepare_settings(settings, is_resumed=checkpoint is not None)
+    # Loading the pairs may take long, so everything that can be checked is checked before.
+    check_start(unplanned_settings, checkpoint)
+    check_same_optimizer(unplanned_settings, checkpoint, earlier_facts)
 
-    # Check everything that can be checked before the pairs are loaded, which may take long.
-    check_start(requested, checkpoint)
-    check_same_optimizer(requested, checkpoint, earlier_facts)
+    if unplanned_settings.preview.dry_run:
+        plan_inputs(load_inputs(unplanned_settings))
+        return unplanned_settings.output_folder
 
-    if requested.preview.dry_run:
-        plan_inputs(load_inputs(requested))
-        return requested.output_folder
-
-    with reserved_output_folder(requested):
-        # Load the pairs, and choose the settings that are not given.
-        planned = plan_inputs(load_inputs(requested))
-
-        # Build, train and finish.
-        built = build_run(planned, checkpoint, earlier_facts, started)
-        is_main_process = requested.args.process_index == 0
-        if is_main_process and not is_in_folder(checkpoint, requested.output_folder):
-            # The checkpoints in the folder belong to an earlier run, which this one replaces. They are removed only
-            # now, so that they remain if an error occurs before the training.
-            remove_checkpoints(requested.output_folder)
+    with reserved_output_folder(unplanned_settings):
+        planned_inputs = plan_inputs(load_inputs(unplanned_settings))
+        built = build_run(planned_inputs, checkpoint, earlier_facts, started)
+        # This comes so late that the old checkpoints remain if an error occurs above.
+        _remove_checkpoints_of_replaced_run(unplanned_settings, checkpoint)
         train_and_finish(built, checkpoint)
-    return requested.output_folder
+    return unplanned_settings.output_folder
+
+
+def _read_earlier_facts(checkpoint: Path | None) -> RecordFacts:
+    """Return the facts about the earlier part of a resumed run; empty ones if the run starts from scratch."""
+    if checkpoint is None:
+        return RecordFacts()
+    return RecordFacts.read_checkpoint(checkpoint)
+
+
+def _prepare_settings(settings: Settings, is_resumed: bool) -> Settings:
+    """Return the settings for the target language, before a plan completes them.
+
+    A resumed run keeps the settings of its earlier part, so it needs no plan.
+    """
+    needs_plan = settings.needs_plan and not is_resumed
+    return settings.for_target_language()._replace(needs_plan=needs_plan)
+
+
+def _remove_checkpoints_of_replaced_run(settings: Settings, checkpoint: Path | None) -> None:
+    """Remove an earlier run's checkpoints from the output folder, unless this run resumes from one of them.
+
+    Only the main process removes them.
+    """
+    is_main_process = settings.args.process_index == 0
+    if is_main_process and not is_in_folder(checkpoint, settings.output_folder):
+        remove_checkpoints(settings.output_folder)
 
 
 def set_up_process(args: RunArguments) -> None:
@@ -254,24 +275,31 @@ def check_same_optimizer(settings: Settings, checkpoint: Path | None, earlier_fa
 def reserved_output_folder(settings: Settings) -> Iterator[None]:
     """Create the output folder, and lock it against other runs for the duration of the block.
 
-    Only the main process does this, on behalf of all processes. At the end of the block, folders that were created here
-    are removed if they are still empty.
+    Only the main process does this. At the end of the block, new folders are removed if they are still empty.
     """
     if settings.args.process_index != 0:
         yield
         return
     output = settings.output_folder
-    # The innermost folder comes first: "runs/mine" and then "runs", if neither exists.
-    new_folders = [folder for folder in (output, *output.parents) if not folder.exists()]
+    new_folders = _find_missing_folders(output)
     output.mkdir(parents=True, exist_ok=True)
     try:
-        # Creating a temporary folder raises an error if the output folder is read-only.
-        with tempfile.TemporaryDirectory(dir=output):
-            pass
+        _check_is_writable(output)
         with locked(output):
             yield
     finally:
         _remove_empty_folders(new_folders)
+
+
+def _find_missing_folders(folder: Path) -> list[Path]:
+    """Return those of a folder and its parents that do not exist, the innermost first: "runs/mine", then "runs"."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _check_is_writable(folder: Path) -> None:
+    """Raise OSError if no files can be created in a folder."""
+    with tempfile.TemporaryDirectory(dir=folder):
+        pass
 
 
 def _remove_empty_folders(folders: Iterable[Path]) -> None:
@@ -299,26 +327,32 @@ def load_inputs(settings: Settings) -> RunInputs:
 def plan_inputs(inputs: RunInputs) -> RunInputs:
     """Choose the settings that the user has not given, and log them with the estimated costs of the run.
 
-    If there are no validation pairs, some training pairs are held out for validation. If the run needs no plan, the
-    inputs are returned unchanged, but with `dry_run`, the costs are still logged.
+    Some training pairs are held out if there are no validation pairs. If the run needs no plan, the inputs are
+    returned unchanged, but with `dry_run`, the costs are still logged.
     """
     needs_plan = inputs.settings.needs_plan
-    if not needs_plan and not inputs.settings.preview.dry_run:
+    is_dry_run = inputs.settings.preview.dry_run
+    if not needs_plan and not is_dry_run:
         return inputs
 
-    # The pairs must be held out before the plan is made, because it depends on the numbers of pairs in both splits.
     complete_inputs = inputs
     if needs_plan:
+        # This comes before the plan, which depends on the numbers of pairs in both splits.
         with input_errors():
             complete_inputs = hold_out_validation_pairs(inputs)
     common_plan = make_common_plan(complete_inputs)
     log_plan(common_plan, complete_inputs)
+    planned_settings = _apply_plan(common_plan, complete_inputs.settings)
+    return replace(complete_inputs, settings=planned_settings)
 
-    # The given arguments take precedence over the plan's arguments, which are {} if the run needs no plan.
-    arguments = {**common_plan.arguments, **complete_inputs.settings.given_arguments}
+
+def _apply_plan(common_plan: Plan, settings: Settings) -> Settings:
+    """Return the settings of the plan and of the given arguments, which win. Raise InputError if they are wrong."""
+    # The plan has no arguments if the run needs no plan.
+    arguments = {**common_plan.arguments, **settings.given_arguments}
     planned_settings = Settings.from_arguments(**arguments).for_target_language()
     check_choices(planned_settings)
-    return replace(complete_inputs, settings=planned_settings)
+    return planned_settings
 
 
 def log_plan(common_plan: Plan, inputs: RunInputs) -> None:
@@ -365,70 +399,88 @@ def hold_out_validation_pairs(inputs: RunInputs) -> RunInputs:
 def make_common_plan(inputs: RunInputs) -> Plan:
     """Make the plan of a run in the main process, and return it in every process.
 
-    The plan takes a teacher's future translations into account.
-
-    Every process must call this function, because it has two steps in which the processes wait for each other:
-    `read_smallest_device_memory` and `broadcast_object_list`. The main process makes the plan between them. Both steps
-    must stay outside of the block that only the main process runs. Otherwise the main process would wait forever.
+    Every process must call this function, because the processes wait for each other in two steps. Both must stay
+    outside of the block that only the main process runs. Otherwise the main process would wait forever.
     """
     settings = inputs.settings
-    # In the other processes, this stays None.
-    plan_of_main_process = None
     with input_errors():
-        expected_pairs = inputs.pairs
-        if inputs.teacher is not None:
-            expected_pairs = inputs.teacher.make_expected_pairs(inputs.pairs)
+        expected_pairs = _expect_translations(inputs)
         # Wait 1: the processes exchange the memory of their devices. The result is None on CPUs.
         memory = read_smallest_device_memory(settings.args.device)
+        plan_of_main_process = None
         if settings.args.process_index == 0:
-            # If this raises an error, the main process ends, while the other processes are already waiting in
-            # `broadcast_object_list` below. Their launcher, such as torchrun, notices that a process has failed, and
-            # ends the others. With `chooses=False`, the plan contains only the costs.
+            # If this raises an error, the launcher, such as torchrun, ends the processes that wait below. With
+            # `chooses=False`, the plan contains only the costs.
             plan_of_main_process = plan(
                 expected_pairs, chooses=settings.needs_plan, memory=memory, **settings.given_arguments
             )
-    # Wait 2: this sends the plan of the main process to the others, and replaces their None. The list that it returns
-    # has a single element.
+    # Wait 2: every process gets the plan of the main process.
     (common_plan,) = broadcast_object_list([plan_of_main_process])
     return common_plan
+
+
+def _expect_translations(inputs: RunInputs) -> DatasetDict:
+    """Return the pairs of a run with stand-ins for the teacher's future translations, if there is a teacher."""
+    if inputs.teacher is None:
+        return inputs.pairs
+    return inputs.teacher.make_expected_pairs(inputs.pairs)
 
 
 def build_run(inputs: RunInputs, checkpoint: Path | None, earlier_facts: RecordFacts, started: float) -> BuiltRun:
     """Make the last checks, add the translations of the teacher if there is a teacher, and build the Trainer of a run.
 
-    The settings in `inputs` are completed in three steps: by the name of the base model, by the repository on the Hub,
-    and by the final arguments of the Trainer.
-
     Args:
-        inputs: the pairs, the teacher, and the settings, which must be complete.
+        inputs: the pairs, the teacher, and the settings, which a plan has completed if one is needed.
         checkpoint: the checkpoint to resume from, or None.
         earlier_facts: facts about the run so far, which were read from the checkpoint.
         started: the value of `time.monotonic()` at the start of the run.
     """
     facts = update_facts(earlier_facts, inputs.settings)
-    settings = name_base_model(inputs.settings, facts)
+    settings_with_base = name_base_model(inputs.settings, facts)
     with input_errors():
-        # A new model gets random weights in `set_up_training`, which depend on this seed.
-        set_seed(settings.args.seed)
-
-        # Make all checks before the teacher translates, because this may take hours.
-        check_has_validation(settings, inputs.pairs)
-        if settings.args.push_to_hub:
-            # In the main process, the name may now include the user, as in "user/name".
-            repository = prepare_push(settings)
-            settings = settings.change_training(hub_model_id=repository)
-
-        pairs_to_train_on = inputs.pairs
-        # Rows about the distillation for the table in the model card.
-        distillation_rows = None
-        if inputs.teacher is not None:
-            pairs_to_train_on, distillation_rows = inputs.teacher.add_translations(inputs.pairs)
-        final_settings, trainer = set_up_training(settings, pairs_to_train_on, checkpoint, facts)
+        # `set_up_training` draws the weights of a new model.
+        set_seed(settings_with_base.args.seed)
+        # All checks come before the teacher translates, because this may take hours.
+        check_has_validation(settings_with_base, inputs.pairs)
+        settings = _name_repository(settings_with_base)
+        distilled = _add_translations(inputs)
+        final_settings, trainer = set_up_training(settings, distilled.pairs, checkpoint, facts)
 
     # The total duration of a run that resumes is unknown, so its description has no start.
     described_start = started if checkpoint is None else None
-    description = describe_run(final_settings, distillation_rows, described_start)
-    return BuiltRun(final_settings, pairs_to_train_on, trainer, description)
+    description = describe_run(final_settings, distilled.card_rows, described_start)
+    return BuiltRun(final_settings, distilled.pairs, trainer, description)
+
+
+def _name_repository(settings: Settings) -> Settings:
+    """Prepare the repository on the Hub if the run pushes, and return settings with its name.
+
+    In the main process, the name may include the user, as in "user/name".
+    """
+    if not settings.args.push_to_hub:
+        return settings
+    repository = prepare_push(settings)
+    return settings.change_training(hub_model_id=repository)
+
+
+class _DistilledPairs(NamedTuple):
+    """The sentence pairs to train on, with the translations of the teacher if there is a teacher.
+
+    Args:
+        pairs: the sentence pairs of all splits.
+        card_rows: rows about the distillation for the table in the model card, or None without a teacher.
+    """
+
+    pairs: DatasetDict
+    card_rows: dict[str, str] | None
+
+
+def _add_translations(inputs: RunInputs) -> _DistilledPairs:
+    """Return the pairs of a run with the translations of the teacher. Without a teacher, they stay as they are."""
+    if inputs.teacher is None:
+        return _DistilledPairs(inputs.pairs, None)
+    pairs, card_rows = inputs.teacher.add_translations(inputs.pairs)
+    return _DistilledPairs(pairs, card_rows)
 
 
 def name_base_model(settings: Settings, facts: RecordFacts) -> Settings:
@@ -486,7 +538,6 @@ def train_and_save(built: BuiltRun, checkpoint: Path | None) -> TrainedRun:
     """
     trainer = built.trainer
     settings = built.settings
-    output = settings.output_folder
     is_main_process = trainer.is_world_process_zero()
     if is_main_process:
         save_arguments(settings)
@@ -494,23 +545,29 @@ def train_and_save(built: BuiltRun, checkpoint: Path | None) -> TrainedRun:
     error_of_last_checkpoint = run_updates(trainer, checkpoint)
     # Saving the model takes memory, too, so the memory of the training is read before.
     memory_of_training = peak_memory(trainer.args.device)
-    save_model(trainer, output)
+    save_model(trainer, settings.output_folder)
 
-    needs_last_checkpoint = settings.output.average_last is not None
-    if is_main_process and needs_last_checkpoint and error_of_last_checkpoint is not None:
-        raise RunStoppedError(
-            f"the last checkpoint could not be written ({error_of_last_checkpoint}), so the model in {output} has the "
-            f"weights of the last update, not an average. Make room; then {describe_how_to_resume(output)}."
-        )
+    if is_main_process and error_of_last_checkpoint is not None:
+        _check_can_average_without_last(settings, error_of_last_checkpoint)
     return TrainedRun(settings, built.pairs, trainer, built.description, memory_of_training)
+
+
+def _check_can_average_without_last(settings: Settings, error_of_last_checkpoint: Exception) -> None:
+    """Raise RunStoppedError if the run averages checkpoints, because it has no last checkpoint for the average."""
+    if settings.output.average_last is None:
+        return
+    output = settings.output_folder
+    raise RunStoppedError(
+        f"the last checkpoint could not be written ({error_of_last_checkpoint}), so the model in {output} has the "
+        f"weights of the last update, not an average. Make room; then {describe_how_to_resume(output)}."
+    )
 
 
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception | None:
     """Make the updates of a run, starting from scratch or from a checkpoint.
 
-    If this function returns, with or without an error as its result, the model has its final weights. There is one
-    exception: if the run keeps its best model, and the result is an error, the model still has the weights of the last
-    update, because the Trainer loads the best model only after it has written the last checkpoint.
+    If this function returns, the model has its final weights, with one exception: if the run keeps its best model, and
+    the result is an error, it has the weights of the last update, because the best model would be loaded afterwards.
 
     Returns:
         None if everything went well. If all updates were made, but the last checkpoint could not be written to the
@@ -523,7 +580,6 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
         Exception: any other error of the training, unchanged.
     """
     if checkpoint is not None and is_last_checkpoint(trainer.args, checkpoint):
-        # No updates are left.
         load_finished_state(trainer, checkpoint)
         return None
 
@@ -531,33 +587,42 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
     try:
         trainer.train(resume_from_checkpoint=checkpoint_name)
     except KeyboardInterrupt as interrupt:
-        if trainer.is_world_process_zero():
-            # Set the message of the exception, which then is raised as it is. Its class must stay, because the exit
-            # code of the command depends on it.
-            output = Path(str(trainer.args.output_dir))
-            interrupt.args = (describe_how_to_resume(output),)
+        _add_how_to_resume(interrupt, trainer)
         raise
     except Exception as error:
-        # Both numbers are 0 if the error occurred before the first update.
-        has_made_all_updates = 0 < trainer.state.max_steps <= trainer.state.global_step
-        if has_made_all_updates and is_writing_error(error):
-            # No updates are left, and only the last checkpoint is missing. The caller decides whether the run needs it.
+        if _has_made_all_updates(trainer) and is_writing_error(error):
             logger.info("the last checkpoint could not be written (%s)", error)
             return error
         explanation = explain_training_error(error, trainer, checkpoint)
         if explanation is None:
-            # The error is of an unknown type. There is nothing to add to it, so it is raised unchanged.
             raise
         raise RunStoppedError(explanation) from error
-    # The Trainer has ended without an error, but perhaps before the last update.
     check_reached_its_end(trainer)
     return None
 
 
-def explain_training_error(error: Exception, trainer: Seq2SeqTrainer, checkpoint: Path | None) -> str | None:
-    """Return a message that tells the user why the training stopped and what to do.
+def _output_folder_of(trainer: Seq2SeqTrainer) -> Path:
+    """Return the output folder of a Trainer."""
+    return Path(str(trainer.args.output_dir))
 
-    The result is None if the error is of an unknown type.
+
+def _add_how_to_resume(interrupt: KeyboardInterrupt, trainer: Seq2SeqTrainer) -> None:
+    """Set the message of an interrupt in the main process. It says how to resume the run.
+
+    The exception is changed and not replaced, because the exit code of the command depends on its class.
+    """
+    if trainer.is_world_process_zero():
+        interrupt.args = (describe_how_to_resume(_output_folder_of(trainer)),)
+
+
+def _has_made_all_updates(trainer: Seq2SeqTrainer) -> bool:
+    """Return True if no updates are left in a training that has begun."""
+    # Both numbers are 0 before the first update.
+    return 0 < trainer.state.max_steps <= trainer.state.global_step
+
+
+def explain_training_error(error: Exception, trainer: Seq2SeqTrainer, checkpoint: Path | None) -> str | None:
+    """Return a message that says why the training stopped and what to do. None if the error is of an unknown type.
 
     Args:
         error: the error that stopped the training before its last update.
@@ -571,15 +636,17 @@ def explain_training_error(error: Exception, trainer: Seq2SeqTrainer, checkpoint
             f"{checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
             "checkpoint of your own."
         )
-    # PyTorch raises KeyError or ValueError, with "parameter group" in the message, if the checkpoint contains the state
-    # of a different optimizer.
-    is_about_optimizer = isinstance(error, (KeyError, ValueError)) and "parameter group" in str(error)
-    if checkpoint is not None and is_about_optimizer:
+    if checkpoint is not None and _is_about_other_optimizer(error):
         return f"{checkpoint} was written with another optimizer ({error}); resume with the same one."
     if is_writing_error(error):
-        output = Path(str(trainer.args.output_dir))
-        return f"a checkpoint could not be written ({error}). Make room; then {describe_how_to_resume(output)}."
+        resuming = describe_how_to_resume(_output_folder_of(trainer))
+        return f"a checkpoint could not be written ({error}). Make room; then {resuming}."
     return None
+
+
+def _is_about_other_optimizer(error: Exception) -> bool:
+    """Return True for PyTorch's error if a checkpoint contains the state of a different optimizer."""
+    return isinstance(error, (KeyError, ValueError)) and "parameter group" in str(error)
 
 
 def is_writing_error(error: Exception) -> bool:
@@ -591,31 +658,24 @@ def is_writing_error(error: Exception) -> bool:
 def load_finished_state(trainer: Seq2SeqTrainer, checkpoint: Path) -> None:
     """Give a Trainer the state that it has at the end of training. The state is read from the last checkpoint.
 
-    This replaces `trainer.train()`, which would make one more update. It changes the Trainer. The model already has
-    the checkpoint's weights. If the run keeps its best model, the model gets the weights of the best checkpoint.
+    This replaces `trainer.train()`, which would make one more update. The model already has the checkpoint's weights.
+    If the run keeps its best model, the model gets the weights of the best checkpoint.
 
-    The first and the last step must stay where they are. The Trainer's private method `_load_best_model`, the last
-    step, depends on all others except the removal of marks: it reads the two attributes about DeepSpeed and FSDP, and
-    the path of the best checkpoint from the state.
+    The first and the last step must stay where they are. The last step, the Trainer's private method
+    `_load_best_model`, reads the attributes about DeepSpeed and FSDP and the path of the best checkpoint.
     """
     logger.info("%s is the end of the run, so no updates are left", checkpoint)
-    output = Path(str(trainer.args.output_dir))
-    # 1. Read the state. The steps below read its number of updates, and correct and read the path of its best
-    # checkpoint.
+    output = _output_folder_of(trainer)
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    # 2. Switch DeepSpeed and FSDP off. `trainer.train()` would have started them. Without it, the Trainer must not use
-    # them to load the best model below, or to save the weights later.
+    # `trainer.train()` has not started DeepSpeed or FSDP, so the Trainer must not use them to load or save weights.
     trainer.is_deepspeed_enabled = False
     trainer.is_fsdp_enabled = False
-    # 3. Remove the marks of later checkpoints, which say that they are complete, as at the start of `trainer.train()`.
-    # The folder may have such checkpoints, for example if the run is now shorter.
+    # As at the start of `trainer.train()`, later checkpoints lose their marks. They exist if the run is now shorter.
     if trainer.is_world_process_zero():
         remove_later_marks(output, trainer.state.global_step)
-    # 4. Correct the path of the best checkpoint in the state, because the folder may have been moved since the path was
-    # stored.
+    # The folder may have been moved since the path was stored.
     restore_path_of_best(trainer.state, output)
-    # 5. If the run keeps its best model, load the weights of that model. The Trainer reads the corrected path. The path
-    # is None if the run has no best checkpoint.
+    # The path is None if the run has no best checkpoint.
     if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
         trainer._load_best_model()
 
@@ -629,8 +689,7 @@ def check_reached_its_end(trainer: Seq2SeqTrainer) -> None:
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, EarlyStopping) and callback.has_stopped:
             return
-    output = Path(str(trainer.args.output_dir))
     raise RunStoppedError(
         f"the training stopped after {state.global_step:,} of {state.max_steps:,} updates; "
-        f"{describe_how_to_resume(output)}."
+        f"{describe_how_to_resume(_output_folder_of(trainer))}."
     )

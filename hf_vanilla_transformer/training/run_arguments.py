@@ -117,14 +117,10 @@ class RunArguments(PaperTrainingArguments):
     def __post_init__(self) -> None:
         """Check the arguments, and set arguments that depend on other arguments or on the device.
 
-        The order around `super().__post_init__()`, the base class's method, must stay. Before it come the steps that
-        set what it reads (`_set_defaults`), and that read what it replaces (`accelerator_config`). After it comes the
-        step that changes its result (`_overlap_copies_with_updates`).
+        The order around `super().__post_init__()` must stay. Before it come the steps that set what it reads, and that
+        read what it replaces. After it comes the step that changes its result.
         """
-        if not 0 <= self.r_drop_alpha < math.inf:
-            raise InputError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
-        if not 0 < self.rate_factor < math.inf:
-            raise InputError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
+        self._check_r_drop_and_rate()
         # The base class reads the arguments that this sets. For example, without `use_cpu`, it would reject `bf16` on a
         # machine that has only a CPU.
         self._set_defaults()
@@ -132,14 +128,19 @@ class RunArguments(PaperTrainingArguments):
             self._check_evaluates()
             self._check_saves_what_it_evaluates()
 
-        # At this point, `accelerator_config` is what the user has given, such as None, a dict, JSON or a file name.
-        # The base class replaces it by an object that has a value for every setting. From that object, one could no
-        # longer tell whether the user has set `non_blocking`.
+        # The base class replaces the user's `accelerator_config`, such as None, a dict or JSON, by an object that has a
+        # value for every setting. It no longer shows which of them the user has set.
         user_sets_non_blocking = _sets_non_blocking(self.accelerator_config)
         super().__post_init__()
-        # This changes the object that the base class has made. A value that the user has set is kept.
         if not user_sets_non_blocking:
             self._overlap_copies_with_updates()
+
+    def _check_r_drop_and_rate(self) -> None:
+        """Raise InputError if the weight of the R-Drop loss or the factor of the learning rate is out of range."""
+        if not 0 <= self.r_drop_alpha < math.inf:
+            raise InputError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
+        if not 0 < self.rate_factor < math.inf:
+            raise InputError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
 
     def _set_defaults(self) -> None:
         """Set missing arguments whose values depend on other arguments or on the device. This changes the object."""
@@ -224,18 +225,25 @@ class RunArguments(PaperTrainingArguments):
         if self.uses_paper_schedule:
             description = self._describe_paper_optimizer()
         else:
-            optimizer = OptimizerNames(self.optim).value
-            schedule = SchedulerType(self.lr_scheduler_type).value
-            description = f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
+            description = self._describe_chosen_optimizer()
         if self.weight_decay:
             description += f", weight decay {self.weight_decay:g}"
-        # The defaults of these arguments are the paper's values.
-        defaults = PaperTrainingArguments
-        adam_values = (self.adam_beta1, self.adam_beta2, self.adam_epsilon)
-        paper_values = (defaults.adam_beta1, defaults.adam_beta2, defaults.adam_epsilon)
-        if adam_values != paper_values:
+        if not self._has_paper_values_of_adam():
             description += f", betas {self.adam_beta1:g} and {self.adam_beta2:g}, epsilon {self.adam_epsilon:g}"
         return description
+
+    def _describe_chosen_optimizer(self) -> str:
+        """Return a text about an optimizer and a schedule that are not the paper's."""
+        optimizer = OptimizerNames(self.optim).value
+        schedule = SchedulerType(self.lr_scheduler_type).value
+        return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
+
+    def _has_paper_values_of_adam(self) -> bool:
+        """Return True if Adam has the paper's betas and epsilon."""
+        # The defaults of these arguments are the paper's values.
+        paper = PaperTrainingArguments
+        paper_values = (paper.adam_beta1, paper.adam_beta2, paper.adam_epsilon)
+        return (self.adam_beta1, self.adam_beta2, self.adam_epsilon) == paper_values
 
     def _describe_paper_optimizer(self) -> str:
         """Return a text about the paper's optimizer and schedule, such as "AdamW, learning rate of Eq. 3 times 2"."""
@@ -410,19 +418,6 @@ class Settings(NamedTuple):
 
         A run that resumes has the arguments that are saved in its folder, overridden by the given arguments.
 
-        The arguments pass through four dicts. Each is built from the one before it. In this example, a run that was
-        saved with `dropout` and `seed` is resumed with a different seed:
-
-        1. `saved_arguments` come from the folder: `{"dropout": 0.1, "seed": 1}`.
-        2. `overridden_arguments` are these and the given ones, which win:
-           `{"dropout": 0.1, "seed": 2, "resume_from_checkpoint": "last"}`. `_merge_arguments` leaves out some arguments
-           that would contradict others.
-        3. `arguments_to_save` also have defaults that depend on other arguments, such as `use_cpu` for the device
-           "cpu". They become `given_arguments` of the settings, and are saved with the run, except for those in
-           `_NOT_SAVED`.
-        4. The result of `_adapt_to_trainer` also has what the Trainer needs, such as its name for the token. Only the
-           objects of the settings are built from it. It is not saved.
-
         Args:
             allow_plan (`bool`): whether a plan may choose the arguments that are not given. With a recipe, this is
                 False.
@@ -438,9 +433,11 @@ class Settings(NamedTuple):
         is_resumed = bool(saved_arguments)
         needs_plan = allow_plan and not is_resumed and not _excludes_plan(overridden_arguments)
 
-        # These defaults are saved with the run, as if the user had given them.
+        # The defaults that this adds are saved with the run, as if the user had given them.
         arguments_to_save = _add_defaults(overridden_arguments, needs_plan)
-        settings = build(cls, _adapt_to_trainer(arguments_to_save))
+        # What the Trainer needs in addition is not saved.
+        option_values = _adapt_to_trainer(arguments_to_save)
+        settings = build(cls, option_values)
         return settings._replace(given_arguments=arguments_to_save, needs_plan=needs_plan)
 
     def change_training(self, **changes: object) -> "Settings":
@@ -501,19 +498,16 @@ def _check_accepted(arguments: Arguments) -> None:
 
 
 def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
-    """If a run is resumed, read the arguments that it has saved in its output folder.
+    """Return the arguments that a resumed run has saved in its output folder.
 
     The result is {} if the run starts from scratch. It is also {} if the checkpoint is in a different folder, because
     that folder may be untrusted.
     """
-    resumed_from = arguments.get("resume_from_checkpoint")
-    if not resumed_from:
+    checkpoint_name = arguments.get("resume_from_checkpoint")
+    if not checkpoint_name:
         return {}
-    # "trainer_output" is the Trainer's default.
-    folder = Path(arguments.get("output_dir") or "trainer_output")
-    # "last" and "auto" stand for a checkpoint in the output folder.
-    is_path = resumed_from not in ("last", "auto")
-    if is_path and Path(resumed_from).resolve().parent != folder.resolve():
+    folder = _find_output_folder(arguments)
+    if not _is_checkpoint_in(folder, checkpoint_name):
         return {}
     # The run has one of these two files. Its name depends on whether the Trainer pushed checkpoints.
     for file_name in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED):
@@ -521,6 +515,21 @@ def _read_saved_arguments(arguments: Arguments) -> dict[str, object]:
         if path.is_file():
             return read_recipe(str(path), Settings)
     return {}
+
+
+def _find_output_folder(arguments: Arguments) -> Path:
+    """Return the output folder of a run, by default that of the Trainer."""
+    output_dir = arguments.get("output_dir")
+    if output_dir:
+        return Path(output_dir)
+    return Path("trainer_output")
+
+
+def _is_checkpoint_in(folder: Path, checkpoint_name: str | Path) -> bool:
+    """Return True if a value of `resume_from_checkpoint` stands for a checkpoint in the run's folder."""
+    if checkpoint_name in ("last", "auto"):
+        return True
+    return Path(checkpoint_name).resolve().parent == folder.resolve()
 
 
 def _merge_arguments(saved_arguments: Arguments, arguments: Arguments) -> dict[str, Any]:
@@ -618,20 +627,20 @@ def _match_steps(arguments: Arguments) -> dict[str, Any]:
     """Return equal values of `eval_steps` and `save_steps`, or {} if both are given.
 
     With `load_best_model_at_end`, they must be equal, because the Trainer can load the best model only if it has saved
-    every model that it evaluated. If one of the two is given, its value applies to both.
+    every model that it evaluated.
     """
     eval_steps = arguments.get("eval_steps")
     save_steps = arguments.get("save_steps")
     if eval_steps is not None and save_steps is not None:
         return {}
-    if eval_steps is not None:
-        steps = eval_steps
-    elif save_steps is not None:
-        steps = save_steps
-    elif arguments.get("logging_steps") is not None:
-        # If neither is given, the Trainer evaluates when it logs.
-        steps = arguments["logging_steps"]
-    else:
-        # None of the three is given, so this is the Trainer's default of `save_steps`.
-        steps = RunArguments.save_steps
-    return {"eval_steps": steps, "save_steps": steps}
+    common_steps = _choose_common_steps(arguments)
+    return {"eval_steps": common_steps, "save_steps": common_steps}
+
+
+def _choose_common_steps(arguments: Arguments) -> float:
+    """Return the number of updates between evaluations, and between checkpoints, for a run that has one for both."""
+    # If neither number is given, the Trainer evaluates when it logs.
+    for name in ("eval_steps", "save_steps", "logging_steps"):
+        if arguments.get(name) is not None:
+            return arguments[name]
+    return RunArguments.save_steps

@@ -51,40 +51,47 @@ _AT_LEAST_0 = (
 def check_start(settings: Settings, checkpoint: Path | None) -> None:
     """Check everything that can be checked before the sentence pairs are loaded, such as numbers and model sizes.
 
-    Each check raises an error by itself, and no result of a check is used. The first error ends the run.
-
     Args:
         settings: the run's settings. If `needs_plan` is True, some of them are not yet chosen.
         checkpoint: the checkpoint to start from, or None.
 
     Raises InputError, or OSError if the run would overwrite another run or cannot write its results file.
     """
+    _check_arguments_and_device(settings)
+    if not settings.needs_plan:
+        # If there is a plan, it chooses these settings, so they are checked after it.
+        check_choices(settings)
+
+    resumes = is_in_folder(checkpoint, settings.output_folder)
+    if checkpoint is not None and not resumes:
+        # The checkpoint is of a different run, and this run starts where that one was.
+        _check_can_average_after(checkpoint, settings)
+    if checkpoint is None:
+        _check_sizes_of_new_model(settings)
+    if not settings.preview.dry_run:
+        # A dry run writes nothing, so the folder may hold an earlier run.
+        check_output_folder(settings, resumes)
+    if settings.args.results is not None and settings.args.process_index == 0:
+        # Only the main process writes this file.
+        check_results_file(settings, settings.args.results)
+
+
+def _check_arguments_and_device(settings: Settings) -> None:
+    """Raise InputError if the folder's name, a number, the device or DeepSpeed's settings are wrong."""
     args = settings.args
-    # These checks apply to every run: the name of the folder, the range of numbers, the device, and DeepSpeed's
-    # settings.
     if not args.output_dir:
         raise InputError("output_dir is empty; name a folder for the trained model.")
     check_numbers(args)
     check_device(settings.model.device, args)
     check_engine()
-    if not settings.needs_plan:
-        # If there is a plan, it chooses these settings, so they are checked after it.
-        check_choices(settings)
-    # The run resumes if the checkpoint is in its own output folder. Otherwise the checkpoint is of a different run, and
-    # this run starts where that one was. `resumes` is False without a checkpoint.
-    resumes = is_in_folder(checkpoint, settings.output_folder)
-    if checkpoint is not None and not resumes:
-        _check_can_average_after(checkpoint, settings)
-    if settings.model.model_name_or_path is None and checkpoint is None:
-        # The model is new. Making its configuration raises an error if the preset or a size is wrong. The result is not
-        # used, because the vocabulary is still unknown.
-        settings.model.make_config()
-    if not settings.preview.dry_run:
-        # A dry run writes nothing, so the folder may hold an earlier run.
-        check_output_folder(settings, resumes)
-    if args.results is not None and args.process_index == 0:
-        # Only the main process writes this file.
-        check_results_file(settings, args.results)
+
+
+def _check_sizes_of_new_model(settings: Settings) -> None:
+    """Raise an error if the preset or a size of the model is wrong. A model to fine-tune is not checked."""
+    if settings.model.model_name_or_path is not None:
+        return
+    # Making a configuration checks the sizes. It is not used, because the vocabulary is still unknown.
+    settings.model.make_config()
 
 
 def _check_can_average_after(checkpoint: Path, settings: Settings) -> None:
@@ -126,11 +133,8 @@ def is_in_folder(checkpoint: Path | None, folder: Path) -> bool:
 def check_output_folder(settings: Settings, resumes: bool) -> None:
     """Raise an error if the run would overwrite the model that it fine-tunes, or an earlier run in its folder.
 
-    A run may overwrite an earlier run in these cases:
-
-    - It continues the earlier run.
-    - The user allows it with `overwrite`.
-    - `resume_from_checkpoint` is `"auto"`, and the earlier run has left nothing from which it can be resumed.
+    A run may overwrite an earlier run that it continues, that has left nothing to resume from with
+    `resume_from_checkpoint="auto"`, or that the user allows to replace with `overwrite`.
 
     Args:
         settings: the settings of the run.
@@ -139,15 +143,19 @@ def check_output_folder(settings: Settings, resumes: bool) -> None:
     if resumes:
         return
     output = settings.output_folder
-    # This check comes before `overwrite` is read, because `overwrite` does not allow a run to replace its base model.
+    # `overwrite` does not allow a run to replace its base model.
     _check_base_model_stays(settings.model.model_name_or_path, output)
     if settings.output.overwrite:
         return
     # With "auto", a job that was killed while it wrote its first checkpoint starts from scratch.
-    has_no_results = has_only_unfinished_checkpoints(output) and not _model_files(output)
-    if settings.args.resume_from_checkpoint == "auto" and has_no_results:
+    if settings.args.resume_from_checkpoint == "auto" and _has_nothing_to_resume_from(output):
         return
     check_holds_no_run(output)
+
+
+def _has_nothing_to_resume_from(folder: Path) -> bool:
+    """Return True if a folder has no complete checkpoint and no model."""
+    return has_only_unfinished_checkpoints(folder) and not _model_files(folder)
 
 
 def _check_base_model_stays(base_model: str | None, output: Path) -> None:
@@ -195,24 +203,31 @@ def _model_files(folder: Path) -> list[Path]:
 def check_numbers(args: RunArguments) -> None:
     """Raise InputError if a number is out of range. The Trainer would report this error late or not at all."""
     for name in _AT_LEAST_1:
-        # This raises an error unless the argument is None or a whole number of at least 1.
         check_optional(args, name)
     for name in _AT_LEAST_0:
-        number = getattr(args, name)
-        if number is None:
-            continue
-        # This also rejects NaN, with which all comparisons are false.
-        if not 0 <= number < math.inf:
-            raise InputError(f"{name} is {number}; it must be a number of at least 0.")
+        _check_is_at_least_0(args, name)
     for name in ("adam_beta1", "adam_beta2"):
-        beta = getattr(args, name)
-        if not 0 <= beta < 1:
-            raise InputError(f"{name} is {beta}; it must be at least 0 and below 1.")
+        _check_is_beta(args, name)
     # The default of `max_steps` is -1, with which the number of epochs determines the length of the training.
     if args.max_steps != -1:
         check_number("max_steps", args.max_steps, 1)
     elif args.num_train_epochs == 0:
         raise InputError("num_train_epochs is 0; give a number above 0, or --max_steps.")
+
+
+def _check_is_at_least_0(args: RunArguments, name: str) -> None:
+    """Raise InputError unless the named argument is None or a finite number of at least 0."""
+    number = getattr(args, name)
+    # All comparisons with NaN are false, so NaN is rejected, too.
+    if number is not None and not 0 <= number < math.inf:
+        raise InputError(f"{name} is {number}; it must be a number of at least 0.")
+
+
+def _check_is_beta(args: RunArguments, name: str) -> None:
+    """Raise InputError unless the named argument is a number that Adam accepts as a beta."""
+    beta = getattr(args, name)
+    if not 0 <= beta < 1:
+        raise InputError(f"{name} is {beta}; it must be at least 0 and below 1.")
 
 
 def check_schedule(args: RunArguments) -> None:
@@ -243,17 +258,12 @@ def check_validation(args: RunArguments) -> None:
 
 def _check_best_metric(args: RunArguments) -> None:
     """Raise InputError unless `metric_for_best_model` is a metric by which the run can select its best model."""
-    # The Trainer considers the highest value of every metric except the loss the best. So perplexity is excluded.
-    translation_metrics = []
-    for name, metric in METRICS.items():
-        if metric.is_computed_during_training and metric.higher_is_better:
-            translation_metrics.append(name)
+    translation_metrics = _list_translation_metrics()
     choices = ["loss", "token_accuracy"]
     if args.predict_with_generate:
-        choices.extend(translation_metrics)
-    chosen_metric = args.metric_for_best_model or "loss"
-    # The Trainer accepts the names of metrics with and without the prefix "eval_".
-    if chosen_metric.removeprefix("eval_") not in choices:
+        choices += translation_metrics
+    # Without a metric, the run selects by the loss. The Trainer accepts names with and without the prefix "eval_".
+    if args.metric_for_best_model and args.metric_for_best_model.removeprefix("eval_") not in choices:
         quoted_metrics = " or ".join(f'"{name}"' for name in translation_metrics)
         raise InputError(
             f'metric_for_best_model is {args.metric_for_best_model}; choose "loss" or "token_accuracy", or with '
@@ -261,16 +271,26 @@ def _check_best_metric(args: RunArguments) -> None:
         )
 
 
+def _list_translation_metrics() -> list[str]:
+    """Return the names of the translation metrics by which a run can select its best model.
+
+    Perplexity is not among them, because the Trainer maximizes every metric except the loss.
+    """
+    names = []
+    for name, metric in METRICS.items():
+        if metric.is_computed_during_training and metric.higher_is_better:
+            names.append(name)
+    return names
+
+
 def check_average(settings: Settings) -> None:
     """Raise InputError if `average_last` is set, but the run would not keep enough checkpoints to average."""
     args = settings.args
     average_last = settings.output.average_last
     if average_last is None:
-        if settings.output.keep_better:
-            raise InputError("keep_better chooses between an average and the last checkpoint; give --average_last.")
+        _check_has_no_keep_better(settings)
         return
-    writes_complete_checkpoints = args.save_strategy in ("steps", "epoch") and not args.save_only_model
-    if not writes_complete_checkpoints:
+    if not _writes_complete_checkpoints(args):
         raise InputError(
             f'average_last is {average_last}, which needs complete checkpoints; give --save_strategy "steps" or '
             '"epoch", and leave out --save_only_model.'
@@ -288,6 +308,17 @@ def check_average(settings: Settings) -> None:
         raise InputError(
             f"average_last is {average_last}, but save_total_limit {limit}; give at least {needed_checkpoints}."
         )
+
+
+def _check_has_no_keep_better(settings: Settings) -> None:
+    """Raise InputError if `keep_better` is set, which has no effect without an average."""
+    if settings.output.keep_better:
+        raise InputError("keep_better chooses between an average and the last checkpoint; give --average_last.")
+
+
+def _writes_complete_checkpoints(args: RunArguments) -> bool:
+    """Return True if the run writes checkpoints that get a completion mark."""
+    return args.save_strategy in ("steps", "epoch") and not args.save_only_model
 
 
 def check_device(name: str | None, args: RunArguments) -> None:

@@ -26,32 +26,37 @@ class RunStoppedError(UserError, RuntimeError):
 def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
     """Save the trained model and its tokenizer in the output folder. They replace the files of an earlier run.
 
+    Every process must call this function.
+
     Raises RunStoppedError if the output folder cannot be written. The model is then saved in a temporary folder that
     the message names, unless its weights are distributed over several processes.
-
-    Every process must call this function.
     """
     if not trainer.is_world_process_zero():
-        # In this process, which is not the main process, the Trainer writes no files. But if the weights are
-        # distributed over the processes, it sends its part of them to the main process, which waits for it.
-        # `_internal_call` means that the Trainer must not push the model.
+        # If the weights are distributed, the main process waits for this process's part. The call writes no files.
         trainer.save_model(_internal_call=True)
         return
     try:
-        # The files are moved from this temporary folder into `output` when the block ends without an error.
         with staged(output, replace_run=True) as folder:
             save_without_pickle(trainer, folder)
     except Exception as error:  # Whatever the error is, the weights must not be lost.
         problem = f"the model could not be written to {output} ({error})"
-        has_distributed_weights = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-        if has_distributed_weights:
-            # Saving the model again in a different folder would need all processes, but the others do not call this
-            # again. The message says from which checkpoint the run can resume.
+        if _has_distributed_weights(trainer):
+            # Saving again would need all processes, but the others do not call this again.
             raise RunStoppedError(f"{problem}. Make room; {describe_how_to_resume(output)}.") from error
-        # Save the model again, in a temporary folder.
-        temporary_folder = Path(tempfile.mkdtemp(prefix=f"{output.name}-"))
-        save_without_pickle(trainer, temporary_folder)
+        temporary_folder = _save_in_temporary_folder(trainer, output.name)
         raise RunStoppedError(f"{problem}; it is in {temporary_folder}, move it from there.") from error
+
+
+def _has_distributed_weights(trainer: Seq2SeqTrainer) -> bool:
+    """Return True if the weights may be distributed over several processes."""
+    return trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+
+
+def _save_in_temporary_folder(trainer: Seq2SeqTrainer, name: str) -> Path:
+    """Save the model in a new temporary folder, whose name begins with `name`. Return the folder."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    save_without_pickle(trainer, folder)
+    return folder
 
 
 def save_without_pickle(trainer: Seq2SeqTrainer, folder: Path) -> None:
@@ -79,8 +84,8 @@ def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
     else:
         path = settings.output_folder / ARGUMENTS
         outdated_path = settings.output_folder / ARGUMENTS_WHILE_PUSHED
-    # Only one of the two files may exist, because a resumed run reads the first one that it finds. The outdated file is
-    # renamed and not removed, so that its arguments are not lost if the run is killed here.
+    # Only one of the two files may exist. The outdated file is renamed and not removed, so that its arguments are not
+    # lost if the run is killed here.
     if outdated_path.exists():
         outdated_path.replace(path)
     write_text(path, text)
@@ -101,27 +106,36 @@ def save_average(output: Path, count: int) -> list[str]:
     saved model is not changed, and the result is an empty list.
     """
     checkpoints = last_checkpoints(output, count)
-    if not checkpoints:
-        logger.warning(
-            "average_last is %d, but the run left 0 checkpoints; so the model has the weights of the last update.",
-            count,
-        )
-        return []
     if len(checkpoints) < count:
-        logger.warning(
-            "average_last is %d, but the run left %d checkpoints; these are averaged.", count, len(checkpoints)
-        )
+        _warn_of_missing_checkpoints(len(checkpoints), count)
+    if not checkpoints:
+        return []
     try:
         # The average replaces the saved model only when the block ends without an error.
         with staged(output, replace_run=True) as folder:
             write_average(checkpoints, folder)
     except Exception as error:
-        # safetensors and torch report a full disk with exceptions of their own. Other exceptions are bugs.
-        is_expected = isinstance(error, (OSError, ValueError)) or is_disk_error(error)
-        if not is_expected:
+        if not _is_error_of_average(error):
             raise
         raise RunStoppedError(_describe_failed_average(error, output)) from error
     return [checkpoint.name for checkpoint in checkpoints]
+
+
+def _warn_of_missing_checkpoints(left: int, count: int) -> None:
+    """Log a warning that the run left fewer checkpoints than the `count` that are to be averaged."""
+    if left == 0:
+        logger.warning(
+            "average_last is %d, but the run left 0 checkpoints; so the model has the weights of the last update.",
+            count,
+        )
+        return
+    logger.warning("average_last is %d, but the run left %d checkpoints; these are averaged.", count, left)
+
+
+def _is_error_of_average(error: Exception) -> bool:
+    """Return True if an error means that the average could not be computed or written. Other errors are bugs."""
+    # safetensors and torch report a full disk with exceptions of their own.
+    return isinstance(error, (OSError, ValueError)) or is_disk_error(error)
 
 
 def _describe_failed_average(error: Exception, output: Path) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, cast
 from datasets import Dataset, DatasetDict
 from transformers import (
     DataCollatorForSeq2Seq,
+    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
@@ -64,14 +65,7 @@ def set_up_training(
 ) -> tuple[Settings, Seq2SeqTrainer]:
     """Make the tokenizer and the model of a run, tokenize the pairs, and build the Trainer.
 
-    The order of the steps must stay, because most steps need results of the steps before them; comments say where this
-    is not obvious. The settings exist in three versions:
-
-    - `settings` have the arguments that the user or the plan has chosen. They are used for everything except the
-      Trainer.
-    - `final_settings` are a copy with a `save_total_limit`, with `enable_jit_checkpoint=False`, and, if
-      `tokens_per_update` is set, with batches that fit into memory. The Trainer is built from them.
-    - The returned settings are `final_settings` with the Trainer's own copy of its arguments.
+    Most steps need results of the steps before them, so their order must stay.
 
     Args:
         settings: the run's settings, which must be complete.
@@ -82,51 +76,62 @@ def set_up_training(
     Returns:
         The settings with the final arguments of the Trainer, including batches that fit into memory; and the Trainer.
     """
-    keeps_freed_memory = False
-    if settings.args.device.type == "cpu":
-        # Let the allocator keep freed memory for later updates. It must be set up before large allocations, so this
-        # comes before the model is made.
-        keeps_freed_memory = keep_freed_memory()
-
-    # Make the tokenizer and the model.
-    tokenizer, model = make_model(settings.model, pairs, checkpoint)
-    # In models that follow Marian, the embedding of the decoder's start token is zero, and must stay zero.
-    keep_zero_start(model)
-    # These search settings are used by evaluations, and are saved with the model.
-    model.generation_config.update(**settings.decoding.generate_kwargs())
-
-    # Tokenize the pairs, and complete the tokenizer with facts about them. `tokenize` also removes training pairs that
-    # are empty or too long, so `tokenized_pairs` may have fewer pairs than `pairs`. The check and the longest source
-    # refer to the remaining pairs, but the share of sources without letters refers to all training pairs.
+    # This must be set up before large allocations, such as those of the model.
+    keeps_freed_memory = _keep_freed_memory_on_cpu(settings)
+    tokenizer, model = _make_model_to_train(settings, pairs, checkpoint)
+    # Empty and too long training pairs are removed, so `tokenized_pairs` may have fewer pairs than `pairs`.
     tokenized_pairs = tokenize(settings, pairs, tokenizer)
     check_lengths(model.config, tokenized_pairs)
-    # The tokenizer is saved with these facts, which translation needs. Checkpoints contain the tokenizer, too, so the
-    # facts are set before the training.
+    # Checkpoints contain the tokenizer, so it is completed before the training.
     set_tokenizer_facts(tokenizer, settings, pairs, tokenized_pairs)
     set_length_limit(tokenizer, model)
+    facts_of_this_run = _record_digest(facts, tokenized_pairs["train"], settings, checkpoint)
 
-    # Each checkpoint contains the hash of the training pairs. In a resumed run, `facts.pairs` is the checkpoint's hash.
-    pairs_digest = digest(tokenized_pairs["train"])
-    if checkpoint is not None:
-        warn_of_changes(checkpoint, facts.pairs, pairs_digest, settings.args.world_size)
-    facts_of_this_run = replace(facts, pairs=pairs_digest)
-
-    # Build the Trainer. This comes after the tokenization, because the batches must fit the longest sentence.
+    # The batches must fit the longest sentence, so these arguments are chosen after the tokenization.
     final_settings = choose_trainer_arguments(settings, model, tokenized_pairs["train"])
     scored_pairs = pairs.get("validation", pairs["train"])
     scoring_options = settings.scoring.options(scored_pairs)
     trainer = make_run_trainer(final_settings.args, tokenizer, model, tokenized_pairs, scoring_options)
-    # The callbacks get `settings`, because they depend on the user's value of `enable_jit_checkpoint`. In
-    # `final_settings`, it is always False, so that the Trainer does not write a checkpoint at SIGTERM itself; a
-    # callback does.
+    # The callbacks need the user's value of `enable_jit_checkpoint`. In `final_settings`, it is always False.
     for callback in make_callbacks(settings, trainer, pairs, facts_of_this_run, keeps_freed_memory):
         trainer.add_callback(callback)
     if settings.args.process_index == 0:
         check_space(trainer, settings.output_folder)
-    # `make_run_trainer` has given the Trainer a changed copy of `final_settings.args`, for example without pinned
-    # memory on CPUs. The returned settings contain this copy, so that they have the same values as the Trainer.
+    # The Trainer has a changed copy of the arguments, for example without pinned memory on CPUs.
     trainer_args = cast(RunArguments, trainer.args)
     return final_settings._replace(args=trainer_args), trainer
+
+
+def _keep_freed_memory_on_cpu(settings: Settings) -> bool:
+    """Let the allocator keep freed memory if the run trains on a CPU. Return True if it does."""
+    if settings.args.device.type != "cpu":
+        return False
+    return keep_freed_memory()
+
+
+def _make_model_to_train(
+    settings: Settings, pairs: DatasetDict, checkpoint: Path | None
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Return the tokenizer and the model, with the search settings for evaluations and for the saved model."""
+    tokenizer, model = make_model(settings.model, pairs, checkpoint)
+    # In models that follow Marian, the embedding of the decoder's start token is zero, and must stay zero.
+    keep_zero_start(model)
+    model.generation_config.update(**settings.decoding.generate_kwargs())
+    return tokenizer, model
+
+
+def _record_digest(
+    facts: RecordFacts, tokenized_pairs: Dataset, settings: Settings, checkpoint: Path | None
+) -> RecordFacts:
+    """Return the facts with the hash of the training pairs.
+
+    Log a warning if a resumed run has other pairs or another number of processes than before.
+    """
+    pairs_digest = digest(tokenized_pairs)
+    if checkpoint is not None:
+        # In a resumed run, `facts.pairs` is the hash in the checkpoint.
+        warn_of_changes(checkpoint, facts.pairs, pairs_digest, settings.args.world_size)
+    return replace(facts, pairs=pairs_digest)
 
 
 def set_tokenizer_facts(
@@ -162,11 +167,8 @@ def choose_trainer_arguments(settings: Settings, model: PreTrainedModel, data: D
     save_total_limit = settings.args.save_total_limit
     if save_total_limit is None:
         save_total_limit = choose_checkpoint_limit(settings.output.average_last)
-    limited_settings = settings.change_training(
-        save_total_limit=save_total_limit,
-        # The callback `CheckpointAtSigterm` writes the checkpoint at SIGTERM instead of the Trainer.
-        enable_jit_checkpoint=False,
-    )
+    # The callback `CheckpointAtSigterm` writes the checkpoint at SIGTERM instead of the Trainer.
+    limited_settings = settings.change_training(save_total_limit=save_total_limit, enable_jit_checkpoint=False)
 
     if settings.args.tokens_per_update is None:
         # The batch size is given, so it does not depend on the memory.
@@ -202,17 +204,10 @@ def make_callbacks(
         keeps_freed_memory: True if this process keeps freed memory. A callback then releases it periodically.
     """
     args = settings.args
-    # The Trainer declares wider types.
-    model = cast(PreTrainedModel, trainer.model)
-    tokenizer = cast(PreTrainedTokenizerBase, trainer.processing_class)
-    training_pairs = cast(Dataset, trainer.train_dataset)
-    callbacks: list[TrainerCallback] = [
-        facts,
-        LogRunSizes(model.num_parameters(), len(training_pairs)),
-        StopWhenDiverged(),
-        ProcessSeeds(trainer),
-    ]
+    callbacks: list[TrainerCallback] = [facts, _make_size_logger(trainer), StopWhenDiverged(), ProcessSeeds(trainer)]
     if args.eval_strategy != "no":
+        # The Trainer declares a wider type.
+        tokenizer = cast(PreTrainedTokenizerBase, trainer.processing_class)
         callbacks.append(LogExamples(trainer, tokenizer, pairs["validation"]))
     if keeps_freed_memory:
         # It comes after `LogExamples`, whose translations prepack the weights that it releases.
@@ -220,10 +215,17 @@ def make_callbacks(
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(args.early_stopping_patience))
     if args.enable_jit_checkpoint:
-        # It comes last. At the end of the training it may raise Terminated, and the Trainer would then not call any
-        # callback after it.
+        # It comes last, because it may raise Terminated at the end of the training, which skips later callbacks.
         callbacks.append(CheckpointAtSigterm())
     return callbacks
+
+
+def _make_size_logger(trainer: Seq2SeqTrainer) -> LogRunSizes:
+    """Return a callback that logs the size of the Trainer's model and the number of its training pairs."""
+    # The Trainer declares wider types.
+    model = cast(PreTrainedModel, trainer.model)
+    training_pairs = cast(Dataset, trainer.train_dataset)
+    return LogRunSizes(model.num_parameters(), len(training_pairs))
 
 
 def digest(data: Dataset) -> str:
@@ -281,17 +283,12 @@ def make_run_trainer(
 ) -> Seq2SeqTrainer:
     """Make the Trainer of a run: an `RDropTrainer` if `r_drop_alpha` is set, and otherwise a `TokenMetricsTrainer`.
 
-    The Trainer follows the paper's learning rate schedule unless the arguments choose a different schedule.
-
     Args:
         args: arguments of the Trainer. They are copied.
         tokenizer, model: the tokenizer and the model to train.
         data: the tokenized pairs of `train` and, optionally, `validation`.
         scoring_options: keyword arguments of `score_translations` for evaluations, such as the BLEU tokenization.
     """
-    compute_metrics = None
-    if args.predict_with_generate:
-        compute_metrics = make_compute_metrics(tokenizer, **(scoring_options or {}))
     trainer_options: dict[str, Any] = {
         "model": model,
         "args": _set_device_arguments(args),
@@ -300,10 +297,11 @@ def make_run_trainer(
         # The collator lets the model make the decoder's inputs from the labels.
         "data_collator": DataCollatorForSeq2Seq(tokenizer, model=model),
         "processing_class": tokenizer,
-        "compute_metrics": compute_metrics,
         # The callback marks each checkpoint when it is complete, so that a run can resume from it.
         "callbacks": [CompleteCheckpoints()],
     }
+    if args.predict_with_generate:
+        trainer_options["compute_metrics"] = _make_translation_metrics(tokenizer, scoring_options)
     # `RDropTrainer` is a subclass of `TokenMetricsTrainer`.
     trainer: TokenMetricsTrainer
     if args.r_drop_alpha:
@@ -311,16 +309,28 @@ def make_run_trainer(
     else:
         trainer = TokenMetricsTrainer(**trainer_options)
 
-    # This replaces methods of this one Trainer object, depending on the arguments: with the paper's schedule, the
-    # methods that create the optimizer and the schedule; with `tokens_per_batch`, the methods that make the training
-    # batches; and for pushes during the training, the method that pushes a checkpoint.
     _adapt_trainer(trainer, args)
     if trainer.is_fsdp_enabled:
-        # This call changes the model if embeddings are shared. Before it, the encoder and the decoder have separate
-        # embedding modules with the same matrix, which FSDP2 does not accept. `get_input_embeddings` returns the
-        # encoder's module, and `set_input_embeddings` makes the decoder use this module, too.
-        model.set_input_embeddings(model.get_input_embeddings())
+        _share_embedding_module(model)
     return trainer
+
+
+def _make_translation_metrics(
+    tokenizer: PreTrainedTokenizerBase, scoring_options: Mapping[str, object] | None
+) -> Callable[[EvalPrediction], dict[str, float]]:
+    """Return a function that computes the metrics of translations, such as BLEU, for evaluations in the training."""
+    if scoring_options is None:
+        return make_compute_metrics(tokenizer)
+    return make_compute_metrics(tokenizer, **scoring_options)
+
+
+def _share_embedding_module(model: PreTrainedModel) -> None:
+    """Make the decoder use the encoder's embedding module if embeddings are shared. This changes the model.
+
+    Otherwise both have separate modules with the same matrix, which FSDP2 does not accept.
+    """
+    # `get_input_embeddings` returns the encoder's module.
+    model.set_input_embeddings(model.get_input_embeddings())
 
 
 def _adapt_trainer(trainer: Seq2SeqTrainer, args: RunArguments) -> None:
