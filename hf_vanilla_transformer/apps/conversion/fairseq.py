@@ -264,8 +264,9 @@ def _find_unfit_options(args: Mapping[str, Any]) -> list[UnfitField]:
 
 def _find_unfit_sizes(args: Mapping[str, Any]) -> list[UnfitField]:
     """List the widths and the number of heads of the decoder that differ from the encoder's."""
-    encoder_width = args["encoder_embed_dim"]
-    required_sizes: dict[str, object] = {name: encoder_width for name in _DECODER_WIDTHS}
+    required_sizes: dict[str, object] = {}
+    for name in _DECODER_WIDTHS:
+        required_sizes[name] = args["encoder_embed_dim"]
     required_sizes["decoder_attention_heads"] = args.get("encoder_attention_heads")
     # `find_unfit` accepts missing arguments.
     return find_unfit(args, required_sizes)
