@@ -88,7 +88,10 @@ def _read_tokenizer_texts(folder: Path) -> dict[str, str]:
 
 
 def _find_loadable_tokenizer(folder: Path) -> Path | None:
-    """Return the folder if it has tokenizer settings, without which transformers cannot load its tokenizer."""
+    """Return the folder if it has tokenizer settings, or None, because transformers then cannot load its tokenizer.
+
+    Without this folder, the converted tokenizer is not compared with the source's.
+    """
     if (folder / TOKENIZER_CONFIG).is_file():
         return folder
     return None
